@@ -1,0 +1,1 @@
+"""The only room that acts: spawns, stops, relaunches, writes the run directory."""

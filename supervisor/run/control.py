@@ -1,0 +1,117 @@
+"""Requests: the one way back from a view to the keeper.
+
+A request is a file ``control/<id>.json``, put there by rename, so that the keeper never sees a half
+one. It is answered by a fact (`request_done`, `request_refused`) and then removed. File permissions
+decide who may act: the run directory is 0700.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from supervisor.run.events import RequestKind
+
+SCHEMA_VERSION = 1
+MAX_REQUEST_BYTES = 1 << 20
+
+
+class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What RESTART_WITH changes, NOTE says. `argv`: the script's own arguments."""
+
+    micro_batch: int | None = None
+    argv: tuple[str, ...] | None = None
+    env: dict[str, str] = {}
+    text: str | None = None
+
+
+class Requester(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked."""
+
+    uid: int
+    host: str
+    user: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request. `if_attempt`: refused as stale when another attempt is current."""
+
+    id: str
+    kind: RequestKind
+    by: Requester
+    schema: int = SCHEMA_VERSION
+    if_attempt: int | None = None
+    args: RequestArgs = RequestArgs()
+
+
+class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in control/ that is no request; it is answered and removed."""
+
+    id: str
+    reason: str
+
+
+def new_id() -> str:
+    """An id that sorts by time: 12 hex digits of milliseconds, 8 of chance."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(4)}"
+
+
+def send(
+    control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
+) -> str:
+    """Put a request; returns its id, under which the journal answers.
+
+    Raises:
+        OSError: the folder is gone or not ours to write to.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    request = Request(
+        id=new_id(),
+        kind=kind,
+        by=Requester(uid=os.getuid(), host=socket.gethostname(), user=user),
+        if_attempt=if_attempt,
+        args=args or RequestArgs(),
+    )
+    part = control / f".{request.id}.part"
+    part.write_bytes(msgspec.json.encode(request))
+    part.replace(control / f"{request.id}.json")
+    return request.id
+
+
+def pending(control: Path) -> list[Request | BadRequest]:
+    """Requests that wait, oldest first. Files that cannot be read as one come back as `BadRequest`."""
+    try:
+        names = sorted(name for name in os.listdir(control) if name.endswith(".json") and name[0] != ".")
+    except OSError:
+        return []
+    return [_load(control / name) for name in names]
+
+
+def _load(path: Path) -> Request | BadRequest:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_REQUEST_BYTES + 1)
+        if len(data) > MAX_REQUEST_BYTES:
+            return BadRequest(id=path.stem, reason="larger than 1 MiB")
+        request = msgspec.json.decode(data, type=Request)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        return BadRequest(id=path.stem, reason=f"unreadable: {error}")
+    if request.schema != SCHEMA_VERSION:
+        return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")
+    if request.id != path.stem:
+        return BadRequest(id=path.stem, reason="the id is not the file's name")
+    return request
+
+
+def remove(control: Path, request_id: str) -> None:
+    """Take an answered request away."""
+    (control / f"{request_id}.json").unlink(missing_ok=True)

@@ -1,0 +1,331 @@
+"""The closed set of facts that a journal holds.
+
+One JSON object a line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. A fact is written by the
+keeper of one node and never changed. Samples (GPU, host, per-step metrics) are not facts: they go to
+``series/``; log lines stay in the files that torchrun wrote.
+
+`t` is wall time, for display and for joining nodes; order within a node is the order of lines.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from supervisor.job.batch import BatchSpec
+from supervisor.run.records import Decision, FailureClass, Finding, Verdict
+
+SCHEMA_VERSION = 1
+
+
+class Phase(StrEnum):
+    """What a running attempt is doing."""
+
+    RENDEZVOUS = "rendezvous"
+    LOADING = "loading"
+    COMPILING = "compiling"
+    STEPPING = "stepping"
+    EVALUATING = "evaluating"
+    CHECKPOINTING = "checkpointing"
+
+
+class StopWhy(StrEnum):
+    """Why stoker itself ended an attempt. Journalled before the first signal is sent."""
+
+    REQUEST = "request"  # a person asked, through control/
+    SIGNAL = "signal"  # the keeper got SIGTERM or Ctrl-C
+    RESTART = "restart"  # to relaunch with another plan
+    RANK_DIED = "rank_died"  # a rank died by itself and its peers hang on
+    REQUEUE = "requeue"  # SLURM's warning signal
+    HANG = "hang"
+
+
+class StopRung(StrEnum):
+    """The rungs of the stop ladder, in order."""
+
+    ASK = "ask"
+    SIGTERM = "sigterm"
+    SIGKILL = "sigkill"
+    SWEEP = "sweep"
+    SURVIVORS = "survivors"
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    GAVE_UP = "gave_up"
+    STOPPED = "stopped"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class RequestKind(StrEnum):
+    """What a viewer may ask of a keeper."""
+
+    STOP = "stop"
+    STOP_NOW = "stop_now"
+    RESTART = "restart"
+    RESTART_WITH = "restart_with"
+    START_NOW = "start_now"
+    HOLD = "hold"
+    STACKS = "stacks"
+    NOTE = "note"
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+    """Base of all facts. `t`: wall-clock seconds since the epoch."""
+
+    t: float
+    v: int = SCHEMA_VERSION
+
+
+class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
+    """First line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
+
+    run_id: str
+    name: str
+    mode: str
+    host: str
+    total_steps: int | None = None
+    world_size: int | None = None
+    source: str | None = None
+
+
+class KeeperStarted(Fact, frozen=True, kw_only=True, tag="keeper_started"):
+    """A keeper took the lock. `adopted`: it took over a run whose keeper had died."""
+
+    pid: int
+    start_time: float
+    version: str
+    adopted: bool = False
+    interactive: bool = False
+
+
+class KeeperLeft(Fact, frozen=True, kw_only=True, tag="keeper_left"):
+    """The keeper released the lock on purpose."""
+
+    why: str
+
+
+class PreflightFound(Fact, frozen=True, kw_only=True, tag="preflight_found"):
+    """One pre-flight finding."""
+
+    finding: Finding
+
+
+class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
+    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json)."""
+
+    attempt: int
+    argv: tuple[str, ...]
+    reason: str
+    batch: BatchSpec | None = None
+    script_hash: str | None = None
+
+
+class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt_started"):
+    """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process for ever."""
+
+    attempt: int
+    pid: int
+    start_time: float
+
+
+class RankStarted(Fact, frozen=True, kw_only=True, tag="rank_started"):
+    """A worker process of this node was seen; its log files are relative to the attempt folder."""
+
+    attempt: int
+    local_rank: int
+    pid: int | None = None
+    start_time: float | None = None
+    rank: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class PhaseChanged(Fact, frozen=True, kw_only=True, tag="phase_changed"):
+    """The attempt entered a phase."""
+
+    attempt: int
+    phase: Phase
+    step: int | None = None
+
+
+class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
+    """Throttled progress (about one a second at most). Every field may be unknown."""
+
+    attempt: int
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    val_loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    tokens_per_sec: float | None = None
+    samples_per_sec: float | None = None
+    step_time_s: float | None = None
+    data_wait_s: float | None = None
+    mfu: float | None = None
+    eta_s: float | None = None
+
+
+class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
+    """A checkpoint is complete on disk: the only proof of one."""
+
+    attempt: int
+    step: int
+    path: str
+    final: bool = False
+
+
+class EvidenceSeen(Fact, frozen=True, kw_only=True, tag="evidence_seen"):
+    """A line that a signature matched while the attempt was live. `line` is 1-based in `path`."""
+
+    attempt: int
+    failure: FailureClass
+    role: str
+    text: str
+    path: str
+    line: int | None = None
+    rank: int | None = None
+
+
+class RankExited(Fact, frozen=True, kw_only=True, tag="rank_exited"):
+    """A worker process ended. `exit_code` is negative for a signal, None where it cannot be known."""
+
+    attempt: int
+    local_rank: int
+    exit_code: int | None = None
+
+
+class StopIntended(Fact, frozen=True, kw_only=True, tag="stop_intended"):
+    """stoker is about to end the attempt: what follows is our doing, not a crash."""
+
+    attempt: int
+    why: StopWhy
+    by: str
+    grace_s: float
+
+
+class StopRungTaken(Fact, frozen=True, kw_only=True, tag="stop_rung"):
+    """A rung of the stop ladder was taken. `pids`: whom it concerned."""
+
+    attempt: int
+    rung: StopRung
+    pids: tuple[int, ...] = ()
+
+
+class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
+    """The launcher and all its ranks are gone. `exit_code`: the launcher's, negative for a signal."""
+
+    attempt: int
+    exit_code: int | None
+    last_step: int | None = None
+    rank_exit_codes: dict[int, int] = {}
+
+
+class Diagnosed(Fact, frozen=True, kw_only=True, tag="diagnosed"):
+    """The verdict on an attempt. `provisional`: given at the first death, before all logs are in."""
+
+    attempt: int
+    verdict: Verdict
+    provisional: bool = False
+
+
+class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
+    """What policy (or a person, see `by`) settled on after an attempt."""
+
+    attempt: int
+    decision: Decision
+    by: str = "policy"
+
+
+class BackoffStarted(Fact, frozen=True, kw_only=True, tag="backoff_started"):
+    """The next attempt starts at wall time `until` unless a person acts."""
+
+    attempt: int
+    until: float
+    delay_s: float
+
+
+class Held(Fact, frozen=True, kw_only=True, tag="held"):
+    """A person decides. `until`: wall time at which the keeper stops waiting."""
+
+    attempt: int
+    reason: str
+    until: float | None = None
+
+
+class RequestDone(Fact, frozen=True, kw_only=True, tag="request_done"):
+    """A viewer's request was carried out."""
+
+    request_id: str
+    request: RequestKind
+    by: str
+    detail: str = ""
+
+
+class RequestRefused(Fact, frozen=True, kw_only=True, tag="request_refused"):
+    """A viewer's request was not carried out; `reason` says why ("stale" for another attempt's)."""
+
+    request_id: str
+    request: str
+    by: str
+    reason: str
+
+
+class Advisory(Fact, frozen=True, kw_only=True, tag="advisory"):
+    """Something worth saying while the run is healthy. `code` names its kind, so that it is not repeated."""
+
+    attempt: int
+    code: str
+    text: str
+    rank: int | None = None
+
+
+class NoteAdded(Fact, frozen=True, kw_only=True, tag="note_added"):
+    """A person's note on the timeline."""
+
+    text: str
+    by: str
+
+
+class RunEnded(Fact, frozen=True, kw_only=True, tag="run_ended"):
+    """Last line of a journal: the outcome and the exit code that `--no-ui` returns."""
+
+    outcome: Outcome
+    exit_code: int
+    reason: str
+
+
+Event: TypeAlias = (
+    RunStarted
+    | KeeperStarted
+    | KeeperLeft
+    | PreflightFound
+    | LaunchIntended
+    | AttemptStarted
+    | RankStarted
+    | PhaseChanged
+    | Progress
+    | CheckpointCommitted
+    | EvidenceSeen
+    | RankExited
+    | StopIntended
+    | StopRungTaken
+    | AttemptEnded
+    | Diagnosed
+    | Decided
+    | BackoffStarted
+    | Held
+    | RequestDone
+    | RequestRefused
+    | Advisory
+    | NoteAdded
+    | RunEnded
+)

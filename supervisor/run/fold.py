@@ -1,0 +1,280 @@
+"""The fold: how each fact changes the state. Pure; no clock, no file, no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.records import DecisionKind, FailureClass
+
+
+def fold(state: st.RunState, event: ev.Event) -> st.RunState:
+    """The state after `event`.
+
+    Facts that contradict the state are kept as far as they make sense:
+    a reader may open a journal that was cut, so the fold never raises.
+    """
+    return _apply(replace(state, last_t=event.t), event)
+
+
+def replay(events: Iterable[ev.Event]) -> st.RunState:
+    """The state after all of `events`, from nothing."""
+    state = st.RunState()
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
+    match event:
+        case ev.RunStarted():
+            return replace(
+                s,
+                run_id=event.run_id,
+                name=event.name,
+                mode=event.mode,
+                host=event.host,
+                source=event.source,
+                total_steps=event.total_steps,
+                world_size=event.world_size,
+                started_t=event.t,
+            )
+        case ev.KeeperStarted():
+            adopted = replace(s, keeper_pid=event.pid, keeper_start_time=event.start_time, keeper_left=None)
+            return (
+                _mark(adopted, event.t, "info", "a new keeper adopted the run") if event.adopted else adopted
+            )
+        case ev.KeeperLeft():
+            return replace(s, keeper_left=event.why)
+        case ev.PreflightFound():
+            return replace(s, findings=(*s.findings, event.finding))
+        case ev.LaunchIntended():
+            return _launch_intended(s, event)
+        case ev.AttemptStarted():
+            s = _edit(s, event.attempt, started_t=event.t, pid=event.pid, pid_start_time=event.start_time)
+            return replace(s, condition=st.Running(attempt=event.attempt, phase=ev.Phase.RENDEZVOUS))
+        case ev.RankStarted():
+            return _rank_started(s, event)
+        case ev.PhaseChanged():
+            if isinstance(s.condition, st.Running):
+                s = replace(s, condition=st.Running(attempt=event.attempt, phase=event.phase))
+            return s
+        case ev.Progress():
+            return _progress(s, event)
+        case ev.CheckpointCommitted():
+            found = _find(s, event.attempt)
+            steps = (*found.checkpoint_steps, event.step) if found else (event.step,)
+            s = _edit(s, event.attempt, checkpoint_steps=steps[-100:])
+            return replace(
+                _mark(s, event.t, "good", f"checkpoint at step {event.step}", event.step), checkpoint=event
+            )
+        case ev.EvidenceSeen():
+            who = f"rank {event.rank}: " if event.rank is not None else ""
+            return _mark(s, event.t, "bad", f"{who}{event.failure} — {event.text[:160]}")
+        case ev.RankExited():
+            return _rank_exited(s, event)
+        case ev.StopIntended():
+            s = _edit(s, event.attempt, stop=event)
+            s = replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
+            return _mark(
+                s, event.t, "warn", f"stopping: {_why(event.why)}" + (f" (by {event.by})" if event.by else "")
+            )
+        case ev.StopRungTaken():
+            if isinstance(s.condition, st.Stopping):
+                s = replace(s, condition=replace(s.condition, rung=event.rung))
+            if event.rung is ev.StopRung.SURVIVORS:
+                return _mark(
+                    s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}"
+                )
+            return s
+        case ev.AttemptEnded():
+            return _attempt_ended(s, event)
+        case ev.Diagnosed():
+            return _diagnosed(s, event)
+        case ev.Decided():
+            return _decided(s, event)
+        case ev.BackoffStarted():
+            found = _find(s, event.attempt)
+            if found is None or found.decision is None:
+                return s
+            return replace(
+                s, condition=st.Backoff(attempt=event.attempt, until=event.until, decision=found.decision)
+            )
+        case ev.Held():
+            found = _find(s, event.attempt)
+            held = st.HeldOpen(
+                attempt=event.attempt,
+                reason=event.reason,
+                decision=found.decision if found else None,
+                until=event.until,
+            )
+            return _mark(replace(s, condition=held), event.t, "warn", f"held: {event.reason}")
+        case ev.RequestDone():
+            done = replace(s, answered={**s.answered, event.request_id: "done"})
+            return _mark(done, event.t, "info", f"{event.by} asked: {event.request.replace('_', ' ')}")
+        case ev.RequestRefused():
+            refused = replace(s, answered={**s.answered, event.request_id: event.reason})
+            return _mark(refused, event.t, "warn", f"refused {event.request}: {event.reason}")
+        case ev.Advisory():
+            return replace(s, advisories=(*s.advisories, event)[-st.MAX_ADVISORIES :])
+        case ev.NoteAdded():
+            return _mark(s, event.t, "info", f"note: {event.text}")
+        case ev.RunEnded():
+            finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
+            tone = "good" if event.outcome is ev.Outcome.SUCCEEDED else "bad"
+            s = replace(s, condition=finished, ended_t=event.t)
+            return _mark(s, event.t, tone, f"{event.outcome.replace('_', ' ')}: {event.reason}")
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _find(s: st.RunState, number: int) -> st.AttemptView | None:
+    return next((a for a in reversed(s.attempts) if a.number == number), None)
+
+
+def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
+    """The state with the fields of attempt `number` changed; unknown attempts are left alone."""
+    attempts = tuple(replace(a, **changes) if a.number == number else a for a in s.attempts)
+    return replace(s, attempts=attempts)
+
+
+def _mark(s: st.RunState, t: float, tone: str, text: str, step: int | None = None) -> st.RunState:
+    number = s.attempts[-1].number if s.attempts else None
+    mark = st.Mark(t=t, attempt=number, tone=tone, text=text, step=step)
+    return replace(s, timeline=(*s.timeline, mark)[-st.MAX_TIMELINE :])
+
+
+def _why(why: ev.StopWhy) -> str:
+    return {
+        ev.StopWhy.REQUEST: "asked to",
+        ev.StopWhy.SIGNAL: "signalled",
+        ev.StopWhy.RESTART: "to restart",
+        ev.StopWhy.RANK_DIED: "a rank died",
+        ev.StopWhy.REQUEUE: "to be requeued",
+        ev.StopWhy.HANG: "hang",
+    }[why]
+
+
+def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
+    view = st.AttemptView(
+        number=event.attempt,
+        argv=event.argv,
+        reason=event.reason,
+        batch=event.batch,
+        script_hash=event.script_hash,
+        planned_t=event.t,
+    )
+    s = replace(
+        s,
+        attempts=(*(a for a in s.attempts if a.number != event.attempt), view),
+        condition=st.Launching(attempt=event.attempt),
+        progress=None,
+    )
+    return _mark(s, event.t, "info", f"attempt {event.attempt}: {event.reason}")
+
+
+def _rank_started(s: st.RunState, event: ev.RankStarted) -> st.RunState:
+    found = _find(s, event.attempt)
+    if found is None:
+        return s
+    known = found.ranks.get(event.local_rank, st.RankView(local_rank=event.local_rank))
+    seen = replace(
+        known,
+        rank=event.rank if event.rank is not None else known.rank,
+        pid=event.pid if event.pid is not None else known.pid,
+        start_time=event.start_time if event.start_time is not None else known.start_time,
+        stdout=event.stdout or known.stdout,
+        stderr=event.stderr or known.stderr,
+    )
+    return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: seen})
+
+
+def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
+    found = _find(s, event.attempt)
+    if found is None:
+        return s
+    known = found.ranks.get(event.local_rank, st.RankView(local_rank=event.local_rank))
+    code = event.exit_code if event.exit_code is not None else known.exit_code
+    gone = replace(known, exited=True, exit_code=code)
+    return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: gone})
+
+
+def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
+    found = _find(s, event.attempt)
+    if found is not None:
+        changes: dict[str, object] = {}
+        if event.step is not None:
+            changes["last_step"] = event.step
+            if found.first_step is None:
+                changes |= {"first_step": event.step, "first_step_t": event.t}
+        if event.loss is not None:
+            changes["last_loss"] = event.loss
+            if found.first_loss is None:
+                changes["first_loss"] = event.loss
+        if changes:
+            s = _edit(s, event.attempt, **changes)
+    best = s.best_loss
+    if event.loss is not None and event.loss == event.loss:
+        best = event.loss if best is None else min(best, event.loss)
+    merged = _merge(s.progress, event)
+    condition = s.condition
+    stepping = isinstance(condition, st.Running) and condition.phase in {
+        ev.Phase.RENDEZVOUS,
+        ev.Phase.LOADING,
+    }
+    if stepping and event.step is not None:
+        condition = st.Running(attempt=event.attempt, phase=ev.Phase.STEPPING)
+    return replace(
+        s,
+        progress=merged,
+        best_loss=best,
+        total_steps=event.total_steps if event.total_steps is not None else s.total_steps,
+        condition=condition,
+    )
+
+
+def _merge(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
+    """Later values win; a value not said again stays, within one attempt."""
+    if old is None or old.attempt != new.attempt:
+        return new
+    kept = {
+        name: getattr(old, name)
+        for name in ev.Progress.__struct_fields__
+        if getattr(new, name) is None and getattr(old, name) is not None
+    }
+    return replace(new, **kept)
+
+
+def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
+    found = _find(s, event.attempt)
+    ranks = dict(found.ranks) if found else {}
+    for local_rank, code in event.rank_exit_codes.items():
+        known = ranks.get(local_rank, st.RankView(local_rank=local_rank))
+        ranks[local_rank] = replace(known, exited=True, exit_code=code)
+    changes: dict[str, object] = {"ended_t": event.t, "exit_code": event.exit_code, "ranks": ranks}
+    if event.last_step is not None:
+        changes["last_step"] = event.last_step
+    s = _edit(s, event.attempt, **changes)
+    s = replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
+    tone = "good" if event.exit_code == 0 else "bad"
+    return _mark(s, event.t, tone, f"attempt {event.attempt} ended, exit {event.exit_code}")
+
+
+def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:
+    s = _edit(s, event.attempt, verdict=event.verdict, verdict_provisional=event.provisional)
+    if event.provisional:
+        return s
+    s = replace(s, condition=st.DiagnosedAs(attempt=event.attempt, verdict=event.verdict))
+    if event.verdict.failure is FailureClass.HEALTHY:
+        return s
+    return _mark(s, event.t, "bad", f"verdict: {event.verdict.title}")
+
+
+def _decided(s: st.RunState, event: ev.Decided) -> st.RunState:
+    s = _edit(s, event.attempt, decision=event.decision)
+    tone = "good" if event.decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
+    return _mark(s, event.t, tone, f"{event.decision.kind.replace('_', ' ')}: {event.decision.reason}")

@@ -1,0 +1,321 @@
+"""The index of runs: finding a run by path, id, part of an id, or not at all.
+
+Every run of this user is one line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name}.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths, is_run_directory
+
+ADJECTIVES = [
+    "able",
+    "bold",
+    "brave",
+    "brisk",
+    "bright",
+    "calm",
+    "clear",
+    "clever",
+    "cool",
+    "crisp",
+    "deft",
+    "eager",
+    "early",
+    "even",
+    "fair",
+    "fast",
+    "fine",
+    "firm",
+    "fleet",
+    "fond",
+    "free",
+    "fresh",
+    "gentle",
+    "glad",
+    "grand",
+    "green",
+    "happy",
+    "hardy",
+    "jolly",
+    "keen",
+    "kind",
+    "light",
+    "lively",
+    "lucky",
+    "mellow",
+    "merry",
+    "mild",
+    "neat",
+    "noble",
+    "plain",
+    "proud",
+    "quick",
+    "quiet",
+    "ready",
+    "rosy",
+    "round",
+    "sharp",
+    "silent",
+    "silver",
+    "sleek",
+    "smart",
+    "smooth",
+    "snug",
+    "solid",
+    "spry",
+    "steady",
+    "still",
+    "stout",
+    "sunny",
+    "sure",
+    "swift",
+    "tall",
+    "tidy",
+    "true",
+    "vast",
+    "warm",
+    "wide",
+    "wise",
+    "witty",
+    "young",
+    "zesty",
+]
+ANIMALS = [
+    "ant",
+    "badger",
+    "bat",
+    "bear",
+    "beaver",
+    "bee",
+    "bison",
+    "boar",
+    "bream",
+    "carp",
+    "cat",
+    "cod",
+    "crane",
+    "crow",
+    "deer",
+    "dingo",
+    "dove",
+    "duck",
+    "eagle",
+    "eel",
+    "egret",
+    "elk",
+    "emu",
+    "falcon",
+    "ferret",
+    "finch",
+    "fox",
+    "frog",
+    "gecko",
+    "goat",
+    "goose",
+    "grouse",
+    "gull",
+    "hare",
+    "hawk",
+    "heron",
+    "hornet",
+    "ibex",
+    "ibis",
+    "jay",
+    "kite",
+    "koala",
+    "lark",
+    "lemur",
+    "lion",
+    "llama",
+    "lynx",
+    "marten",
+    "mink",
+    "mole",
+    "moose",
+    "moth",
+    "mouse",
+    "newt",
+    "ocelot",
+    "orca",
+    "oriole",
+    "osprey",
+    "otter",
+    "owl",
+    "panda",
+    "perch",
+    "pike",
+    "plover",
+    "puffin",
+    "quail",
+    "rabbit",
+    "raven",
+    "robin",
+    "salmon",
+    "seal",
+    "shrew",
+    "skunk",
+    "snail",
+    "snipe",
+    "sparrow",
+    "squid",
+    "stoat",
+    "stork",
+    "swan",
+    "tapir",
+    "tern",
+    "thrush",
+    "tiger",
+    "toad",
+    "trout",
+    "tuna",
+    "viper",
+    "vole",
+    "walrus",
+    "wasp",
+    "weasel",
+    "whale",
+    "wolf",
+    "wombat",
+    "wren",
+    "yak",
+    "zebra",
+]
+
+
+class RunNotFound(Exception):  # noqa: N818 - a state of affairs, not an error
+    """No run, or more than one, goes by that name: one line for the user."""
+
+
+class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One known run."""
+
+    path: str
+    run_id: str
+    name: str
+    t: float
+
+
+def state_home(env: Mapping[str, str]) -> Path:
+    """stoker's own state folder."""
+    base = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".local" / "state")
+    return Path(base) / "stoker"
+
+
+def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
+    """Where runs go: --runs-dir, else STOKER_RUNS_DIR, else ./runs."""
+    return Path(flag or env.get("STOKER_RUNS_DIR") or "runs").absolute()
+
+
+def claim(parent: Path, now: float | None = None) -> RunPaths:
+    """A fresh run directory, claimed by mkdir: two starts in one second get two folders.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M", time.localtime(now))
+    for _ in range(50):
+        run_id = f"{stamp}-{secrets.choice(ADJECTIVES)}-{secrets.choice(ANIMALS)}"
+        try:
+            (parent / run_id).mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return RunPaths(parent / run_id)
+    raise FileExistsError(f"no free run id under {parent}")
+
+
+def link_latest(run: RunPaths) -> None:
+    """Point runs/latest at `run`, atomically. Filesystems without symlinks are left alone."""
+    part = run.root.parent / f".latest-{os.getpid()}"
+    try:
+        part.unlink(missing_ok=True)
+        part.symlink_to(run.run_id)
+        part.replace(run.root.parent / "latest")
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
+    """List a run by its absolute path. A state folder that cannot be written is no reason to fail."""
+    line = IndexLine(path=str(run.root.absolute()), run_id=run.run_id, name=name, t=time.time())
+    try:
+        home = state_home(env)
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(home / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, msgspec.json.encode(line) + b"\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        return
+
+
+def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
+    """Runs below `runs` and in the index that still exist, newest first."""
+    found: dict[Path, float] = {}
+    if runs.is_dir():
+        for path in runs.iterdir():
+            if path.is_dir() and not path.is_symlink() and is_run_directory(path):
+                found[path.absolute()] = path.stat().st_mtime
+    for line in _index_lines(env):
+        path = Path(line.path)
+        if path not in found and is_run_directory(path):
+            found[path] = line.t
+    # Ids begin with their minute; within one, the folder made last is the newer.
+    return [RunPaths(p) for p in sorted(found, key=lambda p: (p.name[:13], found[p]), reverse=True)]
+
+
+def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
+    """The run that `text` names: a path, an id, a unique part of an id; None: newest live, else newest.
+
+    Raises:
+        RunNotFound: none, or several.
+    """
+    if text:
+        path = Path(text).expanduser()
+        if path.is_dir() and is_run_directory(path):
+            return RunPaths(path.resolve())
+    runs_known = known_runs(runs, env)
+    if not text:
+        if not runs_known:
+            raise RunNotFound(f"no run under {runs} and none in the index: start one with `stoker run`")
+        live = (r for r in runs_known if keeper_is_alive(r.node().lock))
+        return next(live, runs_known[0])
+    exact = [r for r in runs_known if r.run_id == text]
+    matches = exact or [r for r in runs_known if text in r.run_id]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise RunNotFound(f"no run named {text!r}: `stoker runs` lists {len(runs_known)}")
+    names = ", ".join(r.run_id for r in matches[:5])
+    raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
+
+
+def is_finished(run: RunPaths) -> bool:
+    """True once the journal has an outcome."""
+    return read_state(run.node().journal).is_over
+
+
+def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:
+    try:
+        data = (state_home(env) / "index.jsonl").read_bytes()
+    except OSError:
+        return []
+    decoder = msgspec.json.Decoder(IndexLine)
+    found = []
+    for line in data.split(b"\n"):
+        try:
+            found.append(decoder.decode(line))
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            continue
+    return found

@@ -1,0 +1,128 @@
+"""The journal: an append-only file of facts, one JSON object a line, one writer.
+
+The writer appends whole lines with a single write(2); the reader reads by offset, leaves a half last
+line for the next call, and skips lines of kinds or schema versions it does not know (counting them),
+so that an older viewer opens a newer run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from supervisor.run.events import Event
+from supervisor.run.fold import fold
+from supervisor.run.state import RunState
+
+
+class JournalWriter:
+    """Appends facts to one journal. Only the keeper that holds the lock may have one.
+
+    A keeper that died mid-line left a half line: the writer ends it first, so that the next fact
+    stands on a line of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._encoder = msgspec.json.Encoder()
+        size = os.fstat(self._fd).st_size
+        if size:
+            with path.open("rb") as existing:
+                existing.seek(size - 1)
+                if existing.read(1) != b"\n":
+                    os.write(self._fd, b"\n")
+
+    def append(self, event: Event, *, durable: bool = False) -> None:
+        """Write one fact; with `durable` it is on disk when this returns.
+
+        Raises:
+            OSError: the disk is full or the file is gone; a part of the line may stand in the file.
+        """
+        line = memoryview(self._encoder.encode(event) + b"\n")
+        while line:
+            line = line[os.write(self._fd, line) :]
+        if durable:
+            os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; further appends fail."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class JournalReader:
+    """Reads facts as they are appended. Cheap to call often: nothing new costs one fstat."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._inode = 0
+        self._decoder = msgspec.json.Decoder(Event)
+        self.skipped = 0
+        self.restarted = False
+
+    def read(self, *, limit_bytes: int = 1 << 24) -> list[Event]:
+        """Facts appended since the last call; [] when there are none or the file is missing.
+
+        When the file was replaced or cut, `restarted` becomes True and reading begins anew: the
+        caller folds from an empty state.
+        """
+        try:
+            with self._path.open("rb") as file:
+                info = os.fstat(file.fileno())
+                if info.st_ino != self._inode or info.st_size < self._offset:
+                    self.restarted = self._inode != 0
+                    self._inode, self._offset, self.skipped = info.st_ino, 0, 0
+                else:
+                    self.restarted = False
+                if info.st_size == self._offset:
+                    return []
+                file.seek(self._offset)
+                data = file.read(limit_bytes)
+        except OSError:
+            return []
+        end = data.rfind(b"\n") + 1
+        if end == 0 and len(data) >= limit_bytes:
+            end = len(data)  # no fact is that long: skip it rather than stop for ever
+        self._offset += end
+        return list(self._decode(data[:end]))
+
+    def _decode(self, data: bytes) -> Iterator[Event]:
+        for line in data.split(b"\n"):
+            if not line.strip():
+                continue
+            try:
+                yield self._decoder.decode(line)
+            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+                self.skipped += 1
+
+
+class StateReader:
+    """A journal folded as it grows: what every view holds."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = JournalReader(path)
+        self.state = RunState()
+
+    def refresh(self) -> list[Event]:
+        """Fold what was appended since the last call; returns those facts."""
+        news = self._reader.read()
+        if self._reader.restarted:
+            self.state = RunState()
+        for event in news:
+            self.state = fold(self.state, event)
+        if self._reader.skipped != self.state.unknown_events:
+            self.state = msgspec.structs.replace(self.state, unknown_events=self._reader.skipped)
+        return news
+
+
+def read_state(path: Path) -> RunState:
+    """The state that a journal says, read once."""
+    reader = StateReader(path)
+    while reader.refresh():
+        pass
+    return reader.state

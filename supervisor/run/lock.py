@@ -1,0 +1,83 @@
+"""The keeper's lock: flock on ``keeper.lock``, which also says who holds it.
+
+flock is released by the kernel when its holder dies, however it dies; the pid and start time in the
+file are for people and for telling a live keeper from a recycled pid on another host.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """Who took the lock last. `start_time`: seconds since boot."""
+
+    pid: int
+    start_time: float
+    host: str
+
+
+class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Another keeper lives."""
+
+    def __init__(self, holder: Holder | None) -> None:
+        super().__init__(
+            f"another keeper lives (pid {holder.pid} on {holder.host})" if holder else "another keeper lives"
+        )
+        self.holder = holder
+
+
+class KeeperLock:
+    """Held from construction to `release`.
+
+    Raises:
+        LockTaken: another keeper holds it.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, path: Path, *, start_time: float) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise LockTaken(read_holder(path)) from None
+        holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
+
+    def release(self) -> None:
+        """Let another keeper in. The file stays: removing it would race with the next one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who wrote the lock file last, dead or alive."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Holder)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return None
+
+
+def keeper_is_alive(path: Path) -> bool:
+    """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False

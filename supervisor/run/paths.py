@@ -1,0 +1,132 @@
+"""Where everything in a run directory lies. The only place that knows its file names.
+
+Layout (docs/run-directory.md)::
+
+    <runs>/<run-id>/            mode 0700
+      run.json  control/  artifacts/
+      nodes/<k>/events.jsonl  series/  attempts/<n>/  keeper.lock  keeper.log
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPaths:
+    """Files of one attempt on one node."""
+
+    root: Path
+
+    @property
+    def plan(self) -> Path:
+        """The launch plan, as JSON."""
+        return self.root / "plan.json"
+
+    @property
+    def exit(self) -> Path:
+        """The launcher's exit status, written by the tiny launcher so that it survives the keeper."""
+        return self.root / "exit"
+
+    @property
+    def agent_log(self) -> Path:
+        """stdout and stderr of torchrun itself (or of the command)."""
+        return self.root / "agent.log"
+
+    @property
+    def telemetry(self) -> Path:
+        """Folder of rank<r>.jsonl, written by a trainer that speaks the wire."""
+        return self.root / "telemetry"
+
+    @property
+    def torchrun(self) -> Path:
+        """torchrun's --log-dir: <run-id>_<random>/attempt_0/<local rank>/{stdout,stderr}.log."""
+        return self.root / "torchrun"
+
+    @property
+    def stop_file(self) -> Path:
+        """Its existence asks a trainer that knows it to checkpoint and leave."""
+        return self.root / "stop"
+
+    def rank_folders(self) -> dict[int, Path]:
+        """torchrun's folder of each local rank, found on disk; the newest tree wins."""
+        trees = sorted(self.torchrun.glob("*/attempt_*"), key=lambda p: p.stat().st_mtime_ns)
+        found: dict[int, Path] = {}
+        for tree in trees:
+            found |= {int(p.name): p for p in tree.iterdir() if p.name.isdigit() and p.is_dir()}
+        return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class NodePaths:
+    """Files of one node, written by its keeper alone."""
+
+    root: Path
+
+    @property
+    def journal(self) -> Path:
+        """The node's facts."""
+        return self.root / "events.jsonl"
+
+    @property
+    def series(self) -> Path:
+        """Folder of samples."""
+        return self.root / "series"
+
+    @property
+    def lock(self) -> Path:
+        """Held by flock while a keeper lives; says its pid and start time."""
+        return self.root / "keeper.lock"
+
+    @property
+    def log(self) -> Path:
+        """The keeper's own log."""
+        return self.root / "keeper.log"
+
+    def attempt(self, number: int) -> AttemptPaths:
+        """Files of attempt `number`, counted from 1."""
+        return AttemptPaths(self.root / "attempts" / str(number))
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """A run directory."""
+
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        """The folder's name."""
+        return self.root.name
+
+    @property
+    def run_json(self) -> Path:
+        """The resolved job."""
+        return self.root / "run.json"
+
+    @property
+    def control(self) -> Path:
+        """Requests from viewers."""
+        return self.root / "control"
+
+    @property
+    def artifacts(self) -> Path:
+        """Stacks, dumps, reports."""
+        return self.root / "artifacts"
+
+    def node(self, number: int = 0) -> NodePaths:
+        """Files of node `number`."""
+        return NodePaths(self.root / "nodes" / str(number))
+
+    def nodes(self) -> list[int]:
+        """Numbers of the nodes that wrote here."""
+        folder = self.root / "nodes"
+        if not folder.is_dir():
+            return []
+        return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit())
+
+
+def is_run_directory(path: Path) -> bool:
+    """True where a keeper wrote a journal below `path`."""
+    return RunPaths(path).node(0).journal.is_file() or any(path.glob("nodes/*/events.jsonl"))

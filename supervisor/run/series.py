@@ -1,0 +1,167 @@
+"""Samples: append-only JSON lines, one file a stream, with one-minute roll-ups beside them.
+
+``series/<stream>.jsonl`` holds ``{"t": wall, "k": key, ...values}``: `k` names what was measured
+("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` holds, for each minute and key,
+``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so that a run of seven days opens at once.
+
+Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r` the rank),
+`gpu` (util_ratio, memory_used_bytes, ...), `host` (cpu_ratio, rss_bytes, ... of a rank or the machine).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+METRICS = "metrics"
+GPU = "gpu"
+HOST = "host"
+RANKS = "ranks"
+STREAMS = (METRICS, GPU, HOST, RANKS)
+ROLLUP_S = 60.0
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One sample: `t` wall seconds, `k` what was measured, `a` the attempt, `v` name to number."""
+
+    t: float
+    k: str
+    a: int
+    v: dict[str, float | None]
+
+
+class Rollup(msgspec.Struct, frozen=True, kw_only=True):
+    """One minute of one key: name to (min, mean, max, count)."""
+
+    t: float
+    k: str
+    a: int
+    v: dict[str, tuple[float, float, float, int]]
+
+
+class SeriesWriter:
+    """Appends samples of all streams; one writer a node."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
+        self._encoder = msgspec.json.Encoder()
+        self._fds: dict[str, int] = {}
+        self._minutes: dict[tuple[str, str], _Minute] = {}
+
+    def append(
+        self, stream: str, t: float, key: str, attempt: int, values: Mapping[str, float | None]
+    ) -> None:
+        """Write one sample. NaN and infinities are written as null in JSON but kept out of roll-ups.
+
+        Raises:
+            OSError: the disk is full or the folder is gone.
+        """
+        sample = Sample(t=round(t, 3), k=key, a=attempt, v=dict(values))
+        self._write(f"{stream}.jsonl", self._encoder.encode(sample))
+        minute = self._minutes.get((stream, key))
+        start = math.floor(t / ROLLUP_S) * ROLLUP_S
+        if minute is not None and (minute.t != start or minute.attempt != attempt):
+            self._roll(stream, key, minute)
+            minute = None
+        if minute is None:
+            minute = self._minutes[stream, key] = _Minute(start, attempt)
+        minute.add(values)
+
+    def close(self) -> None:
+        """Write the open minutes and close the files."""
+        for (stream, key), minute in self._minutes.items():
+            self._roll(stream, key, minute)
+        self._minutes.clear()
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def _roll(self, stream: str, key: str, minute: _Minute) -> None:
+        rollup = Rollup(t=minute.t, k=key, a=minute.attempt, v=minute.summary())
+        self._write(f"{stream}.1m.jsonl", self._encoder.encode(rollup))
+
+    def _write(self, name: str, line: bytes) -> None:
+        fd = self._fds.get(name)
+        if fd is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            fd = self._fds[name] = os.open(self._folder / name, flags, 0o600)
+        os.write(fd, line + b"\n")
+
+
+class _Minute:
+    """Running minimum, sum, maximum and count of each value of one minute."""
+
+    def __init__(self, t: float, attempt: int) -> None:
+        self.t = t
+        self.attempt = attempt
+        self._values: dict[str, tuple[float, float, float, int]] = {}
+
+    def add(self, values: Mapping[str, float | None]) -> None:
+        for name, value in values.items():
+            if value is None or not math.isfinite(value):
+                continue
+            low, total, high, count = self._values.get(name, (value, 0.0, value, 0))
+            self._values[name] = (min(low, value), total + value, max(high, value), count + 1)
+
+    def summary(self) -> dict[str, tuple[float, float, float, int]]:
+        return {n: (low, total / count, high, count) for n, (low, total, high, count) in self._values.items()}
+
+
+class SeriesReader:
+    """Reads one stream as it grows, by offset; a half last line waits."""
+
+    def __init__(self, folder: Path, stream: str) -> None:
+        self._path = folder / f"{stream}.jsonl"
+        self._offset = 0
+        self._decoder = msgspec.json.Decoder(Sample)
+
+    def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
+        """Samples since the last call, at most `limit_bytes` of them; [] when there are none."""
+        data = _read_from(self._path, self._offset, limit_bytes)
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        return list(_decode(self._decoder, data[:end]))
+
+    def seek_tail(self, tail_bytes: int) -> bool:
+        """Start `tail_bytes` before the end (at a whole line). False when the whole file is nearer."""
+        try:
+            size = self._path.stat().st_size
+        except OSError:
+            return False
+        if size <= tail_bytes:
+            return False
+        start = size - tail_bytes
+        data = _read_from(self._path, start, 1 << 16)
+        self._offset = start + data.find(b"\n") + 1
+        return True
+
+
+def read_rollups(folder: Path, stream: str) -> list[Rollup]:
+    """All finished minutes of a stream, oldest first; [] when there are none."""
+    data = _read_from(folder / f"{stream}.1m.jsonl", 0, 1 << 28)
+    decoder = msgspec.json.Decoder(Rollup)
+    return list(_decode(decoder, data[: data.rfind(b"\n") + 1]))
+
+
+def _read_from(path: Path, offset: int, limit_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit_bytes)
+    except OSError:
+        return b""
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Iterator[Any]:
+    for line in data.split(b"\n"):
+        if line:
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+                continue  # a line torn by a full disk: the rest of the file still counts

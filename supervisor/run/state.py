@@ -1,0 +1,181 @@
+"""The run's state as a pure fold of its journal: ``state = fold(state, event)``.
+
+A run's condition is a named type that carries its own payload (`Condition`); everything that
+happened to each attempt is kept beside it. Replaying a journal gives exactly the live state,
+because the keeper holds no other.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from supervisor.job.batch import BatchSpec
+from supervisor.run import events as ev
+from supervisor.run.records import Decision, Finding, Verdict
+
+MAX_TIMELINE = 2000
+MAX_ADVISORIES = 50
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the parts of a state: frozen, compared by value."""
+
+
+class Preflight(Part, frozen=True, kw_only=True, tag="preflight"):
+    """Nothing was launched yet."""
+
+
+class Launching(Part, frozen=True, kw_only=True, tag="launching"):
+    """A plan is journalled; the launcher is not seen yet."""
+
+    attempt: int
+
+
+class Running(Part, frozen=True, kw_only=True, tag="running"):
+    """The attempt lives."""
+
+    attempt: int
+    phase: ev.Phase
+
+
+class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
+    """We are ending the attempt; `rung` is the last one taken."""
+
+    attempt: int
+    why: ev.StopWhy
+    by: str
+    rung: ev.StopRung | None = None
+
+
+class Ended(Part, frozen=True, kw_only=True, tag="ended"):
+    """The attempt's processes are gone; no verdict yet."""
+
+    attempt: int
+    exit_code: int | None
+
+
+class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
+    """A verdict stands; policy has not spoken, or its decision was not carried out yet."""
+
+    attempt: int
+    verdict: Verdict
+
+
+class Backoff(Part, frozen=True, kw_only=True, tag="backoff"):
+    """The next attempt starts at wall time `until`."""
+
+    attempt: int
+    until: float
+    decision: Decision
+
+
+class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
+    """A person decides; `decision.change` is the plan on offer, if any."""
+
+    attempt: int
+    reason: str
+    decision: Decision | None
+    until: float | None = None
+
+
+class Finished(Part, frozen=True, kw_only=True, tag="finished"):
+    """The run is over."""
+
+    outcome: ev.Outcome
+    exit_code: int
+    reason: str
+
+
+Condition: TypeAlias = (
+    Preflight | Launching | Running | Stopping | Ended | DiagnosedAs | Backoff | HeldOpen | Finished
+)
+
+
+class RankView(Part, frozen=True, kw_only=True):
+    """What the journal knows of one worker of this node."""
+
+    local_rank: int
+    rank: int | None = None
+    pid: int | None = None
+    start_time: float | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+    exited: bool = False
+    exit_code: int | None = None
+
+
+class AttemptView(Part, frozen=True, kw_only=True):
+    """One attempt: from its plan to what was decided after it."""
+
+    number: int
+    argv: tuple[str, ...] = ()
+    reason: str = ""
+    batch: BatchSpec | None = None
+    script_hash: str | None = None
+    planned_t: float
+    started_t: float | None = None
+    first_step_t: float | None = None
+    ended_t: float | None = None
+    pid: int | None = None
+    pid_start_time: float | None = None
+    exit_code: int | None = None
+    ranks: dict[int, RankView] = {}
+    first_step: int | None = None
+    last_step: int | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    checkpoint_steps: tuple[int, ...] = ()
+    stop: ev.StopIntended | None = None
+    verdict: Verdict | None = None
+    verdict_provisional: bool = False
+    decision: Decision | None = None
+
+
+class Mark(Part, frozen=True, kw_only=True):
+    """A point on the timeline, for people. `tone`: info, good, warn or bad."""
+
+    t: float
+    attempt: int | None
+    tone: str
+    text: str
+    step: int | None = None
+
+
+class RunState(Part, frozen=True, kw_only=True):
+    """All that views and the keeper know of a run, from its journal alone."""
+
+    run_id: str = ""
+    name: str = ""
+    mode: str = "launched"
+    host: str = ""
+    source: str | None = None
+    started_t: float | None = None
+    ended_t: float | None = None
+    last_t: float | None = None
+    keeper_pid: int | None = None
+    keeper_start_time: float | None = None
+    keeper_left: str | None = None
+    condition: Condition = Preflight()
+    total_steps: int | None = None
+    world_size: int | None = None
+    findings: tuple[Finding, ...] = ()
+    attempts: tuple[AttemptView, ...] = ()
+    progress: ev.Progress | None = None
+    best_loss: float | None = None
+    checkpoint: ev.CheckpointCommitted | None = None
+    advisories: tuple[ev.Advisory, ...] = ()
+    timeline: tuple[Mark, ...] = ()
+    answered: dict[str, str] = {}
+    unknown_events: int = 0
+
+    @property
+    def attempt(self) -> AttemptView | None:
+        """The newest attempt, or None before the first launch."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def is_over(self) -> bool:
+        """True once the run has an outcome."""
+        return isinstance(self.condition, Finished)

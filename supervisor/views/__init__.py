@@ -1,0 +1,1 @@
+"""Views: they only read run directories."""
