@@ -1,0 +1,94 @@
+"""The verb table and the way to a verb: nothing heavy is imported before it is needed.
+
+``stoker --help`` costs little more than Python's own start, because a verb's module is imported only
+when that verb is named. Each verb module offers ``add_arguments(parser)`` and ``run(args) -> int``, or,
+where argparse would touch what belongs to the user's script, ``main(argv) -> int``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("run", "launch a training job and watch it (or --no-ui, --detach)"),
+    "attach": ("attach", "watch a run, a log file, a folder of logs, a pid, or - for a pipe"),
+    "stop": ("stop", "stop a run: gracefully, or --now"),
+    "runs": ("runs", "list known runs"),
+    "diagnose": ("diagnose", "say why a log or a run failed"),
+    "metrics": ("metrics", "print the metrics found in a log"),
+    "chart": ("chart", "draw a run's loss as a still chart"),
+}
+
+EXIT_CODES = """\
+exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 pre-flight refused ·
+  4 gave up, retry budget spent · 5 stopped on request · 6 lost · 75 checkpointed, requeue me · 130 interrupted
+  diagnose: 0 healthy · 10 a failure · 11 no failure known, at least one unknown · 2 bad input"""
+
+
+def main(argv: list[str]) -> int:
+    """Dispatch to a verb. Usage errors are one line on stderr and exit code 2."""
+    if not argv or argv[0] in {"-h", "--help", "help"}:
+        print(_help())
+        return 0
+    if argv[0] in {"-V", "--version"}:
+        from supervisor import __version__
+
+        print(f"stoker {__version__}")
+        return 0
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        return _unknown_verb(verb)
+    try:
+        return _run_verb(verb, rest)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`stoker runs | head`): not an error of ours. stdout is
+        # pointed at /dev/null so that the interpreter's own flush at exit stays quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run_verb(verb: str, rest: list[str]) -> int:
+    import importlib
+
+    module = importlib.import_module(f"supervisor.cli.{VERBS[verb][0]}")
+    if hasattr(module, "main"):
+        return int(module.main(rest))
+    from supervisor.cli.parsing import Parser
+
+    parser = Parser(prog=f"stoker {verb}", description=module.__doc__)
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(rest)))
+
+
+def _unknown_verb(verb: str) -> int:
+    import difflib
+
+    near = difflib.get_close_matches(verb, VERBS, n=1, cutoff=0.5)
+    if verb.endswith(".py") or os.path.exists(verb):
+        hint = f"to launch it: stoker run {verb}; to read a log: stoker diagnose {verb}"
+    else:
+        hint = f"did you mean `stoker {near[0]}`?" if near else "`stoker --help` lists the verbs"
+    print(f"stoker: unknown verb {verb!r}: {hint}", file=sys.stderr)
+    return 2
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {name:10} {line}" for name, (_, line) in VERBS.items())
+    return f"""\
+usage: stoker VERB [arguments]          (stoker VERB --help for each)
+
+A terminal supervisor for PyTorch distributed training: launches torchrun, watches all ranks,
+says why a run failed, and restarts it with the one change that lets it go on.
+
+{verbs}
+
+examples:
+  stoker run --nproc-per-node 2 train.py --lr 3e-4
+  stoker run --config dual_gpu/balanced --device_batch_size=8
+  stoker attach                 back to the newest live run
+  stoker diagnose logs/         why did that fail?
+
+{EXIT_CODES}"""
