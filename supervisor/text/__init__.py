@@ -1,0 +1,1 @@
+"""Bytes to clean lines, and who said them (pure)."""

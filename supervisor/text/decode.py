@@ -1,0 +1,156 @@
+"""Bytes of a log to clean text: encodings, gzip, escape codes, progress lines.
+
+Log text is data. What `clean` returns holds no escape code, no control
+character and no character that reorders what a terminal shows, so that it can
+be printed or drawn as it is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+
+LINE_CAP_BYTES = 16384
+CAP_MARK = " …[cut]"
+
+_GZIP_MAGIC = b"\x1f\x8b"
+# CSI, OSC/DCS/APC/PM/SOS with their terminators (BEL or ST), two-character escapes; and their 8-bit forms.
+# An unterminated string ends at the line's end: a hostile line must not swallow more than itself.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+# C0 except tab and newline, DEL, C1, bidi controls and isolates, zero-width joiners and the BOM, line and
+# paragraph separators (a terminal or a widget may break the line there).
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+)
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+def sniff_encoding(head: bytes) -> str:
+    """Name the encoding of a log from its first bytes: utf-8, utf-16-le or utf-16-be.
+
+    Windows consoles redirect as UTF-16, mostly with a byte order mark; without one, text whose every
+    other byte is NUL is taken as UTF-16 too.
+    """
+    for mark, name in _BOMS:
+        if head.startswith(mark):
+            return name
+    sample = head[:512]
+    if len(sample) >= 16:
+        half = len(sample) // 2
+        if sample[1::2].count(0) > 0.7 * half and sample[0::2].count(0) < 0.1 * half:
+            return "utf-16-le"
+        if sample[0::2].count(0) > 0.7 * half and sample[1::2].count(0) < 0.1 * half:
+            return "utf-16-be"
+    return "utf-8"
+
+
+def gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Unpack gzip members as they come; a cut or damaged end gives what could be read before it."""
+    window = 1 << 20
+    unpacker = zlib.decompressobj(wbits=31)
+    for chunk in chunks:
+        rest = chunk
+        while rest:
+            try:
+                out = unpacker.decompress(rest, window)
+            except zlib.error:
+                return
+            if out:
+                yield out
+            if unpacker.eof:
+                rest = unpacker.unused_data.lstrip(b"\0")
+                unpacker = zlib.decompressobj(wbits=31)
+            else:
+                rest = unpacker.unconsumed_tail
+
+
+def plain_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Give a log as UTF-8 bytes whatever it came as: gzip is unpacked, UTF-16 recoded, a BOM dropped.
+
+    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file.
+    """
+    source = iter(chunks)
+    head = b""
+    for chunk in source:
+        head += chunk
+        if len(head) >= 16:
+            break
+    if not head:
+        return
+    whole = _joined(head, source)
+    if head.startswith(_GZIP_MAGIC):
+        yield from plain_chunks(gunzip(whole))
+        return
+    name = sniff_encoding(head)
+    if name == "utf-8":
+        yield from whole
+        return
+    decoder = codecs.getincrementaldecoder(name)(errors="replace")
+    for chunk in whole:
+        text = decoder.decode(chunk)
+        if text:
+            yield text.replace("\ufeff", "").encode("utf-8", "replace")
+    tail = decoder.decode(b"", final=True)
+    if tail:
+        yield tail.encode("utf-8", "replace")
+
+
+def _joined(head: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield head
+    yield from rest
+
+
+def strip_escapes(text: str) -> str:
+    """Take out ANSI/OSC sequences and every control character but tab, newline and carriage return."""
+    if "\x1b" in text or not text.isascii():
+        text = _ESCAPES.sub("", text)
+    if text.isprintable():
+        return text
+    return _CONTROLS.sub(_keep_cr, text)
+
+
+def _keep_cr(match: re.Match[str]) -> str:
+    return "\r" if match.group() == "\r" else ""
+
+
+def fold_progress(text: str) -> str:
+    """Keep what a terminal would show last of a line redrawn with carriage returns (tqdm and the like)."""
+    if "\r" not in text:
+        return text
+    for part in reversed(text.split("\r")):
+        if part.strip():
+            return part
+    return ""
+
+
+def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
+    """One line of a log, without its newline, as text that is safe to show.
+
+    Bad UTF-8 becomes U+FFFD, progress is folded to its last state, escape codes and control characters
+    are dropped, and what is longer than `cap_bytes` is cut with a visible mark.
+    """
+    if b"\r" in raw:
+        # Fold before decoding: of a 100 MB progress flood only the last state is wanted.
+        raw = _last_segment(raw)
+    cut = len(raw) > cap_bytes
+    text = (raw[:cap_bytes] if cut else raw).decode("utf-8", "replace")
+    if not (text.isascii() and text.isprintable()):
+        text = strip_escapes(text).replace("\r", "")
+    return text + CAP_MARK if cut else text
+
+
+def _last_segment(raw: bytes) -> bytes:
+    end = len(raw)
+    while end > 0:
+        start = raw.rfind(b"\r", 0, end) + 1
+        part = raw[start:end]
+        if part.strip():
+            return part
+        end = start - 1
+    return b""

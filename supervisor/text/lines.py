@@ -1,0 +1,104 @@
+"""Whole lines out of a stream of bytes, with their places."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
+
+
+class Line(NamedTuple):
+    """One line of a log. `offset` is its first byte in the stream, `index` counts newlines before it (from 0)."""
+
+    offset: int
+    index: int
+    raw: bytes
+    was_cut: bool = False
+
+    @property
+    def number(self) -> int:
+        """The line's number as people count, from 1."""
+        return self.index + 1
+
+    @property
+    def text(self) -> str:
+        """The line, safe to show: see `decode.clean`."""
+        text = clean(self.raw)
+        return text + CAP_MARK if self.was_cut and not text.endswith(CAP_MARK) else text
+
+
+class LineSplitter:
+    """Cuts a stream at its newlines; memory stays within `cap_bytes` however long a line is.
+
+    A line longer than the cap keeps its head. If it was redrawn with carriage returns, it keeps the end
+    instead, which holds the newest state of a progress bar.
+    """
+
+    def __init__(self, offset: int = 0, index: int = 0, cap_bytes: int = 4 * LINE_CAP_BYTES) -> None:
+        self._cap = cap_bytes
+        self._offset = offset
+        self._index = index
+        self._open = b""
+        self._open_bytes = 0
+        self._cut = False
+
+    @property
+    def offset(self) -> int:
+        """The stream offset of the first byte of the line now open."""
+        return self._offset
+
+    @property
+    def index(self) -> int:
+        """The 0-based number of the line now open."""
+        return self._index
+
+    def feed(self, data: bytes) -> list[Line]:
+        """Take in the next bytes of the stream; give the lines that they complete, without newlines."""
+        if not data:
+            return []
+        first, *rest = data.split(b"\n")
+        self._extend(first)
+        if not rest:
+            return []
+        lines = [self._close()]
+        offset, index, cap = self._offset, self._index, self._cap
+        for raw in rest[:-1]:
+            size = len(raw)
+            lines.append(Line(offset, index, raw) if size <= cap else Line(offset, index, *_capped(raw, cap)))
+            offset += size + 1
+            index += 1
+        self._offset, self._index = offset, index
+        self._extend(rest[-1])
+        return lines
+
+    def finish(self) -> Line | None:
+        """Close the stream: the half last line, if there is one."""
+        return self._close() if self._open_bytes else None
+
+    def reset(self) -> None:
+        """Start again at offset 0, line 0: the file was truncated or replaced."""
+        self._offset = self._index = self._open_bytes = 0
+        self._open, self._cut = b"", False
+
+    def _extend(self, data: bytes) -> None:
+        self._open_bytes += len(data)
+        if not self._cut or b"\r" in data:
+            self._open += data
+        if len(self._open) > self._cap:
+            self._open, cut = _capped(self._open, self._cap)
+            self._cut = self._cut or cut
+
+    def _close(self) -> Line:
+        line = Line(self._offset, self._index, self._open, self._cut)
+        self._offset += self._open_bytes + 1
+        self._index += 1
+        self._open, self._open_bytes, self._cut = b"", 0, False
+        return line
+
+
+def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
+    """Fit a long line in the cap: the newest progress state if it has any, else its head. The flag says: cut."""
+    start = raw.rfind(b"\r", 0, len(raw.rstrip(b"\r"))) + 1
+    if start:
+        raw = raw[start:]
+    return (raw[:cap], True) if len(raw) > cap else (raw, False)

@@ -1,0 +1,203 @@
+"""Who said a line: rank, local rank, node and worker out of the prefixes that launchers put before it.
+
+Sources of the styles: torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local rank),
+``srun --label`` (`3: `, a task number), pdsh and DeepSpeed (`node1: `), docker compose (`node1 | `),
+Open MPI (`[1,3]<stderr>:`), Ray (`(Worker pid=7, ip=10.0.0.1)`), Lightning (`[rank: 3]`), kubectl
+(`[pod/trainer-0/pytorch]`), and the file tree of torchrun's ``--log-dir``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+
+class Origin(NamedTuple):
+    """Who said a line, as far as its prefix or its file's path tells. Unknown parts are None.
+
+    `task` is a launcher's own number (``srun --label``, MPI): a rank where one process runs a task, a node
+    where a task is a torchrun. `worker` is a Ray actor or pod as printed.
+    """
+
+    rank: int | None = None
+    local_rank: int | None = None
+    node: str | None = None
+    stream: str | None = None
+    attempt: int | None = None
+    task: int | None = None
+    pid: int | None = None
+    worker: str | None = None
+
+    def over(self, other: Origin) -> Origin:
+        """This origin, its unknown parts filled from `other`."""
+        return Origin(
+            *(mine if mine is not None else theirs for mine, theirs in zip(self, other, strict=True))
+        )
+
+
+NOWHERE = Origin()
+
+_RANK = re.compile(
+    r"\[(?:rank[ :=]{0,2}(\d{1,6})|([A-Za-z_][A-Za-z_-]{1,24}?)(\d{1,4}))\](:? ?)", re.IGNORECASE
+)
+_RAY = re.compile(
+    r"\(([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?)(?: rank=(\d{1,6}))?,? ?pid=(\d+)(?:, ip=([^\s,)]+))?\) ?"
+)
+_MPI = re.compile(r"\[\d+,(\d{1,6})\]<std(out|err|diag)>: ?")
+_TASK = re.compile(r"\s{0,4}(\d{1,5}): (?=\S|$|  )")
+_POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
+_NODE = re.compile(
+    r"\[?((?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: ?(?=\S| |$))"
+)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
+_HOST = re.compile(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
+_BARE_TASK = re.compile(r"\[(\d{1,5})\]:? ")
+_NOT_HOSTS = frozenset(
+    [
+        "python",
+        "python3",
+        "torch",
+        "cuda",
+        "error",
+        "warning",
+        "info",
+        "debug",
+        "gpu",
+        "rank",
+        "step",
+        "epoch",
+        "frame",
+        "file",
+        "default",
+    ]
+)
+_PATH_ATTEMPT = re.compile(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
+_PATH_LOCAL = re.compile(r"(?:^|[/\\])attempt_(\d+)[/\\](\d+)[/\\](stdout|stderr)\.log")
+_PATH_NODE = re.compile(
+    r"(?:^|[/\\._-])(node[s]?[/\\_-]?\d+|node[-_]?[a-z0-9]{1,20}(?=[._/\\])|host[-_]?\w{1,30}(?=[._/\\]))",
+    re.IGNORECASE,
+)
+_PATH_RANK = re.compile(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", re.IGNORECASE)
+
+
+def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
+    """Take the launchers' prefixes off a line: who said it, and what was said.
+
+    Prefixes nest (`0: node1: [rank3]: …`) up to four deep. `hosts` are prefixes known to be host names in
+    this log (see `learn_hosts`); without them only names that look like nodes are taken.
+    """
+    origin = NOWHERE
+    rest = text
+    for _ in range(4):
+        found, after = _one(rest, hosts, origin)
+        if found is None:
+            break
+        origin, rest = origin.over(found), after
+    return origin, rest
+
+
+def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
+    head = text[:1]
+    if head == "[":
+        if (match := _RANK.match(text)) and (match.group(1) or match.group(4).startswith(":")):
+            number = match.group(1)
+            if number is not None:
+                return Origin(rank=int(number)), text[match.end() :]
+            # torchrun's --tee puts no blank after its colon: what follows is the line's own indentation.
+            return Origin(local_rank=int(match.group(3))), text[match.start(4) + 1 :]
+        if match := _MPI.match(text):
+            return Origin(task=int(match.group(1)), stream="std" + match.group(2)), text[match.end() :]
+        if match := _POD.match(text):
+            return Origin(node=match.group(1), worker=match.group(1)), text[match.end() :]
+        if so_far.node is None and (match := _NODE.match(text)) and text[match.end(1)] == "]":
+            return Origin(node=match.group(1)), text[match.end() :]
+    elif head == "(":
+        if match := _RAY.match(text):
+            name, rank, pid, address = match.groups()
+            number = int(rank) if rank else None
+            return Origin(rank=number, pid=int(pid), node=address, worker=f"{name} pid={pid}"), text[
+                match.end() :
+            ]
+    elif head.isdigit() or head == " ":
+        if so_far.task is None and (match := _TASK.match(text)):
+            return Origin(task=int(match.group(1))), text[match.end() :]
+        if match := _TIME.match(text):
+            return NOWHERE, text[match.end() :]
+    elif so_far.node is None and (match := _NODE.match(text)) and text[match.end(1)] in ": |":
+        return Origin(node=match.group(1)), text[match.end() :]
+    if hosts and so_far.node is None and (match := _HOST.match(text)):
+        name = match.group(1) or match.group(2) or match.group(3)
+        if name in hosts:
+            return Origin(node=name), text[match.end() :]
+    if hosts and "[N]" in hosts and so_far.task is None and (match := _BARE_TASK.match(text)):
+        return Origin(task=int(match.group(1))), text[match.end() :]
+    return None, text
+
+
+def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
+    """Find the host-like prefixes of a log by their recurrence.
+
+    A word before `: `, ` | ` or in brackets is taken as a host when several such words that differ only in
+    their last letters or digits lead at least a third of the lines together. The mark ``[N]`` in the result
+    says that a bare number in brackets leads the lines, as Intel MPI and Hydra print.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    total = bare = 0
+    for line in lines:
+        if not line.strip():
+            continue
+        total += 1
+        _, rest = split_prefix(line)
+        if _BARE_TASK.match(rest):
+            bare += 1
+        match = _HOST.match(line)
+        if match is None:
+            continue
+        name = match.group(1) or match.group(2) or match.group(3)
+        if name.isdigit() or name.rstrip("0123456789").lower() in _NOT_HOSTS or not name[0].isalpha():
+            continue
+        shape = (
+            line[match.start() : match.start(match.lastindex or 1)]
+            + line[match.end(match.lastindex or 1) : match.end()]
+        )
+        counts[name, shape] += 1
+    found: set[str] = set()
+    shapes = {shape for _, shape in counts}
+    for shape in shapes:
+        families: dict[str, list[tuple[str, int]]] = {}
+        for (name, its_shape), count in counts.items():
+            if its_shape == shape:
+                families.setdefault(_family(name), []).append((name, count))
+        for members in families.values():
+            share = sum(count for _, count in members) / max(total, 1)
+            if len(members) >= 2 and share >= 0.34:
+                found.update(name for name, _ in members)
+    if total >= 8 and bare >= 0.5 * total:
+        found.add("[N]")
+    return frozenset(found)
+
+
+def _family(name: str) -> str:
+    """What hosts of one cluster share: the name without its last digits or its last single letter."""
+    return re.sub(r"\d+", "#", name) if any(c.isdigit() for c in name) else name[:-1]
+
+
+def origin_of_path(path: str) -> Origin:
+    """Who wrote a log file, from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
+    origin = NOWHERE
+    if match := _PATH_LOCAL.search(path):
+        attempt, local, stream = match.groups()
+        origin = Origin(attempt=int(attempt), local_rank=int(local), stream=stream)
+    elif match := _PATH_RANK.search(path):
+        origin = Origin(rank=int(match.group(1)))
+    if outer := _PATH_ATTEMPT.search(path):
+        origin = origin._replace(attempt=int(outer.group(1)))
+    if match := _PATH_NODE.search(path):
+        origin = origin._replace(node=match.group(1).strip("/\\").replace("nodes/", "node"))
+    if origin.stream is None and (
+        match := re.search(r"(stdout|stderr|\.out|\.err)", path.rsplit("/", 1)[-1])
+    ):
+        origin = origin._replace(stream="stderr" if "err" in match.group(1) else "stdout")
+    return origin

@@ -1,0 +1,83 @@
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.text.decode import (
+    CAP_MARK,
+    clean,
+    fold_progress,
+    gunzip,
+    plain_chunks,
+    sniff_encoding,
+    strip_escapes,
+)
+
+
+def chunked(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        (b"plain", "plain"),
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"\x1b]0;title\x07rest", "rest"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x9b2Jgone".encode(), "gone"),
+        (b"a\x00b\x08c\x7f", "abc"),
+        ("safe\u202etxt.exe".encode(), "safetxt.exe"),
+        (b" 10%|#\r 20%|##\r 30%|###", " 30%|###"),
+        (b"windows line\r", "windows line"),
+        (b"bad \xff utf-8", "bad \ufffd utf-8"),
+        ("100%|██████|".encode(), "100%|██████|"),
+        (b"tab\there", "tab\there"),
+        (b"\r\r\r", ""),
+    ],
+)
+def test_a_line_is_made_safe_to_show(raw: bytes, shown: str) -> None:
+    assert clean(raw) == shown
+
+
+def test_a_long_line_is_cut_with_a_mark() -> None:
+    shown = clean(b"x" * 100_000, cap_bytes=100)
+    assert shown == "x" * 100 + CAP_MARK
+
+
+@given(st.binary(max_size=300))
+def test_no_control_character_survives(raw: bytes) -> None:
+    shown = clean(raw.replace(b"\n", b""))
+    assert all(char == "\t" or ord(char) >= 0x20 for char in shown)
+    assert not any(0x7F <= ord(char) <= 0x9F or 0x202A <= ord(char) <= 0x202E for char in shown)
+
+
+@given(st.text(max_size=200), st.integers(1, 40), st.sampled_from(["utf-16", "utf-8-sig", "utf-8"]))
+def test_encodings_come_out_as_utf8(text: str, size: int, encoding: str) -> None:
+    text = "A long enough first line\n" + text.replace("\ufeff", "").encode("utf-8", "replace").decode()
+    data = text.encode(encoding)
+    assert b"".join(plain_chunks(chunked(data, size))).removeprefix(b"\xef\xbb\xbf") == text.encode()
+
+
+def test_utf16_without_a_mark_is_noticed() -> None:
+    assert sniff_encoding("Traceback (most recent".encode("utf-16-le")) == "utf-16-le"
+    assert sniff_encoding(b"plain ascii text, long enough") == "utf-8"
+
+
+@given(st.binary(max_size=5000), st.integers(1, 700))
+def test_gzip_is_unpacked_in_members_and_pieces(data: bytes, size: int) -> None:
+    packed = gzip.compress(data) + gzip.compress(b"second")
+    assert b"".join(gunzip(chunked(packed, size))) == data + b"second"
+
+
+def test_a_cut_gzip_gives_its_beginning() -> None:
+    packed = gzip.compress(b"".join(b"line %d\n" % number for number in range(20000)))
+    got = b"".join(plain_chunks(chunked(packed[: len(packed) // 2], 4096)))
+    assert got.startswith(b"line 0\nline 1\n")
+    assert b"".join(plain_chunks([b"\x1f\x8b" + b"junk" * 20])) == b""
+
+
+def test_progress_and_escapes_alone() -> None:
+    assert fold_progress("a\rb\r ") == "b"
+    assert strip_escapes("\x1b[1mbold\x1b[0m\r") == "bold\r"

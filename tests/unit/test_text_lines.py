@@ -1,0 +1,51 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.text.lines import LineSplitter
+
+
+@given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 50))
+def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: int) -> None:
+    data = b"\n".join(parts)
+    splitter = LineSplitter()
+    lines = [
+        line for start in range(0, len(data), size) for line in splitter.feed(data[start : start + size])
+    ]
+    last = splitter.finish()
+    if last is not None:
+        lines.append(last)
+    expected = data.split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    assert [line.raw for line in lines] == expected
+    assert [line.index for line in lines] == list(range(len(expected)))
+    for line in lines:
+        assert data[line.offset : line.offset + len(line.raw)] == line.raw
+
+
+def test_a_line_without_end_takes_no_memory() -> None:
+    splitter = LineSplitter(cap_bytes=1000)
+    for _ in range(1000):
+        assert splitter.feed(b"x" * 10_000) == []
+    (line,) = splitter.feed(b"\n")
+    assert len(line.raw) == 1000
+    assert line.was_cut
+    assert line.text.endswith("[cut]")
+    (after,) = splitter.feed(b"next\n")
+    assert (after.offset, after.index, after.number) == (10_000_001, 1, 2)
+
+
+def test_a_progress_flood_keeps_its_newest_state() -> None:
+    splitter = LineSplitter(cap_bytes=200)
+    for step in range(10_000):
+        splitter.feed(b"\r%d/10000 it" % step)
+    (line,) = splitter.feed(b"\n")
+    assert line.text == "9999/10000 it"
+
+
+def test_reset_starts_a_new_file() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"one\ntw")
+    splitter.reset()
+    (line,) = splitter.feed(b"uno\n")
+    assert (line.offset, line.index, line.raw) == (0, 0, b"uno")

@@ -1,0 +1,64 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_path, split_prefix
+
+
+@pytest.mark.parametrize(
+    ("line", "origin", "rest"),
+    [
+        ("[rank3]: Traceback", Origin(rank=3), "Traceback"),
+        ("[rank3]:   File x", Origin(rank=3), "  File x"),
+        ("[rank12]:[E314 11:02 x.cpp:1] y", Origin(rank=12), "[E314 11:02 x.cpp:1] y"),
+        ("[default3]:  File x", Origin(local_rank=3), "  File x"),
+        ("[rank: 3] Child process", Origin(rank=3), "Child process"),
+        ("3: [rank12]: boom", Origin(rank=12, task=3), "boom"),
+        (" 3: boom", Origin(task=3), "boom"),
+        ("node1: [rank9]: boom", Origin(rank=9, node="node1"), "boom"),
+        ("worker-0 | boom", Origin(node="worker-0"), "boom"),
+        ("[node7] W07 x", Origin(node="node7"), "W07 x"),
+        ("[1,3]<stderr>:boom", Origin(task=3, stream="stderr"), "boom"),
+        ("(Worker pid=7, ip=10.0.0.1) boom", Origin(pid=7, node="10.0.0.1", worker="Worker pid=7"), "boom"),
+        ("(VllmWorker rank=1 pid=7) boom", Origin(rank=1, pid=7, worker="VllmWorker pid=7"), "boom"),
+        ("[pod/trainer-0/pytorch] boom", Origin(node="trainer-0", worker="trainer-0"), "boom"),
+        ("RuntimeError: boom", NOWHERE, "RuntimeError: boom"),
+        ("INFO: boom", NOWHERE, "INFO: boom"),
+        ("python3: can't open file", NOWHERE, "python3: can't open file"),
+        ("[2024-01-01 10:00:00] step 1", NOWHERE, "[2024-01-01 10:00:00] step 1"),
+    ],
+)
+def test_prefixes(line: str, origin: Origin, rest: str) -> None:
+    assert split_prefix(line) == (origin, rest)
+
+
+def test_hosts_are_learnt_by_recurrence() -> None:
+    lines = [f"gpu-{'ab'[number % 2]}: step {number} loss 1.0" for number in range(20)]
+    hosts = learn_hosts(lines)
+    assert hosts == {"gpu-a", "gpu-b"}
+    assert split_prefix("gpu-b: [rank7]: boom", hosts) == (Origin(rank=7, node="gpu-b"), "boom")
+    assert learn_hosts(["INFO: a", "WARNING: b", "INFO: c", "ERROR: d"] * 5) == frozenset()
+    assert learn_hosts(f"[rank{number % 4}]: x" for number in range(20)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"),
+    [
+        ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, attempt=0, stream="stderr")),
+        (
+            "nodes/1/attempts/2/x_y/attempt_0/3/stdout.log",
+            Origin(local_rank=3, attempt=2, stream="stdout", node="node1"),
+        ),
+        ("out/rank_5.err", Origin(rank=5, stream="stderr")),
+        ("job/node1.console.log", Origin(node="node1")),
+        ("console.log", NOWHERE),
+    ],
+)
+def test_paths_tell_the_rank(path: str, origin: Origin) -> None:
+    assert origin_of_path(path) == origin
+
+
+@given(st.text(max_size=120))
+def test_the_rest_is_always_the_end_of_the_line(line: str) -> None:
+    _, rest = split_prefix(line)
+    assert line.endswith(rest)
