@@ -8,17 +8,17 @@ from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
 
 
 class Line(NamedTuple):
-    """One line of a log. `offset` is its first byte in the stream, `index` counts newlines before it (from 0)."""
+    """One line of a log. `offset` is its first byte in the stream, `number` counts from 1."""
 
     offset: int
-    index: int
+    number: int
     raw: bytes
     was_cut: bool = False
 
     @property
-    def number(self) -> int:
-        """The line's number as people count, from 1."""
-        return self.index + 1
+    def row(self) -> int:
+        """The line's number counted from 0: the newlines before it."""
+        return self.number - 1
 
     @property
     def text(self) -> str:
@@ -34,10 +34,10 @@ class LineSplitter:
     instead, which holds the newest state of a progress bar.
     """
 
-    def __init__(self, offset: int = 0, index: int = 0, cap_bytes: int = 4 * LINE_CAP_BYTES) -> None:
+    def __init__(self, offset: int = 0, number: int = 1, cap_bytes: int = 4 * LINE_CAP_BYTES) -> None:
         self._cap = cap_bytes
         self._offset = offset
-        self._index = index
+        self._number = number
         self._open = b""
         self._open_bytes = 0
         self._cut = False
@@ -48,9 +48,9 @@ class LineSplitter:
         return self._offset
 
     @property
-    def index(self) -> int:
-        """The 0-based number of the line now open."""
-        return self._index
+    def number(self) -> int:
+        """The 1-based number of the line now open."""
+        return self._number
 
     def feed(self, data: bytes) -> list[Line]:
         """Take in the next bytes of the stream; give the lines that they complete, without newlines."""
@@ -61,13 +61,15 @@ class LineSplitter:
         if not rest:
             return []
         lines = [self._close()]
-        offset, index, cap = self._offset, self._index, self._cap
+        offset, number, cap = self._offset, self._number, self._cap
         for raw in rest[:-1]:
             size = len(raw)
-            lines.append(Line(offset, index, raw) if size <= cap else Line(offset, index, *_capped(raw, cap)))
+            lines.append(
+                Line(offset, number, raw) if size <= cap else Line(offset, number, *_capped(raw, cap))
+            )
             offset += size + 1
-            index += 1
-        self._offset, self._index = offset, index
+            number += 1
+        self._offset, self._number = offset, number
         self._extend(rest[-1])
         return lines
 
@@ -76,8 +78,9 @@ class LineSplitter:
         return self._close() if self._open_bytes else None
 
     def reset(self) -> None:
-        """Start again at offset 0, line 0: the file was truncated or replaced."""
-        self._offset = self._index = self._open_bytes = 0
+        """Start again at offset 0, line 1: the file was truncated or replaced."""
+        self._offset = self._open_bytes = 0
+        self._number = 1
         self._open, self._cut = b"", False
 
     def _extend(self, data: bytes) -> None:
@@ -89,9 +92,9 @@ class LineSplitter:
             self._cut = self._cut or cut
 
     def _close(self) -> Line:
-        line = Line(self._offset, self._index, self._open, self._cut)
+        line = Line(self._offset, self._number, self._open, self._cut)
         self._offset += self._open_bytes + 1
-        self._index += 1
+        self._number += 1
         self._open, self._open_bytes, self._cut = b"", 0, False
         return line
 

@@ -33,7 +33,14 @@ class Origin(NamedTuple):
     def over(self, other: Origin) -> Origin:
         """This origin, its unknown parts filled from `other`."""
         return Origin(
-            *(mine if mine is not None else theirs for mine, theirs in zip(self, other, strict=True))
+            self.rank if self.rank is not None else other.rank,
+            self.local_rank if self.local_rank is not None else other.local_rank,
+            self.node if self.node is not None else other.node,
+            self.stream or other.stream,
+            self.attempt if self.attempt is not None else other.attempt,
+            self.task if self.task is not None else other.task,
+            self.pid if self.pid is not None else other.pid,
+            self.worker or other.worker,
         )
 
 

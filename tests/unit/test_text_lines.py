@@ -18,7 +18,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], size: i
     if expected[-1] == b"":
         expected.pop()
     assert [line.raw for line in lines] == expected
-    assert [line.index for line in lines] == list(range(len(expected)))
+    assert [line.row for line in lines] == list(range(len(expected)))
     for line in lines:
         assert data[line.offset : line.offset + len(line.raw)] == line.raw
 
@@ -32,7 +32,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
     assert line.was_cut
     assert line.text.endswith("[cut]")
     (after,) = splitter.feed(b"next\n")
-    assert (after.offset, after.index, after.number) == (10_000_001, 1, 2)
+    assert (after.offset, after.row, after.number) == (10_000_001, 1, 2)
 
 
 def test_a_progress_flood_keeps_its_newest_state() -> None:
@@ -48,4 +48,4 @@ def test_reset_starts_a_new_file() -> None:
     splitter.feed(b"one\ntw")
     splitter.reset()
     (line,) = splitter.feed(b"uno\n")
-    assert (line.offset, line.index, line.raw) == (0, 0, b"uno")
+    assert (line.offset, line.number, line.raw) == (0, 1, b"uno")
