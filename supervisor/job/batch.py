@@ -7,8 +7,17 @@ stoker lives in this module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isqrt
+
+from supervisor.job.errors import JobError
+
+# Share of a rank's capacity that a predicted micro-batch may use: the allocator's own fragments and
+# the spread between ranks live in the rest.
+FIT_SHARE = 0.95
+# How many workable values a refusal names.
+NAMED_VALUES = 3
 
 
 class BatchUnit(StrEnum):
@@ -45,3 +54,185 @@ class BatchChange:
 
     before: BatchSpec
     after: BatchSpec
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """What one failed allocation said: at `micro_batch`, `allocated + tried` bytes would have been needed.
+
+    Attributes:
+        micro_batch: samples a rank held at once when the allocation failed.
+        allocated_bytes: bytes the rank held at that moment.
+        tried_bytes: bytes of the allocation that failed.
+        capacity_bytes: bytes the rank may hold in all (device memory, cgroup limit or cap).
+        base_bytes: bytes held before the first forward pass, which do not grow with the batch; 0 if unknown.
+    """
+
+    micro_batch: int
+    allocated_bytes: int
+    tried_bytes: int
+    capacity_bytes: int
+    base_bytes: int = 0
+
+    def predicted_bytes(self, micro_batch: int) -> float:
+        """Bytes needed at another micro-batch, if what is above the base grows in proportion to it."""
+        above_base = max(self.allocated_bytes + self.tried_bytes - self.base_bytes, 0)
+        return self.base_bytes + above_base * micro_batch / self.micro_batch
+
+    def fits(self, micro_batch: int) -> bool:
+        """Whether `micro_batch` is predicted to stay under `FIT_SHARE` of the capacity."""
+        return self.predicted_bytes(micro_batch) <= FIT_SHARE * self.capacity_bytes
+
+
+def resolve(
+    *,
+    world_size: int,
+    micro_batch: int | None = None,
+    global_batch: int | None = None,
+    accumulation: int | None = None,
+    unit: BatchUnit = BatchUnit.SAMPLES,
+    tokens_per_sample: int = 1,
+) -> BatchSpec:
+    """Completes a batch from what is given; refuses one that does not divide.
+
+    `global_batch` is in `unit`. With a micro-batch alone, accumulation is 1; with a global batch alone,
+    the micro-batch is the largest one (accumulation 1, or as given).
+
+    Raises:
+        JobError: a number is not positive, nothing is given, or the product is not exact. The message
+            has the numbers and the nearest values that work.
+    """
+    tokens = tokens_per_sample if unit is BatchUnit.TOKENS else 1
+    for what, number in (
+        ("micro-batch", micro_batch),
+        ("global batch", global_batch),
+        ("accumulation", accumulation),
+        ("world size", world_size),
+        ("tokens per sample", tokens),
+    ):
+        if number is not None and number < 1:
+            raise JobError(f"{what} {number} is not possible: it must be at least 1")
+    if global_batch is None:
+        if micro_batch is None:
+            raise JobError("no batch size is given: name a micro-batch or a global batch")
+        return BatchSpec(micro_batch, accumulation or 1, world_size, unit, tokens)
+    chunk = world_size * tokens  # what one sample on every rank adds to the global batch
+    if global_batch % chunk:
+        raise JobError(_global_refusal(global_batch, chunk, world_size, tokens, micro_batch))
+    per_rank = global_batch // chunk
+    if micro_batch is None:
+        micro_batch = per_rank // (accumulation or 1)
+        if micro_batch * (accumulation or 1) != per_rank:
+            steps = _named(_divisors(per_rank), accumulation or 1)
+            raise JobError(
+                f"global batch {global_batch} is {per_rank} samples a rank, which accumulation {accumulation} "
+                f"does not divide; accumulation that works: {steps}"
+            )
+    if per_rank % micro_batch:
+        tokens_text = f" × {tokens} tokens" if tokens > 1 else ""
+        raise JobError(
+            f"micro-batch {micro_batch}{tokens_text} × {world_size} ranks = {micro_batch * chunk} does not divide "
+            f"global batch {global_batch}; micro-batch that works: {_named(_divisors(per_rank), micro_batch)}"
+        )
+    steps_needed = per_rank // micro_batch
+    if accumulation is not None and accumulation != steps_needed:
+        raise JobError(
+            f"micro-batch {micro_batch} × accumulation {accumulation} × {world_size} ranks is not global batch "
+            f"{global_batch}: accumulation must be {steps_needed}, or leave it out"
+        )
+    return BatchSpec(micro_batch, steps_needed, world_size, unit, tokens)
+
+
+def candidates(spec: BatchSpec) -> tuple[int, ...]:
+    """Every micro-batch that keeps `spec`'s global batch exact, largest first."""
+    return tuple(reversed(_divisors(spec.micro_batch_per_rank * spec.accumulation_steps)))
+
+
+def with_micro_batch(spec: BatchSpec, micro_batch: int) -> BatchSpec:
+    """`spec` with another micro-batch and the same global batch.
+
+    Raises:
+        JobError: `micro_batch` does not divide what a rank takes a step; the message has those that do.
+    """
+    per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
+    if micro_batch < 1 or per_rank % micro_batch:
+        raise JobError(
+            f"micro-batch {micro_batch} does not divide the {per_rank} samples a rank takes a step "
+            f"(global batch {spec.global_batch}, {spec.world_size} ranks); "
+            f"micro-batch that works: {_named(_divisors(per_rank), micro_batch)}"
+        )
+    return replace(spec, micro_batch_per_rank=micro_batch, accumulation_steps=per_rank // micro_batch)
+
+
+def next_smaller(spec: BatchSpec, memory: MemoryPoint | None = None, minimum: int = 1) -> BatchSpec | None:
+    """The next micro-batch to try after a memory failure, at the same global batch.
+
+    The largest smaller divisor that `memory` predicts to fit; without a point, or where it predicts that
+    nothing fits (a base that alone is too large was measured wrong more often than it is true), simply the
+    next smaller divisor. None when no divisor of at least `minimum` is left.
+    """
+    smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
+    if not smaller:
+        return None
+    fitting = [m for m in smaller if memory.fits(m)] if memory is not None else []
+    return with_micro_batch(spec, fitting[0] if fitting else smaller[0])
+
+
+def describe(spec: BatchSpec) -> str:
+    """The batch as a product, such as ``8 × accumulation 4 × 2 ranks = global batch 64``."""
+    tokens = f" × {spec.tokens_per_sample} tokens" if spec.unit is BatchUnit.TOKENS else ""
+    ranks = "1 rank" if spec.world_size == 1 else f"{spec.world_size} ranks"
+    return (
+        f"{spec.micro_batch_per_rank}{tokens} × accumulation {spec.accumulation_steps} × {ranks} "
+        f"= global batch {spec.global_batch}{_unit(spec)}"
+    )
+
+
+def describe_change(change: BatchChange) -> str:
+    """One line, such as ``micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged``."""
+    before, after = change.before, change.after
+    parts = [
+        _moved("micro-batch", before.micro_batch_per_rank, after.micro_batch_per_rank),
+        _moved("accumulation", before.accumulation_steps, after.accumulation_steps),
+    ]
+    if before.world_size != after.world_size:
+        parts.append(_moved("ranks", before.world_size, after.world_size))
+    if before.global_batch == after.global_batch:
+        parts.append(f"global batch {after.global_batch}{_unit(after)} unchanged")
+    else:
+        parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}")
+    return ", ".join(parts)
+
+
+def _moved(what: str, before: int, after: int) -> str:
+    return f"{what} {before} unchanged" if before == after else f"{what} {before} → {after}"
+
+
+def _unit(spec: BatchSpec) -> str:
+    return " tokens" if spec.unit is BatchUnit.TOKENS else ""
+
+
+def _divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def _named(values: list[int], wanted: int) -> str:
+    """The few values worth naming: the nearest ones at or below `wanted`, else the smallest ones above."""
+    below = [v for v in reversed(values) if v <= wanted]
+    shown = below[:NAMED_VALUES] or values[:NAMED_VALUES]
+    return ", ".join(str(v) for v in shown)
+
+
+def _global_refusal(
+    global_batch: int, chunk: int, world_size: int, tokens: int, micro_batch: int | None
+) -> str:
+    step = chunk * micro_batch if micro_batch else chunk
+    lower = global_batch // step * step
+    works = ", ".join(str(v) for v in (lower, lower + step) if v > 0)
+    shape = f"{world_size} ranks" + (f" × {tokens} tokens" if tokens > 1 else "")
+    return (
+        f"global batch {global_batch} does not divide by {shape} = {chunk} "
+        f"(remainder {global_batch % chunk}); global batch that works: {works}"
+    )

@@ -6,6 +6,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.errors import JobError
+
+__all__ = [
+    "ClassOverride",
+    "EntryKind",
+    "JobError",
+    "JobSpec",
+    "KnobScope",
+    "Knobs",
+    "RetrySettings",
+    "Timing",
+]
 
 
 class EntryKind(StrEnum):
@@ -30,16 +42,42 @@ class KnobScope(StrEnum):
 class Knobs:
     """The names under which the script takes batch, accumulation and resume, as it would spell the flags.
 
-    A name is the whole flag (``--batch_size``). None: not known, so never changed by itself.
-    `resume_value` is what the resume flag is set to (``auto`` for the bundled trainer).
+    A name is the whole flag (``--batch_size``), or a bare key (``train.batch_size``) that is set as
+    ``key=value``. None: not known, so never changed by itself. `global_batch` names a flag that holds the
+    global batch: a script that has one derives its accumulation, so that a smaller micro-batch needs no
+    accumulation flag. `resume_value` is what the resume flag is set to (``auto`` for the bundled trainer);
+    empty for a switch. `declared`: a person named them, or they are the bundled trainer's.
     """
 
     batch: str | None = None
     batch_scope: KnobScope = KnobScope.UNKNOWN
     accumulation: str | None = None
+    global_batch: str | None = None
     resume: str | None = None
     resume_value: str = "auto"
     declared: bool = False
+
+    @property
+    def keeps_global_batch(self) -> bool:
+        """Whether a smaller micro-batch can keep the global batch, by a flag or by the script itself."""
+        if self.batch_scope is KnobScope.GLOBAL:
+            return self.accumulation is not None
+        return self.batch is not None and (self.accumulation is not None or self.global_batch is not None)
+
+    @property
+    def can_change_batch(self) -> bool:
+        """Whether the micro-batch may be changed without a person: names and scope are known."""
+        return self.batch_scope is not KnobScope.UNKNOWN and self.keeps_global_batch
+
+
+@dataclass(frozen=True, slots=True)
+class ClassOverride:
+    """A user's ``[policy.<class>]`` table; None keeps the built-in rule's value."""
+
+    failure: str
+    answer: str | None = None  # restart | hold | stop
+    max_times: int | None = None
+    delay_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +88,23 @@ class RetrySettings:
     max_retries: int = 3
     min_micro_batch: int = 1
     restart_from_scratch: bool = False
+    overrides: tuple[ClassOverride, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the keeper waits, in seconds.
+
+    `grace_s` is for stops that checkpoint; `death_grace_s` for peers of a rank that died by itself;
+    `hold_s` how long a held run waits for a person; `hang_flag_s` and `hang_act_s` are the floors of the
+    two thresholds of a stall.
+    """
+
+    grace_s: float = 30.0
+    death_grace_s: float = 5.0
+    hold_s: float = 86_400.0
+    hang_flag_s: float = 2.0
+    hang_act_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +134,10 @@ class JobSpec:
     batch: BatchSpec | None = None
     knobs: Knobs = field(default_factory=Knobs)
     retry: RetrySettings = field(default_factory=RetrySettings)
+    timing: Timing = field(default_factory=Timing)
+    libuv: bool = True
+    torch_local_path: str | None = None
     total_steps: int | None = None
     config_path: str | None = None
     notes: tuple[str, ...] = ()
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)
-
-
-class JobError(Exception):
-    """A job that cannot be run as asked: one line for the user, exit code 2 (usage) or 3 (refused)."""
-
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
-        self.message = message
-        self.exit_code = exit_code

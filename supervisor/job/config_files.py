@@ -1,0 +1,241 @@
+"""Reads a job file's bytes into a mapping: TOML, YAML or ``.py``; nothing in it is executed.
+
+A ``.py`` file may hold assignments of literals and constant arithmetic on them, no more. Every error is
+one line with the file and, where there is one, the line.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+
+from supervisor.job.errors import JobError
+
+# A job file is a page of settings; anything larger is not one, and parsers need bounded input.
+MAX_BYTES: Final = 256 * 1024
+# Constant arithmetic stays in numbers that a batch size or a learning rate can be.
+MAX_BITS: Final = 128
+MAX_EXPONENT: Final = 64
+MAX_DEPTH: Final = 8
+MAX_ITEMS: Final = 20_000
+
+
+def parse_config(name: str, data: bytes) -> dict[str, Any]:
+    """Reads a job file by its suffix.
+
+    Values are str, int, float, bool, None, lists and string-keyed mappings of those.
+
+    Raises:
+        JobError: unknown suffix, syntax error, duplicate key, not a mapping, code that is not a constant.
+    """
+    if len(data) > MAX_BYTES:
+        raise JobError(f"{name}: {len(data)} bytes is too large for a job file (at most {MAX_BYTES})")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise JobError(f"{name}: not UTF-8 text (byte {error.start}): is this a job file?") from None
+    suffix = name.rpartition(".")[2].lower()
+    if suffix == "toml":
+        values = _toml(name, text)
+    elif suffix in {"yaml", "yml"}:
+        values = _yaml(name, text)
+    elif suffix == "py":
+        values = _python(name, text)
+    else:
+        raise JobError(f"{name}: a job file ends in .toml, .yaml, .yml or .py")
+    _require_plain(name, values)
+    return values
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The 1-based line that sets `key` (the last part of a dotted key), as far as text alone tells."""
+    last = key.rpartition(".")[2]
+    for number, line in enumerate(text.splitlines(), start=1):
+        word = line.strip().removeprefix("[").strip("'\" ")
+        if word.startswith(last) and word[len(last) :].lstrip("'\" ")[:1] in {"=", ":", "]"}:
+            return number
+    return None
+
+
+def _toml(name: str, text: str) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Besides TOMLDecodeError: an integer of more digits than Python converts, nesting beyond the stack.
+        raise JobError(f"{name}: not valid TOML: {_one_line(error)}") from None
+
+
+def _yaml(name: str, text: str) -> dict[str, Any]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """The safe loader, which also refuses a key that is given twice."""
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            key, line = key_node.value, key_node.start_mark.line + 1
+            if not isinstance(key, str) or key_node.tag == "tag:yaml.org,2002:merge":
+                raise JobError(f"{name}:{line}: a key must be plain text")
+            if key in seen:
+                raise JobError(f"{name}:{line}: {key!r} is set twice")
+            seen.add(key)
+        built: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+        return {key.value: built[loader.construct_object(key)] for key, _ in node.value}
+
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    try:
+        # The loader is SafeLoader's: it makes plain data only.
+        values = yaml.load(text, Loader=Loader)  # noqa: S506
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f":{mark.line + 1}" if mark else ""
+        raise JobError(f"{name}{where}: not valid YAML: {_one_line(error.problem or error)}") from None
+    except yaml.YAMLError as error:
+        raise JobError(f"{name}: not valid YAML: {_one_line(error)}") from None
+    except (RecursionError, ValueError) as error:
+        # ValueError: YAML reads 2024-99-99 as a date, and an integer of more digits than Python converts.
+        raise JobError(f"{name}: not a job file: {_one_line(error)}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise JobError(
+            f"{name}: a job file is a mapping of keys to values, this one is a {type(values).__name__}"
+        )
+    return values
+
+
+def _python(name: str, text: str) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd escape in a string is the file's business
+            tree = ast.parse(text, filename=name)
+    except SyntaxError as error:
+        raise JobError(f"{name}:{error.lineno or 1}: not valid Python: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        # NUL bytes; nesting beyond the parser's stack.
+        raise JobError(f"{name}: not valid Python: {_one_line(error)}") from None
+    values: dict[str, Any] = {}
+    for node in tree.body:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
+                continue
+            case ast.Assign(targets=[ast.Name(id=key)], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=key), value=ast.expr() as value):
+                pass
+            case _:
+                raise _refusal(name, node, "only `name = constant` is read here, never executed")
+        if key in values:
+            raise _refusal(name, node, f"{key!r} is set twice")
+        try:
+            values[key] = _constant(name, value, values, 0)
+        except (ZeroDivisionError, OverflowError, TypeError) as error:
+            raise _refusal(name, node, f"{key}: {error}") from None
+    return values
+
+
+def _constant(name: str, node: ast.expr, known: Mapping[str, Any], depth: int) -> Any:
+    """The value of a literal or of bounded arithmetic on numbers; earlier names of the file may be used."""
+    if depth > 4 * MAX_DEPTH:
+        raise _refusal(name, node, "nested too deeply")
+    deeper = depth + 1
+    match node:
+        case ast.Constant(value=(bool() | int() | float() | str() | None) as value):
+            return value
+        case ast.Name(id=key) if key in known:
+            return known[key]
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            number = _number(name, operand, known, deeper)
+            return -number if isinstance(sign, ast.USub) else number
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _constant(name, operand, known, deeper)
+        case ast.BinOp(left=left, op=op, right=right):
+            first, second = _number(name, left, known, deeper), _number(name, right, known, deeper)
+            return _bounded(name, node, _arithmetic(name, node, op, first, second))
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_constant(name, item, known, deeper) for item in items]
+        case ast.Dict(keys=keys, values=items):
+            pairs: dict[str, Any] = {}
+            for key_node, item in zip(keys, items, strict=True):
+                if not (isinstance(key_node, ast.Constant) and isinstance(key_node.value, str)):
+                    raise _refusal(name, node, "a key must be plain text")
+                if key_node.value in pairs:
+                    raise _refusal(name, node, f"{key_node.value!r} is set twice")
+                pairs[key_node.value] = _constant(name, item, known, deeper)
+            return pairs
+        case _:
+            raise _refusal(name, node, "only constants and arithmetic on them are read here, never executed")
+
+
+def _number(name: str, node: ast.expr, known: Mapping[str, Any], depth: int) -> int | float:
+    value = _constant(name, node, known, depth)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _refusal(name, node, f"arithmetic is on numbers, not on {value!r}")
+    return _bounded(name, node, value)
+
+
+def _arithmetic(name: str, node: ast.expr, op: ast.operator, first: float, second: float) -> int | float:
+    match op:
+        case ast.Add():
+            return first + second
+        case ast.Sub():
+            return first - second
+        case ast.Mult():
+            return first * second
+        case ast.Div():
+            return first / second
+        case ast.FloorDiv():
+            return first // second
+        case ast.Mod():
+            return first % second
+        case ast.Pow():
+            # Both sides are at most MAX_BITS long here; the exponent decides how long the answer gets.
+            if abs(second) > MAX_EXPONENT:
+                raise _refusal(name, node, f"exponent {second} is too large (at most {MAX_EXPONENT})")
+            power: object = first**second
+            if not isinstance(power, int | float):  # a root of a negative number is complex
+                raise _refusal(name, node, "not a real number")
+            return power
+        case _:
+            raise _refusal(name, node, "only + - * / // % ** are read here")
+
+
+def _bounded(name: str, node: ast.expr, value: float) -> int | float:
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise _refusal(name, node, f"number too large (more than {MAX_BITS} bits)")
+    return value
+
+
+def _refusal(name: str, node: ast.stmt | ast.expr, why: str) -> JobError:
+    return JobError(f"{name}:{node.lineno}: {why}")
+
+
+def _require_plain(name: str, values: Mapping[str, Any]) -> None:
+    """Refuses what TOML or YAML can hold and a setting cannot: dates, bytes, sets, endless nesting.
+
+    Items are counted, since aliases (YAML) and names (.py) let a short file describe a vast value.
+    """
+    waiting: list[tuple[str, Any, int]] = [(key, value, 0) for key, value in values.items()]
+    seen = 0
+    while waiting:
+        key, value, depth = waiting.pop()
+        seen += 1
+        if seen > MAX_ITEMS or depth > MAX_DEPTH:
+            raise JobError(f"{name}: {key}: too large or nested too deeply for a setting")
+        if value is None or isinstance(value, bool | int | float | str):
+            continue
+        if isinstance(value, list):
+            waiting.extend((key, item, depth + 1) for item in value)
+        elif isinstance(value, dict):
+            waiting.extend((f"{key}.{inner}", item, depth + 1) for inner, item in value.items())
+        else:
+            raise JobError(f"{name}: {key}: a {type(value).__name__} is no setting; quote it if it is text")
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())[:200]
