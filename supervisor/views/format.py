@@ -1,0 +1,157 @@
+"""Numbers for people: fixed widths, units, durations in their two largest units (pure).
+
+Unknown (`None`, NaN) is always shown as a dash, never as zero.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+DASH = "–"
+MINUTE_S = 60
+HOUR_S = 3600
+DAY_S = 86_400
+STALE_S = 10.0
+VERY_STALE_S = 60.0
+
+
+def is_known(value: float | None) -> bool:
+    """Whether a reading is there and finite."""
+    return value is not None and math.isfinite(value)
+
+
+def whole(value: float | None) -> str:
+    """A count with thousands apart, such as ``1 840``."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    return f"{value:,.0f}".replace(",", " ")
+
+
+def short(value: float | None) -> str:
+    """A rate in four or five characters, such as ``27.2k``."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            scale = 1e3 if unit == "k" else limit
+            return f"{value / scale:.1f}{unit}"
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+def loss(value: float | None) -> str:
+    """A loss with as many digits as matter; NaN is said, because it is a finding."""
+    if value is None:
+        return DASH
+    if not math.isfinite(value):
+        return str(value)
+    magnitude = abs(value)
+    if magnitude >= 1000 or (0 < magnitude < 1e-3):
+        return f"{value:.2e}"
+    return f"{value:.1f}" if magnitude >= 100 else f"{value:.3f}"
+
+
+def rate(value: float | None) -> str:
+    """A learning rate, such as ``2.9e-4``."""
+    if value is None or not math.isfinite(value):
+        return DASH
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def percent(ratio: float | None, *, digits: int = 0) -> str:
+    """A ratio of one as ``97 %``."""
+    if ratio is None or not math.isfinite(ratio):
+        return f"{DASH} %"
+    return f"{100 * ratio:.{digits}f} %"
+
+
+def memory(value_bytes: float | None) -> str:
+    """Bytes as GiB (or MiB below one), without a blank: ``61.2G``."""
+    if value_bytes is None or not math.isfinite(value_bytes):
+        return DASH
+    gib = value_bytes / 2**30
+    if gib >= 100:
+        return f"{gib:.0f}G"
+    return f"{gib:.1f}G" if gib >= 1 else f"{value_bytes / 2**20:.0f}M"
+
+
+def memory_pair(used_bytes: float | None, total_bytes: float | None) -> str:
+    """``61.2 / 80.0 GiB``; the total is left out where it is unknown."""
+    if used_bytes is None:
+        return DASH
+    used = f"{used_bytes / 2**30:.1f}"
+    return f"{used} GiB" if total_bytes is None else f"{used}/{total_bytes / 2**30:.0f} GiB"
+
+
+def seconds(value_s: float | None) -> str:
+    """A short span, such as ``1.21 s`` or ``118 ms``."""
+    if value_s is None or not math.isfinite(value_s):
+        return DASH
+    if value_s < 1:
+        return f"{1000 * value_s:.0f} ms"
+    return f"{value_s:.2f} s" if value_s < 10 else f"{value_s:.1f} s"
+
+
+def duration(value_s: float | None) -> str:
+    """A span in its two largest units: ``41 m 07 s``, ``3 h 12 m``, ``2 d 04 h``."""
+    if value_s is None or not math.isfinite(value_s):
+        return DASH
+    total = max(0, int(value_s))
+    if total < MINUTE_S:
+        return f"{total} s"
+    if total < HOUR_S:
+        return f"{total // MINUTE_S} m {total % MINUTE_S:02d} s"
+    if total < DAY_S:
+        return f"{total // HOUR_S} h {total % HOUR_S // MINUTE_S:02d} m"
+    return f"{total // DAY_S} d {total % DAY_S // HOUR_S:02d} h"
+
+
+def clock(value_s: float | None) -> str:
+    """A span as ``00:41:07``, which does not move while it counts; days in front where there are any."""
+    if value_s is None or not math.isfinite(value_s):
+        return "--:--:--"
+    total = max(0, int(value_s))
+    days, rest = divmod(total, DAY_S)
+    text = f"{rest // HOUR_S:02d}:{rest % HOUR_S // MINUTE_S:02d}:{rest % MINUTE_S:02d}"
+    return f"{days}d {text}" if days else text
+
+
+def age(value_s: float | None) -> str:
+    """How old a reading is, in one unit: ``2 s``, ``4 m``, ``3 h``."""
+    if value_s is None or not math.isfinite(value_s):
+        return DASH
+    total = max(0, int(value_s))
+    if total < MINUTE_S:
+        return f"{total} s"
+    if total < HOUR_S:
+        return f"{total // MINUTE_S} m"
+    return f"{total // HOUR_S} h" if total < DAY_S else f"{total // DAY_S} d"
+
+
+def time_of_day(t: float | None) -> str:
+    """Wall time as ``14:12:05`` in the local zone."""
+    return DASH if t is None else time.strftime("%H:%M:%S", time.localtime(t))
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """Sorted numbers, runs joined: ``0-3,7``."""
+    parts: list[str] = []
+    start = previous = None
+    for number in sorted(numbers):
+        if previous is not None and number == previous + 1:
+            previous = number
+            continue
+        if start is not None and previous is not None:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+        start = previous = number
+    if start is not None and previous is not None:
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+    return ",".join(parts)
+
+
+def short_path(path: str) -> str:
+    """The last two parts of a path: enough to know a rank's stream or a file."""
+    return "/".join(path.rstrip("/").split("/")[-2:])

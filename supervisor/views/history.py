@@ -1,0 +1,127 @@
+"""What a view remembers of a series: points that merge as they grow many, so that memory is bounded (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+
+class Point(NamedTuple):
+    """One sample, or several merged: `t` wall seconds and `step` are of the newest of them."""
+
+    t: float
+    step: float | None
+    low: float
+    mean: float
+    high: float
+    weight: int
+    attempt: int
+
+
+Track: TypeAlias = tuple[Point, ...]
+
+
+def single(t: float, step: float | None, value: float, attempt: int) -> Point:
+    """A point of one sample."""
+    return Point(t, step, value, value, value, 1, attempt)
+
+
+def merge(a: Point, b: Point) -> Point:
+    """Two neighbours as one; minimum and maximum are kept, so that a spike is never lost."""
+    weight = a.weight + b.weight
+    mean = (a.mean * a.weight + b.mean * b.weight) / weight
+    return Point(b.t, b.step, min(a.low, b.low), mean, max(a.high, b.high), weight, b.attempt)
+
+
+class Whole:
+    """The whole of a series in at most `cap` points: when full, neighbours of one attempt merge in pairs."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._points: list[Point] = []
+        self._view: Track | None = ()
+
+    def add(self, point: Point) -> None:
+        """Append a point; what is not finite is left out."""
+        if not (math.isfinite(point.low) and math.isfinite(point.high)):
+            return
+        self._points.append(point)
+        self._view = None
+        if len(self._points) > self._cap:
+            self._halve()
+
+    def view(self) -> Track:
+        """The points, oldest first; the same object until something is added."""
+        if self._view is None:
+            self._view = tuple(self._points)
+        return self._view
+
+    def _halve(self) -> None:
+        merged: list[Point] = []
+        waiting: Point | None = None
+        for point in self._points:
+            if waiting is None:
+                waiting = point
+            elif waiting.attempt == point.attempt:
+                merged.append(merge(waiting, point))
+                waiting = None
+            else:
+                merged.append(waiting)
+                waiting = point
+        if waiting is not None:
+            merged.append(waiting)
+        self._points = merged
+
+
+class Recent:
+    """The newest `cap` points of a series."""
+
+    def __init__(self, cap: int) -> None:
+        self._points: deque[Point] = deque(maxlen=cap)
+        self._view: Track | None = ()
+
+    def add(self, point: Point) -> None:
+        """Append a point; what is not finite is left out."""
+        if math.isfinite(point.low) and math.isfinite(point.high):
+            self._points.append(point)
+            self._view = None
+
+    def view(self) -> Track:
+        """The points, oldest first; the same object until something is added."""
+        if self._view is None:
+            self._view = tuple(self._points)
+        return self._view
+
+
+def smooth(points: Sequence[Point]) -> tuple[float, ...]:
+    """A moving mean of each attempt's means, exponential, over about a thirtieth of what is shown.
+
+    Its start is corrected for the missing past (Kingma and Ba 2015, section 3, name it bias correction), so
+    that the first values are not pulled to zero.
+    """
+    span = max(4.0, len(points) / 30)
+    keep = 1 - 2 / (span + 1)
+    smoothed: list[float] = []
+    total = weight = 0.0
+    attempt: int | None = None
+    for point in points:
+        if point.attempt != attempt:
+            total = weight = 0.0
+            attempt = point.attempt
+        total = keep * total + (1 - keep) * point.mean
+        weight = keep * weight + (1 - keep)
+        smoothed.append(total / weight)
+    return tuple(smoothed)
+
+
+def last(points: Sequence[Point]) -> float | None:
+    """The newest mean, None where there is nothing."""
+    return points[-1].mean if points else None
+
+
+def median(values: Iterable[float]) -> float | None:
+    """The middle value (upper of two), None where there is nothing."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else None

@@ -1,0 +1,298 @@
+"""All that a view shows of a run at one moment, read from its directory as it grows.
+
+`SnapshotReader.refresh` costs a few fstats when nothing changed; it is meant for one reading thread. What it
+returns is frozen and may be handed to any other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.run import series as se
+from supervisor.run.journal import StateReader
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.series import Rollup, Sample, SeriesReader, read_rollups
+from supervisor.run.state import RunState
+from supervisor.views.history import Point, Recent, Track, Whole, median, single, smooth
+from supervisor.views.logs import LogNews, LogReader
+
+# The newest part of a stream that is read line by line when a run is opened; what is older comes from the
+# one-minute roll-ups, so that a run of seven days opens at once.
+TAIL_BYTES = 4 << 20
+WHOLE_POINTS = 2048
+RECENT_POINTS = 600
+LIVENESS_S = 1.0
+WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
+RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
+MACHINE = "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device: the newest reading of each value (absent: None) and two histories."""
+
+    index: int
+    seen_t: float
+    values: dict[str, float | None]
+    util: Track
+    memory: Track
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank: the newest training sample and the newest reading of its process."""
+
+    key: str
+    seen_t: float
+    values: dict[str, float | None]
+    cpu: Track
+    rss: Track
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The host: the newest readings and two histories."""
+
+    seen_t: float
+    values: dict[str, float | None]
+    cpu: Track
+    memory: Track
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
+
+    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
+    `rate_steps_per_s` is the median over the newest steps.
+    """
+
+    revision: int
+    state: RunState
+    keeper_alive: bool
+    gone: bool
+    run_file: RunFile | None
+    metrics: dict[str, Track]
+    smoothed: tuple[float, ...]
+    rate_steps_per_s: float | None
+    gpus: tuple[Gpu, ...]
+    ranks: dict[str, Rank]
+    machine: Machine | None
+    logs: LogNews
+
+    def latest(self, name: str) -> float | None:
+        """The newest value of a metric."""
+        track = self.metrics.get(name, ())
+        return track[-1].mean if track else None
+
+
+@dataclass(slots=True)
+class _Keyed:
+    """What is gathered of one GPU, rank or machine."""
+
+    values: dict[str, float | None]
+    tracks: dict[str, Recent]
+    seen_t: float = 0.0
+
+    def take(self, sample: Sample) -> None:
+        self.seen_t = max(self.seen_t, sample.t)
+        for name, value in sample.v.items():
+            self.values[name] = value
+            track = self.tracks.get(name)
+            if track is not None and value is not None:
+                track.add(single(sample.t, sample.v.get("step"), value, sample.a))
+
+
+class SnapshotReader:
+    """Follows one node of a run. Not thread-safe: one thread reads.
+
+    Args:
+        run: the run directory; it may not exist yet, or vanish.
+        node: whose journal and series are read.
+        monotonic: clock for how often the keeper's lock is looked at.
+    """
+
+    def __init__(
+        self, run: RunPaths, *, node: int = 0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run = run
+        self._node = run.node(node)
+        self._monotonic = monotonic
+        self._state = StateReader(self._node.journal)
+        self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
+        self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
+        self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
+        self._steps = Recent(60)
+        self._gpus: dict[str, _Keyed] = {}
+        self._ranks: dict[str, _Keyed] = {}
+        self._machine = _keyed("cpu_ratio", "memory_used_bytes")
+        self._logs = LogReader(self._node)
+        self._run_file: RunFile | None = None
+        self._opened = False
+        self._alive = False
+        self._alive_due = float("-inf")
+        self._was_gone = False
+        self._revision = 0
+        self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
+        self._last: Snapshot | None = None
+
+    def refresh(self) -> Snapshot:
+        """Read what was added and return the run as it stands.
+
+        `Snapshot.revision` is the same as before when nothing changed.
+        """
+        changed = bool(self._state.refresh())
+        if not self._opened:
+            changed = self._opened = True
+            self._open_series()
+        changed |= self._read_series()
+        news = self._logs.refresh(self._state.state)
+        changed |= bool(news.lines) or news.open_changed or news.sources_changed
+        changed |= self._look_around()
+        if changed or self._last is None:
+            self._revision += 1
+            self._last = self._snapshot(news)
+        return self._last
+
+    def _open_series(self) -> None:
+        """Place the readers: large streams at their tail, their past from the roll-ups."""
+        for name, reader in self._series.items():
+            if reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
+                first = reader.read(limit_bytes=1 << 20)
+                until = first[0].t if first else float("inf")
+                for rollup in read_rollups(self._node.series, name):
+                    if rollup.t + se.ROLLUP_S <= until:
+                        self._take_rollup(rollup)
+                for sample in first:
+                    self._take(name, sample)
+
+    def _read_series(self) -> bool:
+        changed = False
+        for name, reader in self._series.items():
+            while samples := reader.read():
+                changed = True
+                for sample in samples:
+                    self._take(name, sample)
+        return changed
+
+    def _take(self, stream: str, sample: Sample) -> None:
+        if stream == se.METRICS:
+            self._take_metrics(sample)
+        elif stream == se.GPU:
+            keyed = self._gpus.setdefault(sample.k, _keyed("util_ratio", "memory_used_bytes"))
+            keyed.take(sample)
+        elif stream == se.HOST and sample.k == MACHINE:
+            self._machine.take(sample)
+        else:
+            self._ranks.setdefault(sample.k, _keyed("cpu_ratio", "rss_bytes")).take(sample)
+
+    def _take_metrics(self, sample: Sample) -> None:
+        step = sample.v.get("step")
+        if step is not None:
+            self._steps.add(single(sample.t, step, step, sample.a))
+        for name, value in sample.v.items():
+            buffer = self._whole.get(name) or self._recent.get(name)
+            if buffer is not None and value is not None:
+                buffer.add(single(sample.t, step, value, sample.a))
+
+    def _take_rollup(self, rollup: Rollup) -> None:
+        steps = rollup.v.get("step")
+        step = steps[2] if steps else None
+        for name, (low, mean, high, count) in rollup.v.items():
+            whole = self._whole.get(name)
+            if whole is not None:
+                whole.add(Point(rollup.t, step, low, mean, high, count, rollup.a))
+
+    def _look_around(self) -> bool:
+        """What is not appended anywhere: whether a keeper lives, whether the folder is there, run.json."""
+        now = self._monotonic()
+        if now < self._alive_due:
+            return False
+        self._alive_due = now + LIVENESS_S
+        alive = keeper_is_alive(self._node.lock)
+        gone = not self._run.root.is_dir()
+        changed = alive != self._alive or gone != self._was_gone
+        self._alive, self._was_gone = alive, gone
+        if self._run_file is None and not gone:
+            try:
+                self._run_file = read_run_file(self._run.run_json)
+                changed = True
+            except BadRunFile:
+                self._run_file = None  # a view shows what the journal says without it
+        return changed
+
+    def _snapshot(self, news: LogNews) -> Snapshot:
+        metrics = {name: whole.view() for name, whole in self._whole.items()}
+        metrics |= {name: recent.view() for name, recent in self._recent.items()}
+        if self._smoothed[0] is not metrics["loss"]:
+            self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
+        return Snapshot(
+            revision=self._revision,
+            state=self._state.state,
+            keeper_alive=self._alive,
+            gone=self._was_gone,
+            run_file=self._run_file,
+            metrics=metrics,
+            smoothed=self._smoothed[1],
+            rate_steps_per_s=_rate(self._steps.view()),
+            gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
+            ranks={key: _rank(key, keyed) for key, keyed in sorted(self._ranks.items(), key=_numeric)},
+            machine=_machine(self._machine) if self._machine.seen_t else None,
+            logs=news,
+        )
+
+
+def _keyed(*tracked: str) -> _Keyed:
+    return _Keyed(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
+
+
+def _numeric(item: tuple[str, _Keyed]) -> tuple[int, str]:
+    key = item[0]
+    return (int(key), key) if key.isdigit() else (1 << 30, key)
+
+
+def _gpu(key: str, keyed: _Keyed) -> Gpu:
+    return Gpu(
+        index=int(key) if key.isdigit() else 0,
+        seen_t=keyed.seen_t,
+        values=dict(keyed.values),
+        util=keyed.tracks["util_ratio"].view(),
+        memory=keyed.tracks["memory_used_bytes"].view(),
+    )
+
+
+def _rank(key: str, keyed: _Keyed) -> Rank:
+    return Rank(
+        key=key,
+        seen_t=keyed.seen_t,
+        values=dict(keyed.values),
+        cpu=keyed.tracks["cpu_ratio"].view(),
+        rss=keyed.tracks["rss_bytes"].view(),
+    )
+
+
+def _machine(keyed: _Keyed) -> Machine:
+    return Machine(
+        seen_t=keyed.seen_t,
+        values=dict(keyed.values),
+        cpu=keyed.tracks["cpu_ratio"].view(),
+        memory=keyed.tracks["memory_used_bytes"].view(),
+    )
+
+
+def _rate(points: Track) -> float | None:
+    """Steps a second of the newest attempt, as the median over the pairs of the newest points.
+
+    A median, because one evaluation or checkpoint among sixty steps must not swing the ETA.
+    """
+    if not points:
+        return None
+    mine = [p for p in points if p.attempt == points[-1].attempt]
+    pairs = itertools.pairwise(mine)
+    rates = [(b.mean - a.mean) / (b.t - a.t) for a, b in pairs if b.t > a.t and b.mean > a.mean]
+    return median(rates)
