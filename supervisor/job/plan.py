@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job import knobs as kn
+from supervisor.job.batch import BatchSpec, describe
+from supervisor.job.env import EnvChange, environment
+from supervisor.job.errors import JobError
+from supervisor.job.redact import is_secret_name, redact, redact_argv
+from supervisor.job.spec import EntryKind, JobSpec
 
+__all__ = ["EnvChange", "LaunchPlan", "build_plan", "plan_as_record", "plan_as_shell", "wants_port"]
 
-@dataclass(frozen=True, slots=True)
-class EnvChange:
-    """One change to the environment of the launch and why. `value` None removes the name."""
-
-    name: str
-    value: str | None
-    reason: str
+LOOPBACK: Final = "127.0.0.1"
+# Flags by which a person takes the meeting point into their own hands.
+_RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--standalone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,8 @@ class LaunchPlan:
 
     `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live
     under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
-    `notes` say what of the user's command line was replaced, and why.
+    `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
+    uses on this machine, if stoker knows it; `port_named` tells that a person chose it.
     """
 
     attempt: int
@@ -36,3 +42,240 @@ class LaunchPlan:
     local_world_size: int
     resume: str | None = None
     notes: tuple[str, ...] = ()
+    port: int | None = None
+    port_named: bool = False
+
+
+def wants_port(spec: JobSpec) -> bool:
+    """Whether `build_plan` wants a free port from the caller: one machine, torchrun, nothing named."""
+    return (
+        spec.entry_kind is not EntryKind.COMMAND
+        and _one_node(spec)
+        and spec.master_port is None
+        and not any(_has(spec, flag) for flag in _RENDEZVOUS)
+    )
+
+
+def build_plan(
+    spec: JobSpec,
+    *,
+    attempt: int,
+    interpreter: str,
+    run_dir: str,
+    attempt_dir: str,
+    base_env: Mapping[str, str],
+    port: int | None = None,
+    trainer_main: str | None = None,
+    batch: BatchSpec | None = None,
+    env: Sequence[tuple[str, str]] = (),
+    set_args: Sequence[tuple[str, str]] = (),
+    entry_args: Sequence[str] | None = None,
+    resume: bool | None = None,
+    telemetry_dir: str | None = None,
+    stop_file: str | None = None,
+    torchrun_dir: str | None = None,
+) -> LaunchPlan:
+    """Plans one launch; touches nothing.
+
+    Args:
+        spec: the job.
+        attempt: its number, from 1.
+        interpreter: the target's python, by path.
+        run_dir: absolute path of the run directory.
+        attempt_dir: absolute path of this attempt's folder.
+        base_env: the environment that the changes will be made to.
+        port: a free port, if `wants_port`; without one torchrun finds its own (--standalone).
+        trainer_main: absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
+        batch: this attempt's batch, where it differs from the job's.
+        env: variables that policy or a person added, over all attempts so far.
+        set_args: (flag, value) pairs added likewise; an empty value makes a switch.
+        entry_args: what follows the script, if a person replaced it whole.
+        resume: whether to resume; None means from attempt 2 on. Pass False for a start from scratch, and
+            as long as nothing was committed where the job names a checkpoint of its own to start from.
+        telemetry_dir: where ranks report; default ``<attempt_dir>/telemetry``.
+        stop_file: its existence asks the trainer to stop; default ``<attempt_dir>/stop``.
+        torchrun_dir: torchrun's --log-dir; default ``<attempt_dir>/torchrun``.
+
+    Raises:
+        JobError: the batch is to change and the knobs for it are not known.
+    """
+    args = tuple(entry_args) if entry_args is not None else spec.entry_args
+    effective = batch or spec.batch
+    if batch is not None and batch != spec.batch:
+        args = kn.apply_change(args, spec.knobs, batch, local_world_size=spec.nproc_per_node)
+    for name, value in set_args:
+        args = kn.set_value(args, name, value)
+    args, resumed = _with_resume(spec, args, attempt, resume)
+    wire = {
+        "STOKER_RUN_DIR": run_dir,
+        "STOKER_ATTEMPT": str(attempt),
+        "STOKER_TELEMETRY_DIR": telemetry_dir or f"{attempt_dir}/telemetry",
+        "STOKER_STOP_FILE": stop_file or f"{attempt_dir}/stop",
+    }
+    under_torchrun = spec.entry_kind is not EntryKind.COMMAND
+    log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
+    if under_torchrun:
+        chosen = spec.master_port if spec.master_port is not None else port if wants_port(spec) else None
+        launcher = [
+            interpreter,
+            "-m",
+            "torch.distributed.run",
+            *_torchrun_flags(spec, chosen),
+            f"--log-dir={log_dir}",
+        ]
+        argv = (*launcher, *_entry(spec, trainer_main), *args)
+    else:
+        chosen = None
+        argv = (spec.entry, *args)
+    return LaunchPlan(
+        attempt=attempt,
+        argv=argv,
+        cwd=spec.cwd,
+        env=environment(spec, base=base_env, wire=wire, extra=dict(env)),
+        supervised_as="torchrun" if under_torchrun else "command",
+        torchrun_log_dir=log_dir,
+        batch=effective,
+        world_size=effective.world_size if effective else spec.nproc_per_node * _least_nodes(spec),
+        local_world_size=spec.nproc_per_node,
+        resume=resumed,
+        notes=spec.notes,
+        port=chosen,
+        port_named=spec.master_port is not None,
+    )
+
+
+def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
+    flags = [f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
+    # torchrun never restarts: its second attempt would be the first one again, smaller batch and all
+    # forgotten, and its exit code tells nothing (1 for everything).
+    flags += ["--max-restarts=0", "--redirects=3"]
+    if not _one_node(spec):
+        flags.append(f"--node-rank={spec.node_rank}")
+        flags += [f"--master-addr={spec.master_addr}"] if spec.master_addr else []
+        flags += [f"--master-port={port}"] if port is not None else []
+    elif port is not None:
+        # Static meeting point on a port that we chose, rather than --standalone: the port is then known
+        # before the launch. It can be checked, named in a verdict, and moved when it turns out to be taken.
+        # Loopback, since the host's own name may resolve to an address that does not answer.
+        flags += [f"--master-addr={spec.master_addr or LOOPBACK}", f"--master-port={port}"]
+    elif not any(_has(spec, flag) for flag in _RENDEZVOUS):
+        flags.append("--standalone")
+    return flags + list(spec.torchrun_flags)
+
+
+def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
+    if spec.entry_kind is EntryKind.MODULE:
+        return ("-m", spec.entry)
+    if spec.entry_kind is not EntryKind.TRAINER:
+        return (spec.entry,)
+    if trainer_main is None:
+        raise JobError("the bundled trainer was not found: install stoker[trainer], or name a script")
+    return (trainer_main,)
+
+
+def _with_resume(
+    spec: JobSpec, args: tuple[str, ...], attempt: int, resume: bool | None
+) -> tuple[tuple[str, ...], str | None]:
+    """`args` with the resume flag set if this attempt resumes, and what it resumes from."""
+    knob = spec.knobs.resume
+    if knob is None:
+        return args, None
+    own = kn.value_of(args, knob)
+    # A checkpoint that the user named stays the start until something newer is known to exist.
+    wanted = resume if resume is not None else attempt > 1 and own in {None, "", spec.knobs.resume_value}
+    if not wanted:
+        return args, own
+    return kn.set_value(args, knob, spec.knobs.resume_value), spec.knobs.resume_value or knob
+
+
+def _has(spec: JobSpec, flag: str) -> bool:
+    return any(f.partition("=")[0] == flag for f in spec.torchrun_flags)
+
+
+def _one_node(spec: JobSpec) -> bool:
+    return spec.nnodes in {"1", "1:1"}
+
+
+def _least_nodes(spec: JobSpec) -> int:
+    return int(spec.nnodes.partition(":")[0])
+
+
+def plan_as_shell(plan: LaunchPlan) -> str:
+    """The plan as text that a person can read and paste into a shell; secrets are not shown.
+
+    Every environment change stands above the command with its reason. A secret variable is passed on
+    from the shell that pastes it.
+    """
+    lines = [f"# note: {_printable(note)}" for note in plan.notes]
+    if plan.batch is not None:
+        lines.append(f"# batch: {describe(plan.batch)}")
+    removed, assigned = [], []
+    reasons: dict[str, list[str]] = {}
+    for change in plan.env:
+        hidden = change.value is not None and is_secret_name(change.name)
+        reason = _printable(change.reason) + (" (value not shown: export it first)" if hidden else "")
+        reasons.setdefault(reason, []).append(change.name)
+        if change.value is None:
+            removed.append(f"-u {change.name}")
+        else:
+            shown = f'"${change.name}"' if hidden else _quoted(redact(change.name, change.value))
+            assigned.append(f"{change.name}={shown}")
+    lines += [f"# {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    words = [_quoted(word) for word in redact_argv(plan.argv)]
+    command = " \\\n  ".join([f"cd {_quoted(plan.cwd)} && env", *removed, *assigned, " ".join(words)])
+    return "\n".join([*lines, command])
+
+
+def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
+    """The plan as plain data for plan.json: secrets redacted, tuples as lists."""
+    return {
+        "schema": 1,
+        "attempt": plan.attempt,
+        "argv": list(redact_argv(plan.argv)),
+        "cwd": plan.cwd,
+        "env": [
+            {
+                "name": c.name,
+                "value": None if c.value is None else redact(c.name, c.value),
+                "reason": c.reason,
+            }
+            for c in plan.env
+        ],
+        "supervised_as": plan.supervised_as,
+        "torchrun_log_dir": plan.torchrun_log_dir,
+        "batch": None
+        if plan.batch is None
+        else {
+            "micro_batch_per_rank": plan.batch.micro_batch_per_rank,
+            "accumulation_steps": plan.batch.accumulation_steps,
+            "world_size": plan.batch.world_size,
+            "unit": plan.batch.unit.value,
+            "tokens_per_sample": plan.batch.tokens_per_sample,
+            "global_batch": plan.batch.global_batch,
+        },
+        "world_size": plan.world_size,
+        "local_world_size": plan.local_world_size,
+        "resume": plan.resume,
+        "notes": list(plan.notes),
+        "port": plan.port,
+    }
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _quoted(word: str) -> str:
+    """A shell word; control characters are escaped, so that printing it cannot move a cursor."""
+    if word.isprintable():
+        return shlex.quote(word)
+    escaped = "".join(_escaped(c) for c in word)
+    return f"$'{escaped}'"
+
+
+def _escaped(char: str) -> str:
+    if char in {"'", "\\"}:
+        return f"\\{char}"
+    if char.isprintable():
+        return char
+    return f"\\x{ord(char):02x}" if ord(char) < 0x80 else f"\\U{ord(char):08x}"

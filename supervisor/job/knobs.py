@@ -1,0 +1,340 @@
+"""Finds the flags under which a foreign script takes batch, accumulation and resume, and sets them.
+
+A scope is never guessed: a name that says what it counts (per_device, micro, global ...) has that scope; a
+bare ``batch_size`` is per rank only if the source hands it undivided to a DataLoader. Declared knobs win.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from supervisor.job.batch import BatchSpec, BatchUnit, resolve
+from supervisor.job.errors import JobError
+from supervisor.job.source_scan import ScriptSource, scan_source
+from supervisor.job.spec import Knobs, KnobScope
+
+_EVALUATION: Final = frozenset(
+    {"eval", "val", "valid", "validation", "test", "predict", "infer", "inference", "max"}
+)
+_PER_RANK: Final = frozenset({"device", "gpu", "micro", "rank"})
+_PER_NODE: Final = frozenset({"node"})
+_GLOBAL: Final = frozenset({"global", "total", "effective"})
+_SHORT_NAMES: Final = frozenset({"-b", "-bs", "--bs"})
+_RESUME_WORDS: Final = frozenset(
+    {"resume", "resume_from", "resume_from_checkpoint", "auto_resume", "resume_training"}
+)
+_LENGTH_NAMES: Final = ("--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size")
+# Values by which scripts say "the newest checkpoint, if there is one".
+_NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """One ``--name value``, ``--name=value``, ``-n value`` or ``key=value`` of a command line."""
+
+    name: str
+    value: str | None
+    at: int
+    joined: bool  # value in the same word
+
+
+def find_knobs(args: Sequence[str], source_text: str | None = None, declared: Knobs | None = None) -> Knobs:
+    """The knobs of a foreign script, from its arguments and, where given, its source.
+
+    Args:
+        args: what follows the script on the command line.
+        source_text: the script's text; parsed, not run.
+        declared: what the user named; each name given there is taken as it is.
+    """
+    source = scan_source(source_text)
+    settings = _settings(args)
+    names = [s.name for s in settings] + [n for f in source.flags for n in f.names]
+    told = declared or Knobs()
+    batch = told.batch or _best_batch(names, source)
+    scope = told.batch_scope
+    if batch is not None and scope is KnobScope.UNKNOWN:
+        scope = scope_of(batch, source)
+    accumulation = told.accumulation or next((n for n in names if _is_accumulation(n)), None)
+    total = told.global_batch or next(
+        (n for n in names if n != batch and _scope_by_name(n) is KnobScope.GLOBAL), None
+    )
+    resume, value = (told.resume, told.resume_value) if told.resume else _find_resume(settings, source)
+    return Knobs(
+        batch=batch,
+        batch_scope=scope,
+        accumulation=accumulation,
+        global_batch=total if scope is KnobScope.PER_RANK and accumulation is None else None,
+        resume=resume,
+        resume_value=value,
+        declared=declared is not None and any((told.batch, told.accumulation, told.resume)),
+    )
+
+
+def scope_of(name: str, source: ScriptSource) -> KnobScope:
+    """What a batch flag counts, from its name, else from the source; UNKNOWN rather than a guess."""
+    scope = _scope_by_name(name)
+    if scope is not KnobScope.UNKNOWN:
+        return scope
+    flag = source.flag(name)
+    dest = flag.dest if flag else _words(name)[-1] if "." in name else name.lstrip("-").replace("-", "_")
+    return KnobScope.PER_RANK if source.passes_undivided(dest) else KnobScope.UNKNOWN
+
+
+def batch_of(
+    args: Sequence[str],
+    knobs: Knobs,
+    *,
+    world_size: int,
+    local_world_size: int,
+    source_text: str | None = None,
+    global_batch: int | None = None,
+    unit: BatchUnit | None = None,
+    tokens_per_sample: int = 1,
+) -> BatchSpec | None:
+    """The batch that a foreign command line asks for; None where it is not known.
+
+    Args:
+        args: what follows the script.
+        knobs: what `find_knobs` found.
+        world_size: ranks in all.
+        local_world_size: ranks on a node.
+        source_text: the script's text, for defaults of flags that are not given.
+        global_batch: what a person asked for in place of what the script's own flags say.
+        unit: in what the global batch is counted, if a person said so; samples otherwise.
+        tokens_per_sample: with ``unit=TOKENS``.
+
+    Raises:
+        JobError: the numbers are known and do not divide.
+    """
+    source = scan_source(source_text)
+    given = _number_of(args, knobs.batch, source)
+    steps = _number_of(args, knobs.accumulation, source) or 1
+    if given is None:
+        return None
+    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
+    match knobs.batch_scope:
+        case KnobScope.PER_RANK:
+            micro = given
+        case KnobScope.PER_NODE:
+            if given % local_world_size:
+                raise JobError(
+                    f"{knobs.batch} {given} does not divide by the {local_world_size} ranks of a node"
+                )
+            micro = given // local_world_size
+        case KnobScope.GLOBAL:
+            return resolve(
+                world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted
+            )
+        case KnobScope.UNKNOWN:
+            return None
+    if global_batch is not None:
+        return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
+    total = _number_of(args, knobs.global_batch, source)
+    if total is None:
+        return resolve(world_size=world_size, micro_batch=micro, accumulation=steps, **counted)
+    if unit is None and _may_count_tokens(args, knobs.global_batch, total, source):
+        return None
+    return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
+
+
+def _may_count_tokens(args: Sequence[str], name: str | None, total: int, source: ScriptSource) -> bool:
+    """Whether a found global batch may be in tokens: then nothing is known until a person says the unit."""
+    if name is not None and "token" in name:
+        return True
+    lengths = (_number_of(args, n, source) for n in _LENGTH_NAMES)
+    return any(length is not None and total >= length for length in lengths)
+
+
+def apply_change(
+    args: Sequence[str], knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1
+) -> tuple[str, ...]:
+    """`args` with the batch set to `batch`, each flag in the spelling that the user chose.
+
+    Raises:
+        JobError: the knobs or their scope are not known, so that the global batch could not be kept.
+    """
+    if not knobs.can_change_batch:
+        raise JobError(why_not_changeable(knobs))
+    changed = tuple(args)
+    match knobs.batch_scope:
+        case KnobScope.PER_RANK:
+            changed = set_value(changed, _known(knobs.batch), str(batch.micro_batch_per_rank))
+        case KnobScope.PER_NODE:
+            changed = set_value(
+                changed, _known(knobs.batch), str(batch.micro_batch_per_rank * local_world_size)
+            )
+        case KnobScope.GLOBAL:
+            pass  # the flag holds the global batch, which stays; accumulation alone cuts the micro-batch
+        case KnobScope.UNKNOWN:
+            raise JobError(why_not_changeable(knobs))
+    if knobs.accumulation:
+        changed = set_value(changed, knobs.accumulation, str(batch.accumulation_steps))
+    if knobs.global_batch:
+        # Said outright even where it was a default: a default may itself follow from the micro-batch.
+        changed = set_value(changed, knobs.global_batch, str(batch.global_batch))
+    return changed
+
+
+def why_not_changeable(knobs: Knobs) -> str:
+    """One line for the user: what is missing before a batch can be changed, and how to say it."""
+    if knobs.batch is None:
+        return "the script's batch flag is not known: name it with --batch-knob"
+    if knobs.batch_scope is KnobScope.UNKNOWN:
+        return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
+    return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
+
+
+def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
+    """`args` with one flag set: in place and in the user's spelling, else appended as ``--name=value``.
+
+    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. Where a flag is
+    given twice the last one counts for argparse, so all are set.
+    """
+    result = list(args)
+    found = [s for s in _settings(args) if _same(s.name, name)]
+    for setting in reversed(found):
+        if not value:
+            continue
+        if setting.joined:
+            result[setting.at] = f"{setting.name}={value}"
+        elif setting.value is not None:
+            result[setting.at + 1] = value
+        else:
+            result.insert(setting.at + 1, value)
+    if not found:
+        if not value:
+            result.append(name)
+        elif name.startswith("-") and not name.startswith("--"):
+            result += [name, value]
+        else:
+            result.append(f"{name}={value}")
+    return tuple(result)
+
+
+def value_of(args: Sequence[str], name: str) -> str | None:
+    """The last value that `args` give to a flag, or None."""
+    return next((s.value for s in reversed(_settings(args)) if _same(s.name, name)), None)
+
+
+def without(args: Sequence[str], name: str) -> tuple[str, ...]:
+    """`args` with every mention of a flag and its value removed."""
+    drop: set[int] = set()
+    for setting in _settings(args):
+        if _same(setting.name, name):
+            drop.add(setting.at)
+            if setting.value is not None and not setting.joined:
+                drop.add(setting.at + 1)
+    return tuple(word for at, word in enumerate(args) if at not in drop)
+
+
+def with_scope(knobs: Knobs, scope: KnobScope) -> Knobs:
+    """`knobs` with the scope that a person stated."""
+    return replace(knobs, batch_scope=scope)
+
+
+def _settings(args: Sequence[str]) -> list[_Setting]:
+    found: list[_Setting] = []
+    for at, word in enumerate(args):
+        if word.startswith("-") and not _is_number(word):
+            name, equals, value = word.partition("=")
+            if equals:
+                found.append(_Setting(name, value, at, joined=True))
+                continue
+            ahead = args[at + 1] if at + 1 < len(args) else None
+            is_value = ahead is not None and (not ahead.startswith("-") or _is_number(ahead))
+            found.append(_Setting(name, ahead if is_value else None, at, joined=False))
+        else:
+            match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
+            if match:
+                found.append(_Setting(word.partition("=")[0], match[2], at, joined=True))
+    return found
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
+
+
+def _same(left: str, right: str) -> bool:
+    """Dashes and underscores within a name are one to argparse's users; leading dashes are not."""
+    return left.lstrip("+").replace("_", "-") == right.lstrip("+").replace("_", "-")
+
+
+def _words(name: str) -> list[str]:
+    """``--per-device-train-batch-size`` as its words; of ``train.batch_size`` the last key, whole."""
+    last = name.rpartition(".")[2] if not name.startswith("-") else name
+    return [w for w in re.split(r"[-_./]+", last.lower()) if w]
+
+
+def _is_batch(name: str) -> bool:
+    words = _words(name)
+    if name in _SHORT_NAMES:
+        return True
+    if _is_accumulation(name) or _EVALUATION & set(words):
+        return False
+    if "batchsize" in words or words[-1:] == ["bs"]:
+        return True
+    return "batch" in words and (words[-1] in {"size", "batch", "gpu", "device", "rank", "node"})
+
+
+def _is_accumulation(name: str) -> bool:
+    words = set(_words(name))
+    return bool(words & {"accumulation", "accumulate", "accum"}) and not words & {"dtype", "fp32", "type"}
+
+
+def _scope_by_name(name: str) -> KnobScope:
+    words = set(_words(name))
+    if not _is_batch(name):
+        return KnobScope.UNKNOWN
+    if words & _GLOBAL:
+        return KnobScope.GLOBAL
+    if words & _PER_NODE:
+        return KnobScope.PER_NODE
+    if words & _PER_RANK:
+        return KnobScope.PER_RANK
+    return KnobScope.UNKNOWN
+
+
+def _best_batch(names: Sequence[str], source: ScriptSource) -> str | None:
+    """A per-rank name before a per-node one, before a global one, before one of unknown scope."""
+    order = [KnobScope.PER_RANK, KnobScope.PER_NODE, KnobScope.GLOBAL, KnobScope.UNKNOWN]
+    batches = [n for n in names if _is_batch(n)]
+    return min(batches, key=lambda n: order.index(scope_of(n, source)), default=None)
+
+
+def _find_resume(settings: Sequence[_Setting], source: ScriptSource) -> tuple[str | None, str]:
+    """A resume flag counts as known only if it can mean "the newest checkpoint" without a path."""
+    for setting in settings:
+        if "_".join(_words(setting.name)) in _RESUME_WORDS:
+            if setting.value is None:
+                return setting.name, ""
+            return (setting.name, setting.value) if setting.value.lower() in _NEWEST else (None, "auto")
+    for flag in source.flags:
+        name = next((n for n in flag.names if "_".join(_words(n)) in _RESUME_WORDS), None)
+        if name is None:
+            continue
+        if flag.is_switch:
+            return name, ""
+        newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
+        if newest:
+            return name, newest[0]
+    return None, "auto"
+
+
+def _number_of(args: Sequence[str], name: str | None, source: ScriptSource) -> int | None:
+    if name is None:
+        return None
+    text = value_of(args, name)
+    if text is None:
+        flag = source.flag(name)
+        default = flag.default if flag else None
+        return default if isinstance(default, int) and not isinstance(default, bool) and default > 0 else None
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 12 and int(text) > 0 else None
+
+
+def _known(name: str | None) -> str:
+    if name is None:
+        raise JobError("the script's batch flag is not known: name it with --batch-knob")
+    return name

@@ -1,0 +1,379 @@
+"""From a parsed command line, files and environment to one frozen JobSpec."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from supervisor.job import knobs as kn
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.batch import resolve as resolve_batch
+from supervisor.job.errors import JobError
+from supervisor.job.settings import FLAT, ConfigFile, FileSettings, Resolver, check_file, convert
+from supervisor.job.spec import ClassOverride, EntryKind, JobSpec, Knobs, KnobScope, RetrySettings, Timing
+from supervisor.job.torchrun_args import ParsedRun, check_nproc
+from supervisor.job.trainer_keys import ALIASES, TRAINER_DEFAULTS, TRAINER_KEYS, TRAINER_KNOBS
+
+_TOTAL_STEPS: Final = (
+    "--max_steps",
+    "--total_steps",
+    "--num_iterations",
+    "--max_iters",
+    "--train_iters",
+    "--num_steps",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobInputs:
+    """All that a job is resolved from. The caller opened the files and counted the devices.
+
+    `script_text` is the foreign script's source, if it could be read; it is parsed, not run.
+    `failure_classes` are the names that ``[policy.<class>]`` may have.
+    """
+
+    parsed: ParsedRun
+    env: Mapping[str, str]
+    cwd: str
+    job_file: ConfigFile | None = None
+    project: ConfigFile | None = None
+    user: ConfigFile | None = None
+    script_text: str | None = None
+    gpus: int = 0
+    cpus: int = 1
+    failure_classes: frozenset[str] = frozenset()
+
+
+def script_path(parsed: ParsedRun, job_file: ConfigFile | None) -> str | None:
+    """The foreign script whose text `resolve_job` would like, if the job names one."""
+    if parsed.entry_kind is EntryKind.SCRIPT:
+        return parsed.entry
+    run = job_file.values.get("run") if job_file is not None and parsed.entry_kind is None else None
+    script = run.get("script") if isinstance(run, dict) else None
+    return script if isinstance(script, str) else None
+
+
+def resolve_job(inputs: JobInputs) -> JobSpec:
+    """Resolves one job.
+
+    Raises:
+        JobError: nothing to run, an unknown key, a value of the wrong type, a batch that does not divide.
+    """
+    files = (
+        ("job file", check_file(inputs.job_file, classes=inputs.failure_classes, is_job=True)),
+        ("project", check_file(inputs.project, classes=inputs.failure_classes, is_job=False)),
+        ("user", check_file(inputs.user, classes=inputs.failure_classes, is_job=False)),
+    )
+    look = Resolver(inputs.parsed, inputs.env, files)
+    job = files[0][1]
+    kind, entry, args = _entry(inputs, job, look)
+    nproc = _nproc(str(look.get("run.nproc_per_node", "1")), inputs)
+    nnodes = str(look.get("run.nnodes", "1"))
+    nodes = _nodes(nnodes)
+    node_rank = look.get("run.node_rank", 0)
+    if nodes is not None and node_rank >= nodes:
+        raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
+    spec = JobSpec(
+        name=look.get("run.name") or _default_name(kind, entry, inputs.job_file),
+        entry_kind=kind,
+        entry=entry,
+        entry_args=args,
+        nproc_per_node=nproc,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=look.get("run.master_addr"),
+        master_port=look.get("run.master_port"),
+        torchrun_flags=_launcher_flags(inputs.parsed),
+        python=look.get("run.python"),
+        env=_env(inputs, files, look),
+        cwd=inputs.cwd,
+        retry=_retry(inputs, files, look),
+        timing=_timing(look),
+        libuv=look.get("run.libuv", True),
+        torch_local_path=look.get("run.torch_local_path"),
+        total_steps=look.get("run.total_steps"),
+        config_path=inputs.job_file.name if inputs.job_file else None,
+        notes=inputs.parsed.notes,
+    )
+    world = nproc * nodes if nodes is not None else None
+    spec = (
+        _with_trainer(spec, inputs, job, look, world)
+        if kind is EntryKind.TRAINER
+        else _with_knobs(spec, inputs, look, world)
+    )
+    return replace(spec, origins=tuple(look.origins))
+
+
+def _entry(inputs: JobInputs, job: FileSettings, look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
+    parsed = inputs.parsed
+    file_args = job.args or ()
+    if parsed.entry_kind is not None and parsed.entry is not None:
+        if job.trainer:
+            key = next(iter(job.trainer))
+            raise JobError(
+                f"{job.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: "
+                f"put the script's arguments after it, or under [run] args"
+            )
+        args = parsed.entry_args
+        same = (
+            job.settings.get("run.script") == parsed.entry or job.settings.get("run.module") == parsed.entry
+        )
+        return parsed.entry_kind, parsed.entry, (file_args + args if same else args)
+    script, module = job.settings.get("run.script"), job.settings.get("run.module")
+    if script and module:
+        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
+    if script or module:
+        foreign = [k for k in (*job.trainer, *(k for k, _ in parsed.spec_keys)) if k not in FLAT]
+        if foreign:
+            raise JobError(
+                f"{job.name}: {foreign[0]!r} is a key of the bundled trainer, but [run] names {script or module!r}: "
+                f"put its arguments under [run] args"
+            )
+        look.note("run.script" if script else "run.module", script or module, f"job file {job.name}")
+        return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), file_args
+    if inputs.job_file is None:
+        raise JobError("nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE")
+    if file_args:
+        raise JobError(
+            f"{job.name}: [run] args without script or module; the trainer's keys stand at the top"
+        )
+    return EntryKind.TRAINER, "trainer", ()
+
+
+def _nproc(value: str, inputs: JobInputs) -> int:
+    check_nproc(value)
+    if value.isdigit():
+        return int(value)
+    if value == "cpu" or (value == "auto" and inputs.gpus == 0):
+        return inputs.cpus
+    if inputs.gpus == 0:
+        raise JobError(f"--nproc-per-node {value}: no GPU is visible here; give a number, or cpu")
+    return inputs.gpus
+
+
+def _nodes(value: str) -> int | None:
+    """The number of nodes; None for an elastic range, whose world size is not known beforehand."""
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
+    if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
+        raise JobError(f"--nnodes wants a whole number of at least 1, or MIN:MAX, got {value!r}")
+    return int(match[1]) if match[2] in {None, match[1]} else None
+
+
+def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> str:
+    source = job_file.name if kind is EntryKind.TRAINER and job_file else entry
+    last = posixpath.basename(source)
+    if kind is EntryKind.MODULE:
+        return last.rpartition(".")[2] or last
+    return (last.rpartition(".")[0] or last) or "run"
+
+
+def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
+    """torchrun's flags that stoker does not own and JobSpec has no field for, as ``--flag=value``."""
+    fields = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}
+    flags = []
+    for key, value in dict(parsed.torchrun).items():
+        if key not in fields:
+            name = "--" + key.replace("_", "-")
+            flags.append(name if value == "true" else f"{name}={value}")
+    return (*flags, *parsed.unowned)
+
+
+def _env(
+    inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver
+) -> tuple[tuple[str, str], ...]:
+    merged: dict[str, str] = {}
+    for label, file in reversed(files):
+        for name, value in file.env.items():
+            merged[name] = value
+            look.note(f"env.{name}", value, f"{label} {file.name}")
+    for pair in inputs.parsed.flags("env"):
+        name, _, value = pair.partition("=")
+        merged[name] = value
+        look.note(f"env.{name}", value, "flag --env")
+    return tuple(merged.items())
+
+
+def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
+    classes: dict[str, dict[str, Any]] = {}
+    for _, file in reversed(files):
+        for name, table in file.classes.items():
+            classes.setdefault(name, {}).update(table)
+    enabled = look.get("policy.retry", True) and not inputs.parsed.switch("no_retry")
+    retry = RetrySettings(
+        enabled=enabled,
+        max_retries=look.get("policy.max_retries", RetrySettings().max_retries),
+        min_micro_batch=look.get("policy.min_micro_batch", 1),
+        restart_from_scratch=look.get("policy.restart_from_scratch", False),
+        overrides=tuple(
+            ClassOverride(name, table.get("answer"), table.get("max"), table.get("delay_s"))
+            for name, table in classes.items()
+        ),
+    )
+    if retry.max_retries < 0 or retry.min_micro_batch < 1:
+        raise JobError("max_retries must be at least 0 and min_micro_batch at least 1")
+    return retry
+
+
+def _timing(look: Resolver) -> Timing:
+    usual = Timing()
+    timing = Timing(
+        grace_s=look.get("policy.grace_s", usual.grace_s),
+        death_grace_s=usual.death_grace_s,
+        hold_s=look.get("policy.hold_s", usual.hold_s),
+        hang_flag_s=look.get("hang.flag_s", usual.hang_flag_s),
+        hang_act_s=look.get("hang.act_s", usual.hang_act_s),
+    )
+    if min(timing.grace_s, timing.hold_s, timing.hang_flag_s, timing.hang_act_s) < 0:
+        raise JobError("grace_s, hold_s, hang.flag_s and hang.act_s are seconds: they cannot be negative")
+    return timing
+
+
+def _with_trainer(
+    spec: JobSpec, inputs: JobInputs, job: FileSettings, look: Resolver, world: int | None
+) -> JobSpec:
+    """Fills in the bundled trainer's flags, knobs and batch from its keys."""
+    values: dict[str, Any] = dict(job.trainer)
+    from_where = dict.fromkeys(values, f"job file {job.name}")
+    for key, kind in TRAINER_KEYS.items():
+        name = f"STOKER_{key.upper()}"
+        if name in inputs.env:
+            values[key], from_where[key] = convert(name, kind, inputs.env[name]), f"env {name}"
+    for given, text in inputs.parsed.spec_keys:
+        key = ALIASES.get(given, given)
+        if key in TRAINER_KEYS:
+            values[key], from_where[key] = convert(f"--{given}", TRAINER_KEYS[key], text), f"flag --{given}"
+    for setting, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
+        number = look.get(setting)
+        if number is not None:
+            values[key], from_where[key] = number, look.origins[-1][2]
+    for key, value in values.items():
+        look.note(key, value, from_where[key])
+    effective = {**TRAINER_DEFAULTS, **values}
+    batch = _trainer_batch(effective, world)
+    steps = effective.get("num_iterations")
+    return replace(
+        spec,
+        entry_args=tuple(f"--{key}={_flag_text(value)}" for key, value in values.items()),
+        knobs=TRAINER_KNOBS,
+        batch=batch,
+        total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
+    )
+
+
+def _trainer_batch(values: Mapping[str, Any], world: int | None) -> BatchSpec | None:
+    micro, total, length = (values.get(k) for k in ("device_batch_size", "total_batch_size", "max_seq_len"))
+    if not (isinstance(micro, int) and isinstance(length, int)) or world is None:
+        return None
+    # A total of 0 or below asks the trainer for accumulation 1.
+    wanted = total if isinstance(total, int) and total > 0 else None
+    return resolve_batch(
+        world_size=world,
+        micro_batch=micro,
+        global_batch=wanted,
+        unit=BatchUnit.TOKENS,
+        tokens_per_sample=length,
+    )
+
+
+def _flag_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _with_knobs(spec: JobSpec, inputs: JobInputs, look: Resolver, world: int | None) -> JobSpec:
+    """Finds a foreign script's knobs and batch; applies ``--micro-batch`` and ``--global-batch``."""
+    declared, unit, tokens = _declared_knobs(look)
+    if spec.entry_kind is EntryKind.COMMAND:
+        world = _command_world(spec, world)
+    source = inputs.script_text
+    knobs = kn.find_knobs(spec.entry_args, source, declared)
+    micro, total = look.get("batch.micro"), look.get("batch.global")
+    args = spec.entry_args
+    if micro is not None:
+        if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
+            raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
+        args = kn.set_value(args, knobs.batch, str(micro))
+    batch: BatchSpec | None = None
+    notes = list(spec.notes)
+    if world is not None:
+        asked = (
+            micro is not None or total is not None or (declared is not None and declared.batch is not None)
+        )
+        try:
+            batch = kn.batch_of(
+                args,
+                knobs,
+                world_size=world,
+                local_world_size=spec.nproc_per_node,
+                source_text=source,
+                global_batch=total,
+                unit=unit,
+                tokens_per_sample=tokens,
+            )
+        except JobError as error:
+            # A batch that a person spelt out for us must divide; one that we merely found is the script's
+            # own business, and may mean something else than its name says.
+            if asked:
+                raise
+            notes.append(f"batch not understood, so never changed by itself: {error.message}")
+    if total is not None:
+        if batch is None:
+            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
+        if knobs.batch is not None and knobs.batch_scope is KnobScope.GLOBAL:
+            args = kn.set_value(args, knobs.batch, str(total))
+        args = kn.apply_change(args, knobs, batch, local_world_size=spec.nproc_per_node)
+    for label, name in (
+        ("batch", knobs.batch),
+        ("accumulation", knobs.accumulation),
+        ("global batch", knobs.global_batch),
+        ("resume", knobs.resume),
+    ):
+        if name is not None:
+            look.note(
+                f"knob.{label}",
+                name,
+                "declared" if knobs.declared else "found in the arguments or the source",
+            )
+    steps = next(
+        (v for n in _TOTAL_STEPS if (v := kn.value_of(args, n)) and v.isascii() and v.isdigit()), None
+    )
+    return replace(
+        spec,
+        entry_args=args,
+        knobs=knobs,
+        batch=batch,
+        notes=tuple(notes),
+        total_steps=spec.total_steps or (int(steps) if steps and 0 < len(steps) < 12 else None),
+    )
+
+
+def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
+    resume = look.get("resume.knob")
+    value = look.get("resume.value")
+    if resume is not None and value is None:
+        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        resume, _, value = resume.partition("=")
+    scope = look.get("batch.scope")
+    declared = Knobs(
+        batch=look.get("batch.knob"),
+        batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
+        accumulation=look.get("batch.accumulation_knob"),
+        global_batch=look.get("batch.global_knob"),
+        resume=resume,
+        resume_value=value if value is not None else "auto",
+    )
+    unit = look.get("batch.unit")
+    tokens = look.get("batch.tokens_per_sample", None)
+    if unit == "tokens" and tokens is None:
+        raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
+    known = None if declared == Knobs() else declared
+    return known, BatchUnit(unit) if unit else None, tokens or 1
+
+
+def _command_world(spec: JobSpec, world: int | None) -> int | None:
+    """Ranks of a plain command: one for ``python script.py``; a launcher's own count is not ours to know."""
+    program = posixpath.basename(spec.entry)
+    plain = re.fullmatch(r"python[\d.]*", program) is not None and "-m" not in spec.entry_args[:2]
+    return world if plain or spec.nproc_per_node > 1 else None

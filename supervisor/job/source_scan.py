@@ -1,0 +1,135 @@
+"""What a training script's source says of its own flags: parsed, never run.
+
+Only ``parser.add_argument("--name", ...)`` calls with literal arguments are read, and where a batch size
+goes when it reaches a DataLoader.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from dataclasses import dataclass
+from typing import Final
+
+# A training script is some thousand lines; parsing more than this would cost a visible pause at start.
+MAX_SOURCE_CHARS: Final = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFlag:
+    """One flag a script declares. `default` and `choices` only where they are literals."""
+
+    names: tuple[str, ...]
+    dest: str
+    default: int | float | str | bool | None
+    is_switch: bool
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSource:
+    """A script's flags, and the attribute names that it hands undivided to a DataLoader as batch size."""
+
+    flags: tuple[ScriptFlag, ...] = ()
+    undivided: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset()
+
+    def flag(self, name: str) -> ScriptFlag | None:
+        """The declared flag of this spelling."""
+        return next((f for f in self.flags if name in f.names), None)
+
+    def passes_undivided(self, dest: str) -> bool:
+        """Whether `dest` reaches a DataLoader as it is, and is divided nowhere."""
+        return dest in self.undivided and dest not in self.divided
+
+
+def scan_source(text: str | None) -> ScriptSource:
+    """Reads a script's text; anything that is not Python is simply unknown."""
+    if not text or len(text) > MAX_SOURCE_CHARS:
+        return ScriptSource()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ScriptSource()
+    flags: list[ScriptFlag] = []
+    undivided: set[str] = set()
+    divided: set[str] = set()
+    aliases: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            flag = _declared(node)
+            if flag:
+                flags.append(flag)
+        elif (
+            isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+        ):
+            source = _leaf(node.value)
+            if source and isinstance(node.value, ast.Attribute):
+                aliases[node.targets[0].id] = source
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call() if _called(node).endswith("DataLoader"):
+                value = next((k.value for k in node.keywords if k.arg == "batch_size"), None)
+                value = value or (node.args[1] if len(node.args) > 1 else None)
+                leaf = _leaf(value)
+                if leaf:
+                    undivided.add(aliases.get(leaf, leaf))
+            case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv()):
+                divided.update(aliases.get(leaf, leaf) for leaf in _leaves(left))
+            case ast.AugAssign(target=target, op=ast.Div() | ast.FloorDiv()):
+                divided.update(aliases.get(leaf, leaf) for leaf in _leaves(target))
+            case _:
+                pass
+    return ScriptSource(tuple(flags), frozenset(undivided), frozenset(divided))
+
+
+def _declared(call: ast.Call) -> ScriptFlag | None:
+    if not _called(call).endswith("add_argument"):
+        return None
+    names = tuple(a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+    long = [n for n in names if n.startswith("--")]
+    if not long:
+        return None
+    given = {k.arg: k.value for k in call.keywords if k.arg}
+    action = _literal(given.get("action"))
+    dest = _literal(given.get("dest"))
+    default = _literal(given.get("default"))
+    choices = given.get("choices")
+    listed = choices.elts if isinstance(choices, ast.List | ast.Tuple) else []
+    return ScriptFlag(
+        names=names,
+        dest=dest if isinstance(dest, str) else long[0].removeprefix("--").replace("-", "_"),
+        default=default,
+        is_switch=action in {"store_true", "store_false"},
+        choices=tuple(str(_literal(c)) for c in listed),
+    )
+
+
+def _literal(node: ast.expr | None) -> int | float | str | bool | None:
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, int | float | str | bool) else None
+
+
+def _called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _leaf(node: ast.expr | None) -> str | None:
+    """``args.batch_size`` and ``batch_size`` both name ``batch_size``."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=str() as name)):
+            return name
+        case _:
+            return None
+
+
+def _leaves(node: ast.expr) -> set[str]:
+    return {leaf for inner in ast.walk(node) if isinstance(inner, ast.expr) and (leaf := _leaf(inner))}
