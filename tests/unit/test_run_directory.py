@@ -1,0 +1,162 @@
+"""Control requests, the lock, the index of runs, series: what views and keepers meet over."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import control
+from supervisor.run.events import RequestKind
+from supervisor.run.index import RunNotFound, claim, find_run, known_runs, link_latest, register
+from supervisor.run.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import METRICS, SeriesReader, SeriesWriter, read_rollups
+
+
+def make_run(runs: Path) -> RunPaths:
+    run = claim(runs)
+    node = run.node()
+    node.root.mkdir(parents=True)
+    node.journal.write_bytes(b"")
+    return run
+
+
+def test_a_request_is_seen_whole_once_and_can_be_removed(tmp_path: Path) -> None:
+    first = control.send(tmp_path, RequestKind.STOP, if_attempt=2)
+    second = control.send(tmp_path, RequestKind.RESTART_WITH, args=control.RequestArgs(micro_batch=8))
+    seen = control.pending(tmp_path)
+    assert [r.id for r in seen] == [first, second]
+    request = seen[1]
+    assert isinstance(request, control.Request)
+    assert request.args.micro_batch == 8
+    assert request.by.uid == os.getuid()
+    control.remove(tmp_path, first)
+    assert [r.id for r in control.pending(tmp_path)] == [second]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"id":"x","kind":"explode"}',
+        '{"schema":9,"id":"x","kind":"stop","by":{"uid":1,"host":"h"}}',
+    ],
+)
+def test_a_file_that_is_no_request_is_answered_not_obeyed(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    (found,) = control.pending(tmp_path)
+    assert isinstance(found, control.BadRequest)
+    assert found.id == "x"
+
+
+def test_the_lock_lets_one_keeper_in_and_dies_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "keeper.lock"
+    assert not keeper_is_alive(path)
+    held = KeeperLock(path, start_time=12.5)
+    holder = read_holder(path)
+    assert holder is not None
+    assert (holder.pid, holder.start_time) == (os.getpid(), 12.5)
+    assert keeper_is_alive(path)
+    with pytest.raises(LockTaken, match=str(os.getpid())):
+        KeeperLock(path, start_time=1.0)
+    held.release()
+    assert not keeper_is_alive(path)
+    script = "import sys,os\nfrom pathlib import Path\nfrom supervisor.run.lock import KeeperLock\nk=KeeperLock(Path(sys.argv[1]),start_time=1.0)\nprint('held',flush=True)\nsys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert keeper_is_alive(path)
+        other.kill()
+        other.wait()
+    assert not keeper_is_alive(path)
+
+
+def test_runs_are_found_by_path_id_part_or_not_at_all(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    runs = tmp_path / "runs"
+    with pytest.raises(RunNotFound, match="stoker run"):
+        find_run(None, runs, env)
+    one, two = make_run(runs), make_run(runs)
+    for index, run in enumerate((one, two)):
+        os.utime(run.root, (1e9 + index, 1e9 + index))
+    assert find_run(None, runs, env) == two
+    assert find_run(one.run_id, runs, env) == one
+    assert find_run(str(one.root), runs, env) == one
+    assert find_run(one.run_id[14:], runs, env) == one
+    with pytest.raises(RunNotFound, match="2 runs match"):
+        find_run(one.run_id[:8], runs, env)
+    with pytest.raises(RunNotFound, match="no run named"):
+        find_run("zzz", runs, env)
+    with KeeperLockOf(one):
+        assert find_run(None, runs, env) == one, "the newest live run comes before the newest"
+    link_latest(one)
+    assert (runs / "latest").resolve() == one.root.resolve()
+    assert len(known_runs(runs, env)) == 2, "the link is not a third run"
+
+
+class KeeperLockOf:
+    def __init__(self, run: RunPaths) -> None:
+        self._path = run.node().lock
+
+    def __enter__(self) -> None:
+        self._lock = KeeperLock(self._path, start_time=0.0)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    run = make_run(tmp_path / "elsewhere")
+    register(run, "job", env)
+    with (tmp_path / "state" / "stoker" / "index.jsonl").open("ab") as index:
+        index.write(b"half a li")
+    assert find_run(run.run_id, tmp_path / "runs", env).root == run.root
+    run.node().journal.unlink()
+    assert known_runs(tmp_path / "runs", env) == []
+
+
+def test_a_run_directory_is_private(tmp_path: Path) -> None:
+    assert claim(tmp_path).root.stat().st_mode & 0o777 == 0o700
+
+
+def test_series_are_read_as_they_grow_and_rolled_up_by_minute(tmp_path: Path) -> None:
+    writer = SeriesWriter(tmp_path)
+    reader = SeriesReader(tmp_path, METRICS)
+    assert reader.read() == []
+    for second in range(150):
+        writer.append(METRICS, 600.0 + second, "job", 1, {"loss": float(second), "step": None})
+    samples = reader.read()
+    assert len(samples) == 150
+    assert samples[3].v == {"loss": 3.0, "step": None}
+    writer.append(METRICS, 750.0, "job", 1, {"loss": float("nan")})
+    assert reader.read()[0].v["loss"] is None
+    writer.close()
+    rolled = read_rollups(tmp_path, METRICS)
+    assert [(r.t, r.v["loss"]) for r in rolled] == [
+        (600.0, (0.0, 29.5, 59.0, 60)),
+        (660.0, (60.0, 89.5, 119.0, 60)),
+        (720.0, (120.0, 134.5, 149.0, 30)),
+    ]
+
+
+def test_the_series_tail_is_read_without_the_rest(tmp_path: Path) -> None:
+    writer = SeriesWriter(tmp_path)
+    for second in range(2000):
+        writer.append(METRICS, float(second), "job", 1, {"loss": 1.0})
+    writer.close()
+    reader = SeriesReader(tmp_path, METRICS)
+    assert reader.seek_tail(4096)
+    samples = reader.read()
+    assert 20 < len(samples) < 200
+    assert samples[-1].t == 1999.0
+    json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
