@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
@@ -149,14 +149,24 @@ def _may_count_tokens(args: Sequence[str], name: str | None, total: int, source:
 
 
 def apply_change(
-    args: Sequence[str], knobs: Knobs, batch: BatchSpec, *, local_world_size: int = 1
+    args: Sequence[str],
+    knobs: Knobs,
+    batch: BatchSpec,
+    *,
+    before: BatchSpec | None = None,
+    local_world_size: int = 1,
 ) -> tuple[str, ...]:
     """`args` with the batch set to `batch`, each flag in the spelling that the user chose.
 
+    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
+    a person has then accepted a smaller global batch.
+
     Raises:
-        JobError: the knobs or their scope are not known, so that the global batch could not be kept.
+        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
     """
-    if not knobs.can_change_batch:
+    same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
+    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
+    if not (knobs.can_change_batch or accepted):
         raise JobError(why_not_changeable(knobs))
     changed = tuple(args)
     match knobs.batch_scope:
@@ -167,7 +177,8 @@ def apply_change(
                 changed, _known(knobs.batch), str(batch.micro_batch_per_rank * local_world_size)
             )
         case KnobScope.GLOBAL:
-            pass  # the flag holds the global batch, which stays; accumulation alone cuts the micro-batch
+            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
+            changed = set_value(changed, _known(knobs.batch), str(batch.global_batch))
         case KnobScope.UNKNOWN:
             raise JobError(why_not_changeable(knobs))
     if knobs.accumulation:
@@ -214,6 +225,20 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
     return tuple(result)
 
 
+def find_workers(args: Sequence[str]) -> tuple[str, int] | None:
+    """The flag that sets DataLoader workers and its present value, if the command line names one."""
+    for setting in reversed(_settings(args)):
+        words = _words(setting.name)
+        if (
+            words[-1:] == ["workers"]
+            and setting.value
+            and setting.value.isascii()
+            and setting.value.isdigit()
+        ):
+            return setting.name, int(setting.value)
+    return None
+
+
 def value_of(args: Sequence[str], name: str) -> str | None:
     """The last value that `args` give to a flag, or None."""
     return next((s.value for s in reversed(_settings(args)) if _same(s.name, name)), None)
@@ -228,11 +253,6 @@ def without(args: Sequence[str], name: str) -> tuple[str, ...]:
             if setting.value is not None and not setting.joined:
                 drop.add(setting.at + 1)
     return tuple(word for at, word in enumerate(args) if at not in drop)
-
-
-def with_scope(knobs: Knobs, scope: KnobScope) -> Knobs:
-    """`knobs` with the scope that a person stated."""
-    return replace(knobs, batch_scope=scope)
 
 
 def _settings(args: Sequence[str]) -> list[_Setting]:

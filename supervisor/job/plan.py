@@ -102,10 +102,15 @@ def build_plan(
     args = tuple(entry_args) if entry_args is not None else spec.entry_args
     effective = batch or spec.batch
     if batch is not None and batch != spec.batch:
-        args = kn.apply_change(args, spec.knobs, batch, local_world_size=spec.nproc_per_node)
+        args = kn.apply_change(
+            args, spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node
+        )
     for name, value in set_args:
         args = kn.set_value(args, name, value)
-    args, resumed = _with_resume(spec, args, attempt, resume)
+    if any(name == spec.knobs.resume for name, _ in set_args):
+        resumed = kn.value_of(args, spec.knobs.resume or "")  # a checkpoint was chosen: not the newest one
+    else:
+        args, resumed = _with_resume(spec, args, attempt, resume)
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),

@@ -321,8 +321,6 @@ def _with_knobs(spec: JobSpec, inputs: JobInputs, look: Resolver, world: int | N
     if total is not None:
         if batch is None:
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
-        if knobs.batch is not None and knobs.batch_scope is KnobScope.GLOBAL:
-            args = kn.set_value(args, knobs.batch, str(total))
         args = kn.apply_change(args, knobs, batch, local_world_size=spec.nproc_per_node)
     for label, name in (
         ("batch", knobs.batch),

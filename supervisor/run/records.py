@@ -148,7 +148,11 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """What the next attempt does differently. All fields empty: relaunch as it was."""
+    """What the next attempt does differently. All fields empty: relaunch as it was.
+
+    `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces all that
+    follows the script. `raise_open_files`: the soft limit on open files goes up to the hard one.
+    """
 
     batch: BatchChange | None = None
     env: tuple[tuple[str, str], ...] = ()
@@ -156,6 +160,7 @@ class SpecChange:
     new_port: bool = False
     from_scratch: bool = False
     argv: tuple[str, ...] | None = None
+    raise_open_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+"""What to do after an attempt ended: verdict, history and budgets in, one decision with its reason out.
+
+Pure. `rules` holds one rule a failure class; `changes` what a rule changes; `decide` applies them. A
+headless run never holds: what would be held is failed (exit 1, or 4 if a budget ran out).
+"""
+
+from supervisor.policy.decide import (
+    EXIT_FAILED,
+    EXIT_GAVE_UP,
+    EXIT_LOST,
+    EXIT_REQUEUE,
+    EXIT_STOPPED,
+    decide,
+)
+from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
+from supervisor.policy.rules import RULES, Answer, Rule, rule_for
+
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_GAVE_UP",
+    "EXIT_LOST",
+    "EXIT_REQUEUE",
+    "EXIT_STOPPED",
+    "RULES",
+    "Answer",
+    "PastAttempt",
+    "PolicyInput",
+    "Rule",
+    "StopCause",
+    "decide",
+    "restarts_since_progress",
+    "rule_for",
+]

@@ -1,0 +1,206 @@
+"""Applies the rules: who stopped the attempt, whether a restart is allowed, whether its budget lasts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, assert_never
+
+from supervisor.policy.changes import change_for, offer_for
+from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
+from supervisor.policy.rules import Answer, Rule, override_for, rule_for
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
+
+EXIT_FAILED: Final = 1
+EXIT_GAVE_UP: Final = 4
+EXIT_STOPPED: Final = 5
+EXIT_LOST: Final = 6
+EXIT_REQUEUE: Final = 75
+
+
+INTERACTIVE_DELAY_S: Final = 10.0
+MAX_DELAY_S: Final = 60.0
+# Restarts of attempts that never reached a step: two tell a flicker from a fault.
+FAILED_STARTS: Final = 2
+# The same fingerprint this often in a row without progress: another try would end alike.
+SAME_FAILURE: Final = 3
+# An attempt whose steps cannot be seen is taken for one without a step only if it lived this short;
+# more than that could be work that a restart from scratch would lose.
+UNSEEN_START_S: Final = 120.0
+
+
+def decide(history: PolicyInput) -> Decision:
+    """Settles what follows the newest attempt of `history`.
+
+    Raises:
+        ValueError: `history` holds no attempt.
+    """
+    if not history.attempts:
+        raise ValueError("nothing has ended yet: there is nothing to decide")
+    now = history.now
+    stopped = _stopped_by_us(history, now)
+    if stopped is not None:
+        return stopped
+    verdict = now.verdict
+    failure = verdict.failure if verdict else FailureClass.UNKNOWN
+    if now.exit_code == 0 and failure is FailureClass.NAN_LOSS:
+        return Decision(DecisionKind.FAIL, "it ended, but its loss is not a number", exit_code=EXIT_FAILED)
+    if now.exit_code == 0:
+        return Decision(DecisionKind.SUCCEED, _done(history), exit_code=0)
+    if verdict and (verdict.failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT):
+        return _aborted_at_exit(history)
+    if now.exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}:
+        if history.finished:
+            return Decision(DecisionKind.SUCCEED, f"{_done(history)} (its exit status was lost)", exit_code=0)
+        return Decision(
+            DecisionKind.FAIL, "its exit status was lost and no cause is known", exit_code=EXIT_LOST
+        )
+    rule = _rule(history, verdict)
+    if rule.answer is Answer.REQUEUE:
+        return _requeue(history, rule.else_)
+    if failure is FailureClass.TERMINATED and verdict and verdict.reason is Reason.USER:
+        return Decision(DecisionKind.STOP, "stopped by its user", exit_code=EXIT_STOPPED)
+    return _restart_or_not(history, failure, rule)
+
+
+def _rule(history: PolicyInput, verdict: Verdict | None) -> Rule:
+    if verdict is None:
+        return rule_for(FailureClass.UNKNOWN, None, history.retry.overrides)
+    return rule_for(verdict.failure, verdict.reason, history.retry.overrides)
+
+
+def _stopped_by_us(history: PolicyInput, now: PastAttempt) -> Decision | None:
+    if now.stop is None:
+        return None
+    if now.exit_code == 0 and history.finished:
+        return Decision(DecisionKind.SUCCEED, _done(history), exit_code=0)
+    match now.stop:
+        case StopCause.REQUEST:
+            return Decision(DecisionKind.STOP, "stopped on request", exit_code=EXIT_STOPPED)
+        case StopCause.SIGNAL:
+            if history.in_slurm:
+                return _requeue(history, "the batch system ended the job")
+            return Decision(DecisionKind.STOP, "stopped by a signal to stoker", exit_code=EXIT_STOPPED)
+        case StopCause.REQUEUE:
+            return _requeue(history, "the batch system warned of its limit")
+        case StopCause.RESTART:
+            return Decision(DecisionKind.RESTART, "ended to be restarted", change=SpecChange())
+        case StopCause.RANK_DIED | StopCause.HANG:
+            return None  # what made us end it is the cause, and the verdict names it
+        case _:
+            assert_never(now.stop)
+
+
+def _requeue(history: PolicyInput, why: str) -> Decision:
+    if history.committed:
+        return Decision(
+            DecisionKind.REQUEUE, f"{why}: checkpoint committed, requeue me", exit_code=EXIT_REQUEUE
+        )
+    return Decision(DecisionKind.STOP, f"{why}: no checkpoint was committed", exit_code=EXIT_STOPPED)
+
+
+def _done(history: PolicyInput) -> str:
+    last = history.now.last_step
+    return "finished" if last is None else f"finished at step {last}"
+
+
+def _aborted_at_exit(history: PolicyInput) -> Decision:
+    if history.finished:
+        return Decision(
+            DecisionKind.SUCCEED, f"{_done(history)}; the abort at exit came after all work", exit_code=0
+        )
+    reason = "aborted at exit, and neither the last step nor a final checkpoint is known"
+    return Decision(DecisionKind.FAIL, reason, exit_code=EXIT_FAILED)
+
+
+def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision:
+    change, what = change_for(history, rule)
+    if rule.answer in {Answer.STOP, Answer.HOLD}:
+        return _hold(history, f"{failure.value}: {rule.else_}", SpecChange())
+    if change is None:
+        return _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
+    if not history.retry.enabled or history.retry.max_retries == 0:
+        return _hold(history, f"{failure.value}: automatic restarts are off (--no-retry)", change)
+    spent = _spent(history, failure, rule)
+    if spent is not None:
+        return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
+    forbidden = _forbidden(history, rule)
+    if forbidden is not None:
+        return _hold(history, f"{failure.value}: {forbidden}", change)
+    if not history.resume_known:
+        change = replace(change, from_scratch=True)
+    return Decision(
+        DecisionKind.RESTART,
+        f"{failure.value}: {what}",
+        delay_s=_delay(history, failure, rule),
+        change=change,
+    )
+
+
+def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
+    """Why the budget is spent, or None while it lasts."""
+    past = restarts_since_progress(history)
+    same_class = [a for a in past if a.verdict is not None and a.verdict.failure is failure]
+    if rule.max_times is not None and len(same_class) >= rule.max_times:
+        return f"restarted {_times(len(same_class))} for this without progress; {rule.else_}"
+    if rule.answer in {Answer.SHRINK, Answer.NEW_PORT}:
+        return None  # bounded by its own count, and each try differs from the last
+    # A plan that changes the job has its own bound; what counts here are restarts of the same thing.
+    counted = [
+        a for a in past if a.decision is None or a.decision.change is None or _unchanged(a.decision.change)
+    ]
+    if len(counted) >= history.retry.max_retries:
+        return (
+            f"{_times(len(counted))} restarted without progress (--max-retries {history.retry.max_retries})"
+        )
+    unstarted = [a for a in counted if not a.stepped]
+    if not history.now.stepped and len(unstarted) >= FAILED_STARTS:
+        return f"restarted {_times(len(unstarted))} and never reached a first step"
+    mark = history.now.verdict.fingerprint if history.now.verdict else ""
+    recent = [a.verdict.fingerprint for a in counted[-(SAME_FAILURE - 1) :] if a.verdict is not None]
+    if mark and recent == [mark] * (SAME_FAILURE - 1):
+        return f"the same failure {SAME_FAILURE} times in a row without progress"
+    return None
+
+
+def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
+    """Why a restart may not be made without a person, or None where it may."""
+    now = history.now
+    if rule.if_progress and not any(a.stepped for a in history.attempts):
+        return rule.else_
+    if history.resume_known or history.retry.restart_from_scratch:
+        return None
+    if any(a.stepped for a in history.attempts):
+        return "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
+    if rule.before_step or all(a.steps_seen for a in history.attempts):
+        return None
+    if rule.answer is Answer.SHRINK and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
+        return None
+    return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
+
+
+def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:
+    code = EXIT_GAVE_UP if gave_up else EXIT_FAILED
+    if history.interactive:
+        return Decision(DecisionKind.HOLD, reason, change=change, exit_code=code)
+    kind = DecisionKind.GIVE_UP if gave_up else DecisionKind.FAIL
+    return Decision(kind, reason, exit_code=code)
+
+
+def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
+    override = override_for(failure, history.retry.overrides)
+    if override is not None and override.delay_s is not None:
+        return override.delay_s
+    if history.interactive:
+        return INTERACTIVE_DELAY_S
+    if rule.answer is not Answer.RESTART:
+        return 0.0  # the plan changes what failed: waiting would gain nothing
+    doubled: float = 2.0 ** min(len(restarts_since_progress(history)), 10)
+    return min(doubled, MAX_DELAY_S) * (1.0 + 0.25 * history.jitter)
+
+
+def _unchanged(change: SpecChange) -> bool:
+    return replace(change, from_scratch=False) == SpecChange()
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,129 @@
+"""What policy looks at: the attempts so far, as plain data that the keeper fills in from a run's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.spec import Knobs, RetrySettings
+from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
+
+
+class StopCause(StrEnum):
+    """Why stoker itself ended the attempt; the values of `run.events.StopWhy`."""
+
+    REQUEST = "request"
+    SIGNAL = "signal"
+    RESTART = "restart"
+    RANK_DIED = "rank_died"
+    REQUEUE = "requeue"
+    HANG = "hang"
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    """One ended attempt, as the keeper knows it.
+
+    `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
+    starts all budgets anew. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
+    """
+
+    verdict: Verdict | None
+    exit_code: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    checkpoint_steps: tuple[int, ...] = ()
+    batch: BatchSpec | None = None
+    stop: StopCause | None = None
+    lived_s: float | None = None
+    steps_seen: bool = False
+    decision: Decision | None = None
+    by_person: bool = False
+
+    @property
+    def stepped(self) -> bool:
+        """Whether a completed step is known."""
+        return self.first_step is not None or self.last_step is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInput:
+    """All that `decide` looks at. `attempts` ends with the one that just ended.
+
+    Attributes:
+        attempts: all attempts, oldest first.
+        retry: the user's bounds.
+        knobs: what of the script can be set.
+        interactive: a person may look: failures are held, restarts wait `INTERACTIVE_DELAY_S`.
+        total_steps: the last step, if known.
+        final_checkpoint: a final checkpoint was committed.
+        memory: the point that the newest memory failure gave, if its message said enough.
+        port_named: a person chose the port; it is never moved.
+        leads: this node may move the port (one machine, or node 0).
+        in_slurm: SIGTERM then means "requeue me" where a checkpoint was committed.
+        workers: the script's DataLoader flag and its value (`knobs.find_workers`).
+        earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
+        jitter: in [0, 1), spreads the back-off of many runs.
+    """
+
+    attempts: tuple[PastAttempt, ...]
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    knobs: Knobs = field(default_factory=Knobs)
+    interactive: bool = False
+    total_steps: int | None = None
+    final_checkpoint: bool = False
+    memory: MemoryPoint | None = None
+    port_named: bool = False
+    leads: bool = True
+    in_slurm: bool = False
+    workers: tuple[str, int] | None = None
+    earlier_checkpoint: str | None = None
+    jitter: float = 0.0
+
+    @property
+    def now(self) -> PastAttempt:
+        """The attempt that just ended."""
+        return self.attempts[-1]
+
+    @property
+    def committed(self) -> bool:
+        """Whether any attempt committed a checkpoint."""
+        return self.final_checkpoint or any(a.checkpoint_steps for a in self.attempts)
+
+    @property
+    def resume_known(self) -> bool:
+        """Whether a restart can go on from a checkpoint."""
+        return self.knobs.resume is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest attempt did all the work: its last step is the total, or a final checkpoint."""
+        last, total = self.now.last_step, self.total_steps
+        return self.final_checkpoint or (last is not None and total is not None and last >= total)
+
+    @property
+    def changes(self) -> tuple[SpecChange, ...]:
+        """Every change that was decided so far."""
+        decided = (a.decision.change for a in self.attempts if a.decision is not None)
+        return tuple(change for change in decided if change is not None)
+
+
+def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:
+    """The attempts after which policy restarted since there was last progress, oldest first.
+
+    Progress is a step beyond every earlier one, or a newer committed checkpoint. An attempt that made
+    progress counts as the first of the new window, by the restart that followed it.
+    """
+    start = 0
+    farthest = newest = -1
+    for at, attempt in enumerate(history.attempts):
+        step = attempt.last_step if attempt.last_step is not None else -1
+        saved = max(attempt.checkpoint_steps, default=-1)
+        if step > farthest or saved > newest:
+            start = at
+        farthest, newest = max(farthest, step), max(newest, saved)
+        if attempt.by_person:
+            start = at + 1
+    window = history.attempts[start:-1]
+    return tuple(a for a in window if a.decision is not None and a.decision.kind is DecisionKind.RESTART)

@@ -1,0 +1,161 @@
+"""The rules: one a failure class, as a table to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from supervisor.job.spec import ClassOverride
+from supervisor.run.records import FailureClass, Reason
+
+
+class Answer(StrEnum):
+    """What a rule does about its class."""
+
+    SHRINK = "shrink"  # smaller micro-batch, same global batch
+    RESTART = "restart"  # as it was, from the newest checkpoint
+    NEW_PORT = "new_port"
+    NO_LIBUV = "no_libuv"
+    RAISE_FILES = "raise_files"
+    FEWER_WORKERS = "fewer_workers"
+    RESUME_EARLIER = "resume_earlier"
+    REQUEUE = "requeue"
+    HOLD = "hold"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one failure class is answered.
+
+    `max_times`: restarts for this class without progress; None leaves it to ``--max-retries`` alone.
+    `before_step`: the class can only strike before a first step, so that nothing can be lost.
+    `else_`: what a person is told when the answer is not, or no longer, to restart.
+    """
+
+    answer: Answer
+    max_times: int | None = None
+    before_step: bool = False
+    if_progress: bool = False
+    else_: str = ""
+
+
+_NO_CAUSE = "no known cause and no step made, so no restart by itself"
+_CODE = "a restart would meet the same line again: fix it first"
+_SHRINK = Rule(
+    Answer.SHRINK, max_times=12, else_="gradient checkpointing, shorter sequences or sharding would help"
+)
+_RESTART = Rule(Answer.RESTART, else_="it comes back: look at the cause before another try")
+_ONCE = Rule(
+    Answer.RESTART, max_times=1, else_="it came back after a restart: look at the stacks and the device"
+)
+_IF_PROGRESS = Rule(
+    Answer.RESTART, max_times=1, if_progress=True, else_="no known cause, so no restart by itself"
+)
+_STOP = Rule(Answer.STOP, else_=_CODE)
+
+RULES: Final = MappingProxyType(
+    {
+        FailureClass.CUDA_OOM: _SHRINK,
+        FailureClass.HOST_OOM: _SHRINK,
+        FailureClass.SHM_EXHAUSTED: Rule(
+            Answer.FEWER_WORKERS,
+            max_times=2,
+            else_="enlarge /dev/shm, or lower the number of DataLoader workers",
+        ),
+        FailureClass.FD_LIMIT: Rule(
+            Answer.RAISE_FILES, max_times=1, else_="raise the hard limit (ulimit -Hn)"
+        ),
+        FailureClass.DISK_FULL: Rule(Answer.HOLD, else_="free some space, then restart"),
+        FailureClass.NCCL_TIMEOUT: _RESTART,
+        FailureClass.NCCL_ERROR: _RESTART,
+        FailureClass.LIBUV: Rule(
+            Answer.NO_LIBUV,
+            max_times=1,
+            before_step=True,
+            else_="USE_LIBUV=0 did not help: install another PyTorch",
+        ),
+        FailureClass.PORT_IN_USE: Rule(
+            Answer.NEW_PORT,
+            max_times=5,
+            before_step=True,
+            else_="name a free port, or none: then stoker picks one",
+        ),
+        FailureClass.RENDEZVOUS: replace(_RESTART, before_step=True),
+        FailureClass.DATALOADER_WORKER: _RESTART,
+        FailureClass.WORKER_CRASH: _RESTART,
+        FailureClass.HANG: _ONCE,
+        FailureClass.DDP_MISMATCH: _STOP,
+        FailureClass.CUDA_ERROR: _ONCE,
+        FailureClass.GPU_FAULT: _RESTART,
+        FailureClass.CUDA_UNAVAILABLE: Rule(
+            Answer.STOP, else_="no GPU is usable: see the driver and the PyTorch build"
+        ),
+        FailureClass.NAN_LOSS: Rule(
+            Answer.RESUME_EARLIER,
+            max_times=1,
+            else_="lower the learning rate, or resume from before the rise",
+        ),
+        FailureClass.CHECKPOINT_LOAD: Rule(
+            Answer.RESUME_EARLIER, max_times=1, else_="name another checkpoint, or start from scratch"
+        ),
+        FailureClass.MISSING_FILE: Rule(
+            Answer.STOP, else_="a restart would not find it either: correct the path"
+        ),
+        FailureClass.PERMISSION_DENIED: Rule(
+            Answer.STOP, else_="a restart has the same rights: correct them"
+        ),
+        FailureClass.AUTH_OR_HUB: Rule(Answer.STOP, else_="log in, or switch to offline mode"),
+        FailureClass.IMPORT_ERROR: Rule(Answer.STOP, else_="a restart would not find it either: install it"),
+        FailureClass.USAGE_ERROR: Rule(Answer.STOP, else_="the script refused its arguments: correct them"),
+        FailureClass.COMPILE_ERROR: Rule(Answer.STOP, else_="correct it, or turn torch.compile off"),
+        FailureClass.CODE_ERROR: _STOP,
+        FailureClass.TERMINATED: Rule(
+            Answer.RESTART, max_times=1, else_="something outside ended it again: find out what"
+        ),
+        FailureClass.HEALTHY: _IF_PROGRESS,
+        FailureClass.UNKNOWN: _IF_PROGRESS,
+    }
+)
+
+# Where the reason decides more than the class does.
+REASON_RULES: Final = MappingProxyType(
+    {
+        (FailureClass.DATALOADER_WORKER, Reason.RAISED): Rule(Answer.STOP, else_=_CODE),
+        (FailureClass.WORKER_CRASH, Reason.EXIT_CODE): replace(_RESTART, if_progress=True, else_=_NO_CAUSE),
+        (FailureClass.WORKER_CRASH, Reason.SILENT): _IF_PROGRESS,
+        (FailureClass.TERMINATED, Reason.TIME_LIMIT): Rule(
+            Answer.REQUEUE, else_="the time limit was reached"
+        ),
+        (FailureClass.TERMINATED, Reason.PREEMPTED): Rule(Answer.REQUEUE, else_="the job was preempted"),
+        (FailureClass.TERMINATED, Reason.NODE_FAIL): Rule(Answer.REQUEUE, else_="a node failed"),
+    }
+)
+
+
+def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[ClassOverride, ...] = ()) -> Rule:
+    """The rule for a class, with the user's ``[policy.<class>]`` applied."""
+    rule = RULES[failure]
+    if reason is not None:
+        rule = REASON_RULES.get((failure, reason), rule)
+    override = override_for(failure, overrides)
+    if override is None:
+        return rule
+    if override.max_times is not None:
+        rule = replace(rule, max_times=override.max_times)
+    match override.answer:
+        case "stop":
+            return replace(rule, answer=Answer.STOP, else_="[policy] says stop")
+        case "hold":
+            return replace(rule, answer=Answer.HOLD, else_="[policy] says hold")
+        case "restart" if rule.answer in {Answer.STOP, Answer.HOLD}:
+            return replace(rule, answer=Answer.RESTART)
+        case _:
+            return rule
+
+
+def override_for(failure: FailureClass, overrides: tuple[ClassOverride, ...]) -> ClassOverride | None:
+    """The user's table for a class, if there is one."""
+    return next((o for o in overrides if o.failure == failure.value), None)
