@@ -1,0 +1,1 @@
+"""Checks before the launch: one small function a check."""
