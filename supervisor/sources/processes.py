@@ -1,0 +1,161 @@
+"""Processes known for ever: by pid and start time, out of /proc.
+
+A pid is recycled; together with the start time (field 22 of ``/proc/<pid>/stat``, proc(5)) it names one
+process and no other until the next boot. Nothing here ever signals a bare pid.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+_ENVIRON_CAP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process and no other. `start_time`: seconds since boot, to the kernel's tick (mostly 10 ms)."""
+
+    pid: int
+    start_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    """What is used of /proc/<pid>/stat. `start_ticks`: clock ticks since boot."""
+
+    state: str
+    parent: int
+    start_ticks: int
+
+    @property
+    def is_dead(self) -> bool:
+        """A zombie holds a pid and nothing else: it counts as dead."""
+        return self.state in "ZXx"
+
+    @property
+    def start_time(self) -> float:
+        return self.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The identity of a living process; None when there is none with this pid (a zombie is none)."""
+    stat = _read_stat(pid)
+    return None if stat is None or stat.is_dead else ProcessId(pid, stat.start_time)
+
+
+def is_alive(process: ProcessId) -> bool:
+    """True while this very process runs; a zombie and another process under its pid do not count."""
+    return identify(process.pid) == process
+
+
+def descendants(process: ProcessId) -> list[ProcessId]:
+    """The living children of `process`, their children, and so on, nearest first, each level by pid.
+
+    Empty when the process is gone: the kernel has then given its children to another parent.
+    """
+    table = {pid: stat for pid in _pids() if (stat := _read_stat(pid)) is not None}
+    root = table.get(process.pid)
+    if root is None or root.start_time != process.start_time:
+        return []
+    children: dict[int, list[int]] = {}
+    for pid, stat in table.items():
+        children.setdefault(stat.parent, []).append(pid)
+    found: list[ProcessId] = []
+    seen = {process.pid}
+    level = [process.pid]
+    while level:
+        below = sorted(child for parent in level for child in children.get(parent, ()) if child not in seen)
+        seen.update(below)
+        # A zombie's children are gone, but a thread group whose leader has exited shows as a zombie and may
+        # still have some: walk on, list only the living.
+        found += [ProcessId(pid, table[pid].start_time) for pid in below if not table[pid].is_dead]
+        level = below
+    return found
+
+
+def read_environ(process: ProcessId) -> dict[str, str]:
+    """The environment that the process was started with; empty when it is gone or another user's.
+
+    Also empty for an instant between fork and exec: ask again later.
+    """
+    raw = _read(f"/proc/{process.pid}/environ", _ENVIRON_CAP_BYTES)
+    if raw is None or not is_alive(process):
+        return {}
+    pairs = (entry.partition(b"=") for entry in raw.split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, sign, value in pairs if sign}
+
+
+def read_cmdline(process: ProcessId) -> list[str]:
+    """The process's argument vector; empty when it is gone or another user's."""
+    raw = _read(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
+    if raw is None or not is_alive(process):
+        return []
+    return [os.fsdecode(part) for part in raw.rstrip(b"\0").split(b"\0")] if raw else []
+
+
+def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
+    """Signal this very process; False when it is gone (or a zombie, or not ours to signal).
+
+    A pidfd is opened before the identity is checked, so that between check and signal the pid cannot come
+    to mean another process. Kernels before 5.3 have no pidfd: there the window is some microseconds.
+    """
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return is_alive(process) and _kill(process.pid, number)
+    try:
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(fd, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _kill(pid: int, number: int) -> bool:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    raw = _read(f"/proc/{pid}/stat", 4096)
+    if not raw:
+        return None
+    # The command's name stands in parentheses and may hold blanks and parentheses itself: fields are counted
+    # from the last ")". After it: state (field 3), ppid (4), … starttime (22).
+    fields = raw[raw.rfind(b")") + 2 :].split()
+    try:
+        return _Stat(fields[0].decode("ascii"), int(fields[1]), int(fields[19]))
+    except (IndexError, ValueError):
+        return None
+
+
+def _read(path: str, cap_bytes: int) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    parts: list[bytes] = []
+    try:
+        while cap_bytes > 0 and (part := os.read(fd, cap_bytes)):
+            parts.append(part)
+            cap_bytes -= len(part)
+    except OSError:
+        # The process ended while it was read (ESRCH).
+        return b"".join(parts) or None
+    finally:
+        os.close(fd)
+    return b"".join(parts)

@@ -1,0 +1,131 @@
+"""Processes are known by pid and start time, and nothing else is ever signalled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.sources.processes import (
+    ProcessId,
+    descendants,
+    identify,
+    is_alive,
+    read_cmdline,
+    read_environ,
+    send_signal,
+)
+from tests.conftest import wait_until
+
+# A shell with a name full of traps: /proc/<pid>/stat shows the command in parentheses, unescaped.
+CHAIN = "import subprocess, sys; subprocess.run(['sleep', '60'])"
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3", "EMPTY": ""})
+    yield child
+    child.kill()
+    child.wait(5)
+
+
+def test_a_process_is_identified_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+    assert known.pid == sleeper.pid
+    assert known == identify(sleeper.pid)
+    assert is_alive(known)
+    sleeper.kill()
+    # Not waited for: it is a zombie, which counts as dead.
+    assert wait_until(lambda: not is_alive(known), 5)
+    assert identify(sleeper.pid) is None
+    sleeper.wait(5)
+    assert identify(sleeper.pid) is None
+
+
+def test_a_recycled_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+    other = ProcessId(known.pid, known.start_time - 1.0)
+    assert not is_alive(other)
+    assert not send_signal(other, signal.SIGKILL)
+    assert descendants(other) == []
+    assert read_environ(other) == {}
+    assert sleeper.poll() is None
+
+
+def test_signals_reach_the_living_only(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+    assert send_signal(known, signal.SIGTERM)
+    assert sleeper.wait(5) == -signal.SIGTERM
+    assert not send_signal(known, signal.SIGTERM)
+    assert not send_signal(ProcessId(2**22 + 1, 1.0), signal.SIGTERM)
+
+
+def test_without_pidfd_the_identity_is_still_checked(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_pid: int) -> int:
+        raise OSError(38, "Function not implemented")
+
+    known = identify(sleeper.pid)
+    assert known is not None
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert not send_signal(ProcessId(known.pid, known.start_time + 5), signal.SIGKILL)
+    assert send_signal(known, signal.SIGKILL)
+    assert sleeper.wait(5) == -signal.SIGKILL
+
+
+def test_the_environment_and_arguments_are_read(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+    assert wait_until(lambda: read_environ(known).get("RANK") == "3", 5)
+    assert read_environ(known)["EMPTY"] == ""
+    assert wait_until(lambda: read_cmdline(known) == ["sleep", "60"], 5)
+
+
+def test_descendants_come_nearest_first() -> None:
+    chain = subprocess.Popen(
+        [
+            sys.executable,
+            "-S",
+            "-c",
+            CHAIN.replace("'sleep', '60'", f"{sys.executable!r}, '-S', '-c', {CHAIN!r}"),
+        ]
+    )
+    try:
+        known = identify(chain.pid)
+        assert known is not None
+        assert wait_until(lambda: len(descendants(known)) == 2, 10)
+        child, grandchild = descendants(known)
+        assert descendants(child) == [grandchild]
+        assert descendants(grandchild) == []
+        ours = identify(os.getpid())
+        assert ours is not None
+        assert known in descendants(ours)
+        for process in (known, child, grandchild):
+            assert send_signal(process, signal.SIGKILL)
+    finally:
+        chain.kill()
+        chain.wait(5)
+
+
+def test_a_name_with_parentheses_does_not_confuse(tmp_path: os.PathLike[str]) -> None:
+    trap = os.path.join(tmp_path, "a) R 1 (b")
+    os.symlink("/bin/sleep", trap)
+    child = subprocess.Popen([trap, "60"])
+    try:
+        known = identify(child.pid)
+        assert known is not None
+        ours = identify(os.getpid())
+        assert ours is not None
+        assert known in descendants(ours)
+        assert ours.start_time <= known.start_time
+    finally:
+        child.kill()
+        child.wait(5)
