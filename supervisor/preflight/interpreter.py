@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec
 
 # Starting Python takes about 20 ms; on a cold network file system it can take seconds.
 ASK_TIMEOUT_S: Final = 20.0
@@ -36,8 +38,13 @@ if spec is not None and spec.submodule_search_locations:
                     break
     except OSError:
         pass
-print(json.dumps({"python": list(sys.version_info[:3]), "torch": version, "path": sys.executable}))
+print(json.dumps({"python": "%d.%d.%d" % sys.version_info[:3], "torch": version}))
 """
+
+
+# The bundled trainer's own floor; torchrun as we call it exists since torch 2.0, which wants 3.8.
+TRAINER_FLOOR: Final = (3, 11)
+FLOOR: Final = (3, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +52,40 @@ class Interpreter:
     """A target interpreter. `torch_version` None: it has no torch (allowed only for a plain command)."""
 
     path: str
-    version: tuple[int, int, int]
+    version: str
     torch_version: str | None
     why: str
 
-    @property
-    def version_text(self) -> str:
-        """Such as ``3.11.9``."""
-        return ".".join(str(part) for part in self.version)
+    def is_at_least(self, floor: tuple[int, int]) -> bool:
+        """Whether its version reaches `floor` (major, minor)."""
+        major, minor, *_ = (int(part) for part in self.version.split("."))
+        return (major, minor) >= floor
 
 
-def find_interpreter(
-    python_flag: str | None, env: Mapping[str, str], *, at_least: tuple[int, int] = (3, 8)
-) -> Interpreter:
-    """The interpreter to launch with.
+def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
+    """The interpreter to launch `spec` with.
 
-    `python_flag` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
-    that has torch.
+    ``--python`` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
+    that has torch. A plain command brings its own: for it the answer is only told, never refused.
 
     Raises:
-        JobError: none has torch, or the bound one has not, does not run, or is older than `at_least`.
+        JobError: none has torch, or the bound one has not, does not run, or is too old.
     """
-    if python_flag is not None:
-        path = os.path.expanduser(python_flag)
-        path = path if os.sep in path else shutil.which(path, path=env.get("PATH")) or path
-        found = _ask(path, f"--python {python_flag}", env)
-        if found is None:
-            raise JobError(f"--python {python_flag}: does not run as a Python interpreter")
-        return _fit(found, at_least)
+    is_command = spec.entry_kind is EntryKind.COMMAND
+    floor = TRAINER_FLOOR if spec.entry_kind is EntryKind.TRAINER else FLOOR
+    if spec.python is not None:
+        return _bound(spec.python, env, floor, needs_torch=not is_command)
     tried: list[str] = []
     for path, why in _places(env):
         found = _ask(path, why, env)
         if found is not None and found.torch_version is not None:
-            return _fit(found, at_least)
+            return _fit(found, floor)
         tried.append(path)
-    looked = ", ".join(dict.fromkeys(tried)) or "nowhere"
+    if is_command:
+        return Interpreter(
+            sys.executable, platform.python_version(), None, "stoker's own interpreter; none has torch"
+        )
+    looked = ", ".join(dict.fromkeys(tried))
     raise JobError(
         f"no Python with torch found (looked at {looked}): name one with --python PATH, or install torch"
     )
@@ -124,16 +130,28 @@ def _ask(path: str, why: str, env: Mapping[str, str]) -> Interpreter | None:
             stdin=subprocess.DEVNULL,
         )
         told = json.loads(done.stdout)
-        version = tuple(told["python"])
-        return Interpreter(path, (version[0], version[1], version[2]), told["torch"], why)
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, IndexError, TypeError):
+        return Interpreter(path, str(told["python"]), told["torch"], why)
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return None  # not a Python, or one that does not start: the next place is asked
 
 
-def _fit(found: Interpreter, at_least: tuple[int, int]) -> Interpreter:
-    if found.torch_version is None:
-        raise JobError(f"{found.why}: {found.path} has no torch: install it there, or name another --python")
-    if found.version[:2] < at_least:
-        wanted = ".".join(str(part) for part in at_least)
-        raise JobError(f"{found.path} is Python {found.version_text}: at least {wanted} is needed")
+def _bound(named: str, env: Mapping[str, str], floor: tuple[int, int], *, needs_torch: bool) -> Interpreter:
+    path = os.path.expanduser(named)
+    path = os.path.abspath(path) if os.sep in path else shutil.which(path, path=env.get("PATH")) or path
+    if not os.path.isfile(path):
+        raise JobError(f"--python {named}: no such interpreter")
+    found = _ask(path, f"--python {named}", env)
+    if found is None:
+        raise JobError(f"--python {named}: does not run as a Python interpreter")
+    if found.torch_version is None and needs_torch:
+        raise JobError(f"--python {named}: it has no torch: install it there, or name another one")
+    return _fit(found, floor)
+
+
+def _fit(found: Interpreter, floor: tuple[int, int]) -> Interpreter:
+    if not found.is_at_least(floor):
+        wanted = ".".join(str(part) for part in floor)
+        raise JobError(
+            f"{found.path} is Python {found.version}, at least {wanted} is needed: name another with --python"
+        )
     return found

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import random
 import socket
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -60,17 +64,26 @@ def port_holder(port: int) -> str | None:
         return None
     import psutil
 
+    wanted = {f"socket:[{inode}]" for inode in inodes}
     for process in psutil.process_iter():
-        try:
-            links = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
-        except OSError:
-            continue  # ended meanwhile, or another user's
-        if any(f"socket:[{inode}]" in links for inode in inodes):
+        if wanted & set(_descriptors(process.pid)):
             try:
                 return f"{process.name()} (pid {process.pid})"
             except psutil.Error:
                 return f"pid {process.pid}"
     return "a process of another user"
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    """What a process holds open; nothing for another user's or one that just ended."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):  # closed between listing and reading, as our own listing is
+            yield os.readlink(f"{folder}/{name}")
 
 
 def _listening_inodes(port: int) -> set[str]:
@@ -103,6 +116,4 @@ def _range_outside_ephemeral() -> tuple[int, int]:
 
 
 def _taken(error: OSError) -> bool:
-    import errno
-
     return error.errno in {errno.EADDRINUSE, errno.EACCES}
