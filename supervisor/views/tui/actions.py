@@ -1,0 +1,91 @@
+"""What is possible now, and what an action would cost (pure)."""
+
+from __future__ import annotations
+
+from supervisor.job.batch import BatchSpec, next_smaller
+from supervisor.run import state as st
+from supervisor.run.events import RequestKind
+from supervisor.views import format as fm
+from supervisor.views.snapshot import Snapshot
+
+# The names of actions (``action_<name>`` of the dashboard) that ask something of a keeper.
+ASKING = frozenset(["restart", "smaller_batch", "start_now", "hold", "stop", "stop_now", "stacks", "note"])
+
+
+def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
+    """The actions that a keeper would carry out now. Observers take notes and stacks only."""
+    state = snapshot.state
+    if read_only or snapshot.gone or state.is_over or state.started_t is None:
+        return frozenset()
+    if not snapshot.keeper_alive:
+        return frozenset(["adopt"]) if can_adopt and state.mode != "observed" else frozenset()
+    condition = state.condition
+    runs = isinstance(condition, (st.Launching, st.Running, st.Stopping))
+    found = {"note"} | ({"stacks"} if runs else set())
+    if state.mode == "observed":
+        return frozenset(found)
+    found.add("stop_now")
+    if not isinstance(condition, st.Stopping):
+        found.add("stop")
+    if isinstance(condition, (st.Running, st.Backoff, st.HeldOpen)):
+        found.add("restart")
+        if suggested_batch(snapshot) is not None:
+            found.add("smaller_batch")
+    if isinstance(condition, st.Backoff):
+        found |= {"start_now", "hold"}
+    return frozenset(found)
+
+
+def current_batch(snapshot: Snapshot) -> BatchSpec | None:
+    """The batch of the newest attempt, if it is known."""
+    attempt = snapshot.state.attempt
+    return attempt.batch if attempt else None
+
+
+def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
+    """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller."""
+    attempt = snapshot.state.attempt
+    if attempt is None or attempt.batch is None:
+        return None
+    decision = attempt.decision
+    if decision is not None and decision.change is not None and decision.change.batch is not None:
+        return decision.change.batch.after
+    return next_smaller(attempt.batch) or attempt.batch
+
+
+def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:
+    """Steps since the newest checkpoint of a live attempt, and that checkpoint's step; None: nothing is lost."""
+    state = snapshot.state
+    attempt = state.attempt
+    if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
+        return None
+    saved = state.checkpoint.step if state.checkpoint is not None else None
+    lost = attempt.last_step - (saved if saved is not None else 0)
+    return (lost, saved) if lost > 0 else None
+
+
+def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
+    """What a person is asked before a request that would lose something; None: it loses nothing."""
+    lost = lost_steps(snapshot)
+    number = snapshot.state.attempt.number if snapshot.state.attempt else 0
+    if lost is None:
+        live = isinstance(snapshot.state.condition, (st.Running, st.Stopping))
+        return (
+            f"end attempt {number} at once, without a checkpoint?"
+            if kind is RequestKind.STOP_NOW and live
+            else None
+        )
+    steps, saved = lost
+    since = (
+        f"since the checkpoint at step {fm.whole(saved)}" if saved is not None else "(no checkpoint is known)"
+    )
+    some = f"{fm.whole(steps)} step{'s' if steps != 1 else ''} {since}"
+    match kind:
+        case RequestKind.STOP_NOW:
+            return f"stop attempt {number} at once? {some} are lost"
+        case RequestKind.STOP:
+            return f"stop attempt {number}? {some} are lost unless the script saves when asked to stop"
+        case RequestKind.RESTART | RequestKind.RESTART_WITH:
+            return f"restart attempt {number}? {some} are lost unless the script saves when asked to stop"
+        case _:
+            return None

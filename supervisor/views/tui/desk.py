@@ -1,0 +1,88 @@
+"""Requests that this view has put, and the answers that the journal gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from supervisor.run.control import RequestArgs, send
+from supervisor.run.events import RequestKind
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+
+# A keeper answers within a second; a stop answers once it began. After this a person should know it did not.
+PATIENCE_S = 8.0
+WORDS = {
+    RequestKind.STOP: "stop",
+    RequestKind.STOP_NOW: "stop now",
+    RequestKind.RESTART: "restart",
+    RequestKind.RESTART_WITH: "restart with another batch",
+    RequestKind.START_NOW: "start now",
+    RequestKind.HOLD: "hold",
+    RequestKind.STACKS: "stacks",
+    RequestKind.NOTE: "note",
+}
+
+
+class Answer(NamedTuple):
+    """One line for a person. `good` is None while nothing is settled."""
+
+    text: str
+    good: bool | None
+
+
+@dataclass(slots=True)
+class _Pending:
+    kind: RequestKind
+    sent_t: float
+    said_late: bool = False
+
+
+class Desk:
+    """Puts requests and watches for their answers. `put` runs in the reading thread, the rest on the screen's."""
+
+    def __init__(self, run: RunPaths) -> None:
+        self._run = run
+        self._pending: dict[str, _Pending] = {}
+
+    def sender(
+        self,
+        kind: RequestKind,
+        attempt: int | None,
+        args: RequestArgs | None,
+        now: float,
+        told: Callable[[Answer], object],
+    ) -> Callable[[], None]:
+        """A job that puts the request and tells how that went."""
+
+        def put() -> None:
+            try:
+                request_id = send(self._run.control, kind, if_attempt=attempt, args=args)
+            except OSError as error:
+                told(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self._run.control}", False))
+                return
+            self._pending[request_id] = _Pending(kind, now)
+            told(Answer(f"{WORDS[kind]}: asked the keeper", None))
+
+        return put
+
+    def answers(self, state: RunState, now: float) -> list[Answer]:
+        """What became of the requests since the last call."""
+        found: list[Answer] = []
+        for request_id, pending in list(self._pending.items()):
+            said = state.answered.get(request_id)
+            word = WORDS[pending.kind]
+            if said is not None:
+                self._pending.pop(request_id, None)
+                found.append(
+                    Answer(f"{word}: done", True)
+                    if said == "done"
+                    else Answer(f"{word} refused: {said}", False)
+                )
+            elif not pending.said_late and now - pending.sent_t > PATIENCE_S:
+                pending.said_late = True
+                found.append(
+                    Answer(f"{word}: no answer yet; is the keeper alive? its log is keeper.log", False)
+                )
+        return found

@@ -1,0 +1,102 @@
+"""The one thread that reads the run directory, so that the screen never waits for a disk."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from supervisor.views.snapshot import Snapshot, SnapshotReader
+
+# Ten deliveries a second at most; a quiet directory is looked at four times a second.
+BUSY_S = 0.1
+IDLE_S = 0.25
+JOIN_S = 3.0
+
+
+class Feeder:
+    """Reads and delivers, one snapshot at a time.
+
+    A snapshot carries only the log lines that are new, so the next one is read only after `taken` was called
+    for the last: a slow screen skips moments, never lines.
+
+    Args:
+        reader: what is read.
+        deliver: called in this thread with each changed snapshot.
+        trouble: called in this thread with what went wrong, as one line.
+    """
+
+    def __init__(
+        self,
+        reader: SnapshotReader,
+        deliver: Callable[[Snapshot], object],
+        trouble: Callable[[str], object],
+    ) -> None:
+        self._reader = reader
+        self._deliver = deliver
+        self._trouble = trouble
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._free = threading.Event()
+        self._free.set()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
+        self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
+        self._revision = -1
+        self._said = ""
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it, at most some seconds."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_S)
+
+    def taken(self) -> None:
+        """The last snapshot is on the screen."""
+        self._free.set()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do something that touches the disk (a request) in this thread, soon."""
+        self._jobs.put(job)
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._do_jobs()
+            delay_s = IDLE_S
+            if self._free.is_set() and self._read():
+                delay_s = BUSY_S
+            self._wake.wait(delay_s)
+            self._wake.clear()
+        self._do_jobs()
+
+    def _do_jobs(self) -> None:
+        while not self._jobs.empty():
+            job = self._jobs.get()
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - a failed request is said; reading goes on
+                self._say(f"{type(error).__name__}: {error}")
+
+    def _read(self) -> bool:
+        try:
+            snapshot = self._reader.refresh()
+        except Exception as error:  # noqa: BLE001 - a view that stops without a word would lie
+            self._say(f"reading the run failed: {type(error).__name__}: {error}")
+            return False
+        if snapshot.revision == self._revision:
+            return False
+        self._revision = snapshot.revision
+        self._free.clear()
+        self._deliver(snapshot)
+        return True
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._trouble(text)

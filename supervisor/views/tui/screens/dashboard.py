@@ -1,0 +1,462 @@
+"""The dashboard: all panes, their layout, and the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+
+from supervisor.run.control import RequestArgs
+from supervisor.run.events import RequestKind
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.actions import ASKING, current_batch, possible, question, suggested_batch
+from supervisor.views.tui.desk import Answer, Desk
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.layout import Layout, Needs, plan
+from supervisor.views.tui.logbuffer import LogFilter
+from supervisor.views.tui.screens.batch import BatchScreen
+from supervisor.views.tui.screens.help import HelpLine, HelpScreen
+from supervisor.views.tui.screens.prompts import AskLine, Confirm
+from supervisor.views.tui.widgets.bars import FooterBar, Hint, NoticeBar
+from supervisor.views.tui.widgets.card import FailureCard
+from supervisor.views.tui.widgets.charts import LossPanel, UsePanel
+from supervisor.views.tui.widgets.devices import DevicesPanel
+from supervisor.views.tui.widgets.header import HeaderPanel
+from supervisor.views.tui.widgets.log import LogPanel
+from supervisor.views.tui.widgets.paint import Ink
+from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.ranks import RanksPanel
+from supervisor.views.tui.widgets.tiles import TilesPanel
+from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
+from supervisor.views.tui.widgets.words import is_live, shows_failure
+
+PANES = ("loss", "devices", "ranks", "log", "timeline")
+TICK_S = 1.0
+GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within a pane"}
+
+
+def _key(key: str, action: str, word: str, shown: str, group: str, *, show: bool = True) -> Binding:
+    return Binding(key, action, word, key_display=shown, show=show, id=f"{group}.{action}.{key}")
+
+
+class Dashboard(Screen[None]):
+    """One run on one screen.
+
+    Args:
+        desk: where requests are put.
+        feeder: the reading thread; requests are put in it too.
+        clock: wall time.
+        read_only: no requests.
+        adopt: what adopts a run whose keeper died; None where that is not offered.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("question_mark,f1", "help", "help", "?", "look"),
+        _key("A", "adopt", "adopt", "A", "act"),
+        _key("enter", "start_now", "start now", "Enter", "act"),
+        _key("escape", "hold", "hold", "Esc", "act"),
+        _key("b", "smaller_batch", "smaller batch", "b", "act"),
+        _key("r", "restart", "restart", "r", "act"),
+        _key("s", "stop", "stop", "s", "act"),
+        _key("S", "stop_now", "stop now", "S", "act", show=False),
+        _key("K", "stacks", "stacks", "K", "act"),
+        _key("m", "note", "note", "m", "act"),
+        _key("slash", "search", "search", "/", "look"),
+        _key("f,backslash", "filter", "filter", "f", "look"),
+        _key("space", "freeze", "freeze", "Space", "look"),
+        _key("z", "zoom", "zoom", "z", "look"),
+        _key("n", "match(-1)", "next match back", "n", "look", show=False),
+        _key("N", "match(1)", "next match onward", "N", "look", show=False),
+        _key("right_square_bracket", "rank(1)", "log of the next rank", "]", "look", show=False),
+        _key("left_square_bracket", "rank(-1)", "log of the previous rank", "[", "look", show=False),
+        _key("escape", "back", "clear search, filter, zoom", "Esc", "look", show=False),
+        _key("1", "pane('loss')", "loss", "1", "look", show=False),
+        _key("2", "pane('devices')", "devices", "2", "look", show=False),
+        _key("3", "pane('ranks')", "ranks", "3", "look", show=False),
+        _key("4,l", "pane('log')", "log", "4 l", "look", show=False),
+        _key("5,t", "pane('timeline')", "timeline", "5 t", "look", show=False),
+        _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q", "leave"),
+    ]
+
+    def __init__(
+        self,
+        desk: Desk,
+        feeder: Feeder,
+        clock: Callable[[], float],
+        *,
+        read_only: bool = False,
+        adopt: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.snapshot: Snapshot | None = None
+        self._desk = desk
+        self._feeder = feeder
+        self._clock = clock
+        self._read_only = read_only
+        self._adopt = adopt
+        self._possible: frozenset[str] = frozenset()
+        self._zoomed: str | None = None
+        self._layout: Layout | None = None
+
+    def compose(self) -> ComposeResult:
+        """All panes; the layout decides which are seen."""
+        yield HeaderPanel(id="header")
+        with Horizontal(id="middle"):
+            yield FailureCard(id="card")
+            yield LossPanel(id="loss")
+            with Vertical(id="right"):
+                with Horizontal(id="charts"):
+                    yield UsePanel(id="util", memory=False)
+                    yield UsePanel(id="memory", memory=True)
+                yield DevicesPanel(id="devices")
+                yield RanksPanel(id="ranks")
+        yield AttemptsBar(id="attempts")
+        yield TilesPanel(id="tiles")
+        with Horizontal(id="bottom"):
+            yield LogPanel(id="log")
+            yield TimelinePanel(id="timeline")
+        yield NoticeBar(id="notice")
+        yield FooterBar(id="footer")
+
+    def on_mount(self) -> None:
+        """Begin to tick; the log has the keys."""
+        notice = self.notice
+        notice.can_adopt, notice.read_only = self._adopt is not None, self._read_only
+        self._arrange()
+        self._offer()
+        self.log_panel.focus()
+        self.set_interval(TICK_S, self._tick)
+
+    @property
+    def log_panel(self) -> LogPanel:
+        """The log pane."""
+        return self.query_one("#log", LogPanel)
+
+    @property
+    def notice(self) -> NoticeBar:
+        """The line for people."""
+        return self.query_one("#notice", NoticeBar)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Show a new moment of the run."""
+        self.snapshot = snapshot
+        self.log_panel.take(snapshot.logs)
+        for answer in self._desk.answers(snapshot.state, self._clock()):
+            self.tell(answer)
+        self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopt is not None)
+        self._arrange()
+        self._offer()
+        self._show()
+
+    def tell(self, answer: Answer) -> None:
+        """Say what became of a request."""
+        ink = Ink.PLAIN if answer.good is None else Ink.LIVE if answer.good else Ink.BAD
+        self.notice.say(answer.text, ink)
+
+    def _tick(self) -> None:
+        """Times and ages move once a second while something lives."""
+        if self.snapshot is None or self.snapshot.state.is_over:
+            return
+        for answer in self._desk.answers(self.snapshot.state, self._clock()):
+            self.tell(answer)
+        self._show()
+
+    def _show(self) -> None:
+        if self.snapshot is None:
+            return
+        view = View(self.snapshot, self._clock())
+        for panel in self.query(Panel):
+            panel.show(view)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Another size, another layout."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        snapshot = self.snapshot
+        devices, card = 1, False
+        if snapshot is not None:
+            devices = len(snapshot.gpus) or 1 + len(snapshot.ranks)
+            card = shows_failure(snapshot)
+        layout = plan(self.size.width, self.size.height, Needs(devices, card, self._zoomed))
+        if layout == self._layout:
+            return
+        self._layout = layout
+        self._apply(layout)
+
+    def _apply(self, layout: Layout) -> None:
+        shown = layout.shown
+        for name in (
+            "header",
+            "card",
+            "loss",
+            "charts",
+            "devices",
+            "ranks",
+            "attempts",
+            "tiles",
+            "log",
+            "timeline",
+        ):
+            self.query_one(f"#{name}").display = name in shown
+        right = bool(shown & {"charts", "devices", "ranks"})
+        middle = self.query_one("#middle")
+        middle.display = right or bool(shown & {"card", "loss"})
+        middle.styles.layout = "vertical" if layout.vertical else "horizontal"
+        middle.styles.height = "1fr" if layout.middle_height is None else layout.middle_height
+        self.query_one("#bottom").display = bool(shown & {"log", "timeline"})
+        side = self.query_one("#right")
+        side.display = right
+        side.styles.width = "1fr" if layout.right_width is None else layout.right_width
+        devices = self.query_one("#devices", DevicesPanel)
+        devices.framed = layout.framed_devices
+        devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
+        self.query_one("#loss").styles.height = "1fr" if layout.loss_height is None else layout.loss_height
+        self.query_one("#timeline").styles.width = (
+            "1fr" if not layout.timeline_width else layout.timeline_width
+        )
+        focused = self.focused
+        if focused is None or not focused.display:
+            self.log_panel.focus()
+
+    def _offer(self) -> None:
+        """The footer's keys, from the live bindings."""
+        hints = [
+            Hint(
+                active.binding.key_display or active.binding.key,
+                active.binding.description,
+                active.binding.action,
+            )
+            for active in self.active_bindings.values()
+            if active.binding.show and active.enabled and active.node is self
+        ]
+        unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
+        live = self.snapshot is not None and is_live(self.snapshot)
+        observed = self.snapshot is not None and self.snapshot.state.mode == "observed"
+        word = "leave" if not live or observed else "leave (training goes on)"
+        self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Only what a keeper would do now, or what changes something here, is possible."""
+        if action in ASKING or action == "adopt":
+            return action in self._possible
+        if action == "back":
+            return self._can_go_back()
+        if action == "match":
+            return bool(self.is_mounted and self.log_panel.search)
+        return True
+
+    def _can_go_back(self) -> bool:
+        if not self.is_mounted:
+            return False
+        log = self.log_panel
+        return bool(self._zoomed or log.search or log.buffer.filter)
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    def action_back(self) -> None:
+        """Clear the search, else the filter, else the zoom."""
+        log = self.log_panel
+        if log.search:
+            log.set_search("")
+            log.action_follow()
+        elif log.buffer.filter:
+            log.set_filter(LogFilter())
+        else:
+            self._zoom(None)
+
+    def action_pane(self, name: str) -> None:
+        """Go to a pane; one that has no room here is zoomed."""
+        wanted = self.query_one("#card" if name == "loss" and self._card_shown() else f"#{name}", Panel)
+        if self._zoomed is not None:
+            self._zoom(None)
+        if not wanted.display or not (wanted.parent and getattr(wanted.parent, "display", True)):
+            self._zoom(wanted.id)
+        wanted.focus()
+
+    def _card_shown(self) -> bool:
+        return self._layout is not None and "card" in self._layout.shown
+
+    def action_zoom(self) -> None:
+        """The pane that has the keys alone, or all again."""
+        focused = self.focused
+        if self._zoomed is not None:
+            self._zoom(None)
+        elif isinstance(focused, Panel):
+            self._zoom(focused.id)
+
+    def _zoom(self, name: str | None) -> None:
+        self._zoomed = name
+        self._arrange()
+        self._show()
+
+    def action_freeze(self) -> None:
+        """Let the log stand still, or follow."""
+        self.log_panel.toggle_follow()
+
+    def action_search(self) -> None:
+        """Look for words in the log while they are typed."""
+        log = self.log_panel
+
+        def typed(text: str) -> None:
+            log.set_search(text)
+
+        def closed(text: str | None) -> None:
+            if not text:
+                log.set_search("")
+            self._offer()
+
+        self.app.push_screen(AskLine("search", log.search, typed), closed)
+
+    def action_match(self, way: int) -> None:
+        """The next match, back or onward."""
+        self.log_panel.set_search(self.log_panel.search, way=way)
+
+    def action_filter(self) -> None:
+        """Show only lines with these words, of these ranks."""
+        log = self.log_panel
+        before = log.buffer.filter
+
+        def typed(text: str) -> None:
+            log.set_filter(LogFilter.parse(text))
+
+        def closed(text: str | None) -> None:
+            log.set_filter(before if text is None else LogFilter.parse(text))
+
+        self.app.push_screen(AskLine("filter (words, r0 or r0-3 for ranks)", before.typed, typed), closed)
+
+    def action_rank(self, way: int) -> None:
+        """The log of one rank: none, 0, 1, … and round again."""
+        attempt = self.snapshot.state.attempt if self.snapshot else None
+        names = (
+            [str(view.rank if view.rank is not None else n) for n, view in sorted(attempt.ranks.items())]
+            if attempt
+            else []
+        )
+        if not names:
+            return
+        log = self.log_panel
+        circle: list[frozenset[str]] = [frozenset(), *(frozenset([name]) for name in names)]
+        now = circle.index(log.buffer.filter.who) if log.buffer.filter.who in circle else 0
+        log.set_filter(LogFilter(log.buffer.filter.text, circle[(now + way) % len(circle)]))
+
+    def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
+        """Enter on a rank shows its log."""
+        self._zoom(None)
+        self.log_panel.set_filter(LogFilter("", frozenset([message.who])))
+        self.log_panel.focus()
+
+    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
+        """A click on a hint is its key."""
+        self.call_later(self.run_action, message.action)
+
+    def action_help(self) -> None:
+        """All keys."""
+        self.app.push_screen(HelpScreen(self._help_lines()))
+
+    def _help_lines(self) -> list[HelpLine]:
+        lines: list[HelpLine] = []
+        for group, title in GROUPS.items():
+            for binding in self.BINDINGS:
+                assert isinstance(binding, Binding)
+                if (binding.id or "").startswith(f"{group}."):
+                    action = binding.action.partition("(")[0]
+                    enabled = bool(self.check_action(action, ()))
+                    lines.append(
+                        HelpLine(title, binding.key_display or binding.key, binding.description, enabled)
+                    )
+        inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
+        lines += [
+            HelpLine(GROUPS["move"], binding.key.replace(",", "  "), binding.description, True)
+            for binding in inside
+            if isinstance(binding, Binding)
+        ]
+        return lines
+
+    # -- acting -------------------------------------------------------------------------------------------
+
+    def action_leave(self) -> None:
+        """Leave; training goes on."""
+        self.app.exit()
+
+    def action_adopt(self) -> None:
+        """Let a new keeper take the run over."""
+        if self._adopt is not None:
+            self.tell(Answer("adopting the run…", None))
+            self._feeder.submit(self._adopt)
+
+    def action_restart(self) -> None:
+        """Restart as it was."""
+        self._ask(RequestKind.RESTART)
+
+    def action_stop(self) -> None:
+        """Stop gracefully."""
+        self._ask(RequestKind.STOP)
+
+    def action_stop_now(self) -> None:
+        """Stop at once."""
+        self._ask(RequestKind.STOP_NOW)
+
+    def action_start_now(self) -> None:
+        """Do not wait for the end of the back-off."""
+        self._ask(RequestKind.START_NOW)
+
+    def action_hold(self) -> None:
+        """Do not restart by itself."""
+        self._ask(RequestKind.HOLD)
+
+    def action_stacks(self) -> None:
+        """Dump the stacks of all ranks."""
+        self._ask(RequestKind.STACKS)
+
+    def action_note(self) -> None:
+        """Mark the timeline."""
+
+        def closed(text: str | None) -> None:
+            if text and text.strip():
+                self._send(RequestKind.NOTE, RequestArgs(text=text.strip()))
+
+        self.app.push_screen(AskLine("note"), closed)
+
+    def action_smaller_batch(self) -> None:
+        """Restart with another batch."""
+        snapshot = self.snapshot
+        now = current_batch(snapshot) if snapshot else None
+        wanted = suggested_batch(snapshot) if snapshot else None
+        if snapshot is None or now is None or wanted is None:
+            return
+        cost = question(RequestKind.RESTART_WITH, snapshot) or ""
+
+        def closed(number: int | None) -> None:
+            if number is not None:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
+
+        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, cost), closed)
+
+    def _ask(self, kind: RequestKind) -> None:
+        """Send a request, after a question where something would be lost."""
+        asked = question(kind, self.snapshot) if self.snapshot else None
+        if asked is None:
+            self._send(kind)
+            return
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self._send(kind)
+
+        self.app.push_screen(Confirm(asked), closed)
+
+    def _send(self, kind: RequestKind, args: RequestArgs | None = None) -> None:
+        attempt = self.snapshot.state.attempt if self.snapshot else None
+        number = attempt.number if attempt and kind is not RequestKind.NOTE else None
+        told = self._told
+        self._feeder.submit(self._desk.sender(kind, number, args, self._clock(), told))
+
+    def _told(self, answer: Answer) -> None:
+        """From the reading thread: say it on the screen's."""
+        self.app.call_later(self.tell, answer)

@@ -1,0 +1,59 @@
+"""Help, made of the bindings that exist: it cannot say what is not so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Label
+
+
+class HelpLine(NamedTuple):
+    """One binding: `possible` tells whether it would do something now."""
+
+    group: str
+    key: str
+    word: str
+    possible: bool
+
+
+class HelpScreen(ModalScreen[None]):
+    """All keys, those that do nothing now dimmed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,enter,ctrl+c,f1", "close", "close"),
+        Binding("j", "scroll(1)", "down"),
+        Binding("k", "scroll(-1)", "up"),
+    ]
+
+    def __init__(self, lines: Sequence[HelpLine]) -> None:
+        super().__init__()
+        self.lines = tuple(lines)
+
+    def compose(self) -> ComposeResult:
+        """Groups of keys."""
+        box = VerticalScroll(classes="box")
+        box.border_title = "keys"
+        box.border_subtitle = "Esc closes · Shift-drag selects text"
+        with box:
+            group = ""
+            for line in self.lines:
+                if line.group != group:
+                    group = line.group
+                    yield Label(Content(group), classes="group")
+                yield Label(
+                    Content(f"  {line.key:<14} {line.word}"), classes="" if line.possible else "impossible"
+                )
+
+    def action_close(self) -> None:
+        """Back to the dashboard."""
+        self.dismiss(None)
+
+    def action_scroll(self, way: int) -> None:
+        """Move by a line."""
+        self.query_one(VerticalScroll).scroll_relative(y=way, animate=False)

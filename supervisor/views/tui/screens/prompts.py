@@ -1,0 +1,73 @@
+"""One-line questions at the bottom of the screen: yes or no, or a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label
+
+
+class Confirm(ModalScreen[bool]):
+    """Asks once, in one line. Only `y` is yes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,ctrl+c,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        """The line."""
+        with Horizontal(classes="bar"):
+            yield Label(Content(f" {self.question}"), classes="question")
+            yield Label(Content.from_markup("  [bold]y[/] yes   [bold]n[/] no "), classes="answers")
+
+    def action_answer(self, answer: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)
+
+
+class AskLine(ModalScreen[str | None]):
+    """Asks for a line of text; None when it was left.
+
+    Args:
+        label: what is asked for.
+        value: what stands there already.
+        changed: called with the text at every change.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "cancel")]
+
+    def __init__(self, label: str, value: str = "", changed: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self.label = label
+        self.value = value
+        self.changed = changed
+
+    def compose(self) -> ComposeResult:
+        """Label and field."""
+        with Horizontal(classes="bar"):
+            yield Label(Content(f" {self.label} "), classes="question")
+            yield Input(self.value, compact=True, select_on_focus=False)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Tell what stands there now."""
+        if self.changed is not None:
+            self.changed(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the text."""
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        """Close without one."""
+        self.dismiss(None)

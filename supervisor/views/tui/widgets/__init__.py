@@ -1,0 +1,1 @@
+"""Panes and bars of the dashboard, each drawn as strips of cells."""

@@ -1,0 +1,131 @@
+"""The two lines at the bottom: what needs saying, and what can be pressed now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual import events
+from textual.message import Message
+
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, row
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.words import is_live
+
+
+class NoticeBar(Panel):
+    """One line, by urgency: folder gone, keeper gone, the answer to a request, the newest advisory."""
+
+    framed = False
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.answer: Span | None = None
+        self.can_adopt = False
+        self.read_only = False
+
+    def say(self, text: str, ink: Ink = Ink.PLAIN) -> None:
+        """Show an answer until the next one, or until `hush`."""
+        self.answer = Span(text, ink)
+        self.repaint()
+
+    def hush(self) -> None:
+        """Take the answer away."""
+        self.answer = None
+        self.repaint()
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        if self.view is None:
+            return [row(Span(" reading the run directory…", Ink.DIM))]
+        snapshot = self.view.snapshot
+        state = snapshot.state
+        if snapshot.gone:
+            return [
+                row(Span(" ✗ the run directory is gone: what you see is the last that was read", Ink.BAD))
+            ]
+        if state.started_t is None:
+            return [
+                row(Span(" no journal yet: a keeper has not begun, or this is not a run directory", Ink.WARN))
+            ]
+        if is_live(snapshot) and not snapshot.keeper_alive:
+            then = (
+                "A adopts the run"
+                if self.can_adopt and not self.read_only
+                else "`stoker attach` adopts the run"
+            )
+            said = f" ⚠ the keeper is gone; ranks may live on. {then}"
+            return [row(Span(said, Ink.BAD))]
+        if self.answer is not None:
+            return [row(" ", self.answer)]
+        if state.advisories:
+            newest = state.advisories[-1]
+            more = len(state.advisories) - 1
+            right = row(Span(f"{more} more ", Ink.DIM)) if more else ()
+            return [between(row(Span(f" ⚠ {newest.text}", Ink.WARN)), right, width)]
+        if state.unknown_events:
+            said = f" {state.unknown_events} facts of a newer version are not shown"
+            return [row(Span(said, Ink.DIM))]
+        return []
+
+
+class Hint(NamedTuple):
+    """One key of the footer."""
+
+    key: str
+    word: str
+    action: str
+
+
+class FooterBar(Panel):
+    """The keys that do something now, most wanted first; those that do not fit are in the help."""
+
+    framed = False
+
+    class Pressed(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._hints: tuple[Hint, ...] = ()
+        self._last: Hint | None = None
+        self._places: list[tuple[int, int, str]] = []
+
+    def offer(self, hints: tuple[Hint, ...], last: Hint) -> None:
+        """Show these keys; `last` stands at the right end, always."""
+        if (hints, last) != (self._hints, self._last):
+            self._hints, self._last = hints, last
+            self.repaint()
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        if self._last is None:
+            return []
+        right = _hint(self._last)
+        room = width - cells(right) - 1
+        spans: list[Span] = [Span(" ")]
+        self._places = [(width - cells(right), width, self._last.action)]
+        at = 1
+        for hint in self._hints:
+            found = _hint(hint)
+            size = cells(found)
+            if at + size > room:
+                break
+            self._places.append((at, at + size, hint.action))
+            spans += found
+            at += size
+        return [between(tuple(spans), right, width)]
+
+    def on_click(self, event: events.Click) -> None:
+        """A click is the key."""
+        for start, stop, action in self._places:
+            if start <= event.x < stop:
+                self.post_message(self.Pressed(action))
+
+
+def _hint(hint: Hint) -> Row:
+    return row(Span(hint.key, Ink.KEY), Span(f" {hint.word}   ", Ink.DIM))

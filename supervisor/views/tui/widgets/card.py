@@ -1,0 +1,178 @@
+"""The failure card: what happened, where, what followed, what happens next, what each key would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.job.batch import describe_change
+from supervisor.run import state as st
+from supervisor.run.records import Decision, SpecChange, Verdict
+from supervisor.views import format as fm
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
+from supervisor.views.tui.widgets.panel import Panel
+
+LABEL = 9
+COUNT_CELLS = 10
+UNSURE = 0.6
+
+
+class FailureCard(Panel, can_focus=True):
+    """Stands in place of the charts while the newest attempt has failed and no new one runs."""
+
+    number = 1
+
+    def titles(self) -> tuple[Row, Row]:
+        """Which attempt, when; the class and how sure we are."""
+        attempt = self.view.snapshot.state.attempt if self.view else None
+        if attempt is None or attempt.verdict is None:
+            return EMPTY, EMPTY
+        after = ""
+        if attempt.started_t is not None and attempt.ended_t is not None:
+            after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
+        step = "before its first step" if attempt.last_step is None else f"step {fm.whole(attempt.last_step)}"
+        verdict = attempt.verdict
+        name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
+        return (
+            row(Span(f"✗ attempt {attempt.number} failed{after}, {step}", Ink.BAD)),
+            row(Span(name, Ink.BAD), Span(f" · {verdict.confidence:.2f}", Ink.DIM)),
+        )
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The card; in a low pane the advice goes first, then what followed, then blank rows."""
+        attempt = self.view.snapshot.state.attempt if self.view else None
+        if self.view is None or attempt is None or attempt.verdict is None:
+            return []
+        verdict = attempt.verdict
+        inner = width - 2
+        head = [row(Span(line, Ink.STRONG)) for line in wrap(verdict.title, inner, 2)]
+        if verdict.confidence < UNSURE:
+            head.append(row(Span("not sure: read the evidence before you act", Ink.WARN)))
+        cause = _cause(verdict, inner, 3 if height >= 12 else 2)
+        followed = _followed(verdict, inner)
+        advice = [
+            _labelled("advice" if i == 0 else "", Span(text), inner)
+            for i, text in enumerate(verdict.advice[:3])
+        ]
+        plan = _plan(self.view.snapshot, attempt, self.view.now, inner)
+        blocks = [head, cause, followed, advice, plan]
+        gaps = 1
+        while sum(map(len, blocks)) + gaps * (sum(1 for b in blocks if b) - 1) > height:
+            if gaps:
+                gaps = 0
+            elif blocks[3]:
+                blocks[3] = []
+            elif blocks[2]:
+                blocks[2] = []
+            elif len(blocks[1]) > 1:
+                blocks[1] = blocks[1][:-1]
+            else:
+                break
+        rows: list[Row] = []
+        for block in blocks:
+            if block:
+                rows += [*([EMPTY] * gaps if rows else []), *block]
+        return [(Span(" "), *spans) for spans in rows]
+
+
+def _labelled(label: str, said: Span, width: int) -> Row:
+    return row(Span(fit(label, LABEL), Ink.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink))
+
+
+def _cause(verdict: Verdict, width: int, most: int) -> list[Row]:
+    if verdict.cause is None:
+        return [_labelled("cause", Span("no line to point at", Ink.DIM), width)]
+    line = f":{verdict.cause.line}" if verdict.cause.line is not None else ""
+    where = f"{fm.short_path(verdict.cause.path)}{line}"
+    lines = wrap(verdict.cause.text.strip(), width - LABEL, most)
+    return [
+        _labelled("cause", Span(where, Ink.KEY), width),
+        *(_labelled("", Span(text), width) for text in lines),
+    ]
+
+
+def _followed(verdict: Verdict, width: int) -> list[Row]:
+    """Consequences, folded by class and rank."""
+    folded: dict[str, list[int]] = {}
+    for item in verdict.consequences:
+        folded.setdefault(item.failure, []).extend([] if item.rank is None else [item.rank])
+    if not folded:
+        return []
+    parts = [
+        f"{name.replace('_', ' ')}{f' (rank {fm.ranges(tuple(set(ranks)))})' if ranks else ''}"
+        for name, ranks in folded.items()
+    ]
+    return [_labelled("then", Span(" · ".join(parts), Ink.DIM), width)]
+
+
+def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -> list[Row]:
+    """What is about to happen, and why."""
+    decision = attempt.decision
+    condition = snapshot.state.condition
+    if decision is None:
+        return [_labelled("next", Span("policy has not decided yet", Ink.DIM), width)]
+    rows = []
+    change = _change_text(decision)
+    if change:
+        rows.append(
+            _labelled(
+                "plan" if not isinstance(condition, st.HeldOpen) else "on offer",
+                Span(change, Ink.STRONG),
+                width,
+            )
+        )
+    resume = _resume_text(attempt)
+    if resume and not isinstance(condition, st.Finished):
+        rows.append(_labelled("resume", Span(resume), width))
+    rows.append(_labelled("why", Span(decision.reason), width))
+    match condition:
+        case st.Backoff():
+            rows.append(_countdown(condition, now, decision))
+        case st.HeldOpen():
+            until = f" (until {fm.time_of_day(condition.until)})" if condition.until is not None else ""
+            rows.append(_labelled("next", Span(f"held: you decide{until}", Ink.WARN), width))
+        case st.Finished():
+            rows.append(
+                _labelled("next", Span(f"the run is over, exit code {condition.exit_code}", Ink.DIM), width)
+            )
+        case _:
+            rows.append(_labelled("next", Span(decision.kind.replace("_", " ")), width))
+    return rows
+
+
+def _countdown(condition: st.Backoff, now: float, decision: Decision) -> Row:
+    left = max(0.0, condition.until - now)
+    whole = max(decision.delay_s, left, 0.001)
+    full = round(COUNT_CELLS * (1 - left / whole))
+    said = f"restarts by itself in {fm.duration(left)}  " if left > 0 else "restarts now  "
+    return row(
+        Span(fit("next", LABEL), Ink.DIM),
+        Span(said, Ink.WARN),
+        Span("▰" * full, Ink.WARN),
+        Span("▱" * (COUNT_CELLS - full), Ink.DIM),
+    )
+
+
+def _change_text(decision: Decision) -> str:
+    change = decision.change
+    return "" if change is None else change_text(change)
+
+
+def change_text(change: SpecChange) -> str:
+    """What the next attempt does differently, in one line."""
+    parts = [describe_change(change.batch)] if change.batch is not None else []
+    parts += [f"{name}={value}" for name, value in change.env]
+    parts += [f"{name} {value}" for name, value in change.set_args]
+    parts += ["another port"] if change.new_port else []
+    parts += ["from the start, without a checkpoint"] if change.from_scratch else []
+    parts += ["other arguments"] if change.argv is not None else []
+    return " · ".join(parts) or "as it was"
+
+
+def _resume_text(attempt: st.AttemptView) -> str:
+    if not attempt.checkpoint_steps:
+        return "no checkpoint of this attempt is known"
+    step = attempt.checkpoint_steps[-1]
+    lost = attempt.last_step - step if attempt.last_step is not None else None
+    again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost and lost > 0 else ""
+    return f"from the checkpoint at step {fm.whole(step)}{again}"

@@ -1,0 +1,266 @@
+"""Live charts: the loss over steps, and utilization and memory over the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from supervisor.run.records import FailureClass
+from supervisor.run.state import AttemptView
+from supervisor.views import format as fm
+from supervisor.views.history import Point, Track
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.widgets.canvas import Canvas
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.plotting import (
+    Bucket,
+    Scale,
+    buckets,
+    draw_area,
+    draw_band,
+    draw_line,
+    loss_bounds,
+    ticks,
+)
+
+WINDOW_S = 600.0
+TREND_POINTS = 40
+MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Where the numbers of an axis stand: (row or column, text)."""
+
+    labels: tuple[tuple[int, str], ...]
+    width: int
+
+
+def y_axis(scale: Scale, rows: int, text_of: Callable[[float], str]) -> Axis:
+    """Round numbers beside the rows, at most one in two rows."""
+    found: dict[int, str] = {}
+    for value in ticks(scale.low, scale.high, max(2, rows // 2)):
+        found.setdefault(min(max(scale.dot(value) // 4, 0), rows - 1), text_of(value))
+    return Axis(tuple(found.items()), max((len(text) for text in found.values()), default=0))
+
+
+class LossPanel(Panel, can_focus=True):
+    """The loss: raw values faint, their moving mean strong, validation as circles, failures marked."""
+
+    number = 1
+
+    def titles(self) -> tuple[Row, Row]:
+        """The newest values and where they go."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        snapshot = self.view.snapshot
+        latest = snapshot.smoothed[-1] if snapshot.smoothed else None
+        if latest is None:
+            return row(Span("loss", Ink.STRONG)), EMPTY
+        right = [Span(fm.loss(latest), Ink.LIVE), Span(_trend(snapshot.smoothed))]
+        val = snapshot.latest("val_loss")
+        if val is not None:
+            right += [Span("  ○ val ", Ink.DIM), Span(fm.loss(val))]
+        if snapshot.state.best_loss is not None:
+            right += [Span("  best ", Ink.DIM), Span(fm.loss(snapshot.state.best_loss))]
+        return row(Span("loss", Ink.STRONG)), tuple(right)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The chart, or what is missing for one."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        points = snapshot.metrics["loss"]
+        if len(points) < 2 or height < 3 or width < 20:
+            return _nothing_yet(snapshot, width, height)
+        by_step = all(p.step is not None for p in points)
+        x_of: Callable[[Point], float] = _step if by_step else _time
+        low, high = loss_bounds(points, snapshot.smoothed)
+        rows = height - 2 if height >= 8 else height - 1
+        y = Scale(low, high, 4 * rows, flipped=True)
+        axis = y_axis(y, rows, lambda v: f"{v:.3g}")
+        canvas = Canvas(width - axis.width - 2, rows)
+        x = Scale(min(map(x_of, points)), max(map(x_of, points)), canvas.dot_columns)
+        failures = _failures(snapshot.state.attempts, x) if by_step else []
+        for column, _ in failures:
+            canvas.rule(column, "┊", Ink.BAD)
+        self._draw(canvas, snapshot, points, x_of, (x, y))
+        return _with_axes(canvas, axis, x, failures, by_step=by_step, line=height >= 8)
+
+    @staticmethod
+    def _draw(
+        canvas: Canvas,
+        snapshot: Snapshot,
+        points: Track,
+        x_of: Callable[[Point], float],
+        scales: tuple[Scale, Scale],
+    ) -> None:
+        x, y = scales
+        newest = points[-1].attempt
+        draw_band(canvas, canvas.layer(Ink.DIM), buckets(points, x_of, x), y)
+        smooth = buckets(points, x_of, x, snapshot.smoothed)
+        draw_line(canvas, canvas.layer(Ink.STRONG), [b for b in smooth if b.attempt != newest], y)
+        draw_line(canvas, canvas.layer(Ink.LIVE), [b for b in smooth if b.attempt == newest], y)
+        for point in snapshot.metrics["val_loss"]:
+            if point.step is not None or x_of is _time:
+                canvas.mark(x.dot(x_of(point)) // 2, y.dot(point.mean) // 4, "○", Ink.STRONG)
+
+
+class UsePanel(Panel):
+    """How busy (or how full) the devices were in the last ten minutes: mean as an area, extremes above it."""
+
+    def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.memory = memory
+
+    def titles(self) -> tuple[Row, Row]:
+        """What is drawn and its newest mean."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        what, tracks, top = self._tracks(self.view.snapshot)
+        now = [t[-1].mean for t in tracks if t]
+        if not now:
+            return row(Span(what, Ink.STRONG)), EMPTY
+        mean = sum(now) / len(now)
+        text = fm.memory(mean * top) if self.memory and top > 1 else fm.percent(mean)
+        return row(Span(what, Ink.STRONG)), row(Span(text, Ink.LIVE))
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The chart."""
+        assert self.view is not None
+        _, tracks, _ = self._tracks(self.view.snapshot)
+        tracks = [t for t in tracks if t]
+        if not tracks or height < 2:
+            return [row(Span(fit("no reading yet", width), Ink.DIM))]
+        end = max(t[-1].t for t in tracks)
+        canvas = Canvas(width - 5, height)
+        x = Scale(end - WINDOW_S, end, canvas.dot_columns)
+        top = max(1.0, *(p.high for t in tracks for p in t))
+        y = Scale(0.0, top, canvas.dot_rows, flipped=True)
+        shown = [[p for p in t if p.t >= end - WINDOW_S] for t in tracks]
+        mean = _mean_of([buckets(t, _time, x) for t in shown])
+        draw_area(canvas, canvas.layer(Ink.LIVE), mean, y)
+        found: list[Row] = []
+        for number in range(height):
+            label = fm.percent(top).replace(" ", "") if number == 0 else "0%" if number == height - 1 else ""
+            found.append(
+                (Span(fit(label, 4, right=True) + ("┤" if label else "│"), Ink.DIM), *canvas.row(number))
+            )
+        return found
+
+    def _tracks(self, snapshot: Snapshot) -> tuple[str, list[Track], float]:
+        """Title, one track of ratios a device, and what a ratio of one is (bytes) where it is known."""
+        if snapshot.gpus:
+            if not self.memory:
+                return "GPU", [gpu.util for gpu in snapshot.gpus], 1.0
+            totals = [gpu.values.get("memory_total_bytes") or 0.0 for gpu in snapshot.gpus]
+            pairs = zip(snapshot.gpus, totals, strict=True)
+            return (
+                "memory",
+                [_ratio(g.memory, total) for g, total in pairs if total],
+                max(totals, default=1.0),
+            )
+        ranks = snapshot.ranks.values()
+        machine = snapshot.machine
+        if not self.memory:
+            own = [machine.cpu] if machine and machine.cpu else [r.cpu for r in ranks]
+            return "CPU", own, 1.0
+        total = (machine.values.get("memory_total_bytes") if machine else None) or 0.0
+        return "RAM", [_ratio(machine.memory, total)] if machine and total else [], total
+
+
+def _ratio(track: Track, total: float) -> Track:
+    return tuple(p._replace(low=p.low / total, mean=p.mean / total, high=p.high / total) for p in track)
+
+
+def _mean_of(tracks: list[list[Bucket]]) -> list[Bucket]:
+    """Buckets of several devices as one: the mean of their means, the extremes of their extremes."""
+    columns: dict[int, list[Bucket]] = {}
+    for track in tracks:
+        for bucket in track:
+            columns.setdefault(bucket.x, []).append(bucket)
+    return [
+        Bucket(
+            x,
+            min(b.low for b in found),
+            sum(b.mean for b in found) / len(found),
+            max(b.high for b in found),
+            found[0].attempt,
+        )
+        for x, found in sorted(columns.items())
+    ]
+
+
+def _with_axes(
+    canvas: Canvas, axis: Axis, x: Scale, failures: list[tuple[int, str]], *, by_step: bool, line: bool
+) -> list[Row]:
+    """The canvas between its numbers."""
+    labels = dict(axis.labels)
+    found: list[Row] = []
+    for number in range(canvas.rows):
+        label = labels.get(number, "")
+        edge = "┤" if label else "│"
+        found.append((Span(f"{label:>{axis.width}} {edge}", Ink.DIM), *canvas.row(number)))
+    stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 14))]
+    if not by_step:
+        stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
+    taken = [(column, text, Ink.BAD) for column, text in failures] + [(c, t, Ink.DIM) for c, t in stops]
+    if line:
+        edge = "".join("┴" if c in {column for column, _, _ in taken} else "─" for c in range(canvas.columns))
+        found.append((Span(" " * (axis.width + 1) + "└" + edge, Ink.DIM),))
+    found.append((Span(" " * (axis.width + 2)), *_labels(taken, canvas.columns)))
+    return found
+
+
+def _labels(taken: list[tuple[int, str, Ink]], width: int) -> Row:
+    """Texts under their columns; the first in the list wins where two would touch."""
+    line: list[tuple[str, Ink]] = [(" ", Ink.DIM)] * width
+    for column, text, ink in taken:
+        start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
+        before, after = max(start - 1, 0), min(start + len(text) + 1, width)
+        if len(text) <= width and all(character == " " for character, _ in line[before:after]):
+            line[start : start + len(text)] = [(character, ink) for character in text]
+    return tuple(Span(character, ink) for character, ink in line)
+
+
+def _failures(attempts: tuple[AttemptView, ...], x: Scale) -> list[tuple[int, str]]:
+    """Column and name of each failure that has a step, newest first, so that the newest keeps its label."""
+    found: list[tuple[int, str]] = []
+    for attempt in reversed(attempts):
+        verdict = attempt.verdict
+        if verdict is None or attempt.last_step is None or verdict.failure is FailureClass.HEALTHY:
+            continue
+        if x.low <= attempt.last_step <= x.high:
+            name = "✗ OOM" if verdict.failure in MEMORY_FAILURES else f"✗ {verdict.failure.replace('_', ' ')}"
+            found.append((x.dot(attempt.last_step) // 2, name))
+    return found
+
+
+def _trend(smoothed: Sequence[float]) -> str:
+    """Down, up or level over the newest part, by at least a thousandth."""
+    past = smoothed[-TREND_POINTS] if len(smoothed) > TREND_POINTS else smoothed[0]
+    change = (smoothed[-1] - past) / (abs(past) or 1.0)
+    return " ▼" if change < -1e-3 else " ▲" if change > 1e-3 else " ▶"
+
+
+def _nothing_yet(snapshot: Snapshot, width: int, height: int) -> list[Row]:
+    """An empty chart says why it is empty."""
+    state = snapshot.state
+    if len(snapshot.metrics["loss"]) == 1:
+        said = "one loss seen; a second one makes a curve"
+    elif not state.attempts:
+        said = "nothing launched yet: the loss appears with the first step"
+    elif snapshot.logs.sources:
+        said = "no loss seen yet: it appears with the first log line that names one"
+    else:
+        said = "no loss seen yet: no log file has appeared"
+    rows: list[Row] = [EMPTY] * max(0, (height - 1) // 2)
+    return [*rows, row(Span(fit(said.center(width) if len(said) < width else said, width), Ink.DIM))]
+
+
+def _step(point: Point) -> float:
+    return point.step or 0.0
+
+
+def _time(point: Point) -> float:
+    return point.t

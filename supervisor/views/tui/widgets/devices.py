@@ -1,0 +1,115 @@
+"""One line a device: how busy, how full, how hot. Without GPUs: the machine and its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.views import format as fm
+from supervisor.views.history import Track
+from supervisor.views.snapshot import Gpu, Machine, Rank
+from supervisor.views.tui.widgets.lists import ListPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, bar, cells, fit, row, spark
+
+FULL_RATIO = 0.95
+SPARK_POINTS = 60
+# NVML's clock event reasons (nvml.h, nvmlClocksEventReasons): what slows a device for its own good.
+THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
+
+
+class DevicesPanel(ListPanel, can_focus=True):
+    """GPUs, or the machine and its ranks."""
+
+    number = 2
+
+    def titles(self) -> tuple[Row, Row]:
+        """What is listed."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        gpus = self.view.snapshot.gpus
+        return row(Span(f"GPUs · {len(gpus)}" if gpus else "machine", Ink.STRONG)), EMPTY
+
+    def items(self, width: int) -> Sequence[Row]:
+        """One row a device."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        if snapshot.gpus:
+            return [self._gpu(gpu, width) for gpu in snapshot.gpus]
+        rows = [self._machine(snapshot.machine, width)] if snapshot.machine else []
+        rows += [self._process(rank, width) for rank in snapshot.ranks.values() if rank.cpu or rank.rss]
+        return rows or [row(Span("no reading yet", Ink.DIM))]
+
+    def _gpu(self, gpu: Gpu, width: int) -> Row:
+        values = gpu.values
+        util, used = values.get("util_ratio"), values.get("memory_used_bytes")
+        total = values.get("memory_total_bytes")
+        full = used / total if used is not None and total else None
+        heat = values.get("temperature_c")
+        extras = [
+            Span(f"{heat:3.0f} °C" if heat is not None else "", Ink.PLAIN),
+            Span(f"{values['power_w']:4.0f} W" if values.get("power_w") is not None else "", Ink.DIM),
+            Span(
+                f"{values['sm_clock_mhz']:5.0f} MHz" if values.get("sm_clock_mhz") is not None else "",
+                Ink.DIM,
+            ),
+        ]
+        slowed = _throttle(values.get("throttle"))
+        if slowed:
+            extras.insert(0, Span(f"⚠ {slowed}", Ink.WARN))
+        return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, 1.0)
+
+    def _machine(self, machine: Machine, width: int) -> Row:
+        values = machine.values
+        used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
+        full = used / total if used is not None and total else None
+        extras = []
+        for name, word in (("shm_used_ratio", "shm"), ("disk_used_ratio", "disk")):
+            ratio = values.get(name)
+            if ratio is not None:
+                extras.append(
+                    Span(f"{word} {fm.percent(ratio)}", Ink.WARN if ratio > FULL_RATIO else Ink.DIM)
+                )
+        if values.get("load1") is not None:
+            extras.append(Span(f"load {values['load1']:.1f}", Ink.DIM))
+        return _device("host", values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0)
+
+    def _process(self, rank: Rank, width: int) -> Row:
+        values = rank.values
+        threads = values.get("threads")
+        extras = [Span(f"{threads:.0f} threads", Ink.DIM)] if threads is not None else []
+        memory = (values.get("rss_bytes"), None, None)
+        return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
+
+
+def _device(
+    name: str,
+    busy: float | None,
+    history: Track,
+    memory: tuple[float | None, float | None, float | None],
+    extras: Sequence[Span],
+    width: int,
+    top: float | None,
+) -> Row:
+    """A device in `width` cells: what does not fit is left out from the end."""
+    used, total, full = memory
+    ink = Ink.BAD if full is not None and full > FULL_RATIO else Ink.LIVE
+    head = row(Span(fit(name, 7), Ink.STRONG), Span(fit(fm.percent(busy), 6, right=True)), " ")
+    tail: Row = row(" ", Span(fit(fm.memory_pair(used, total), 12, right=True)))
+    room = width - cells(head) - cells(tail) - 8
+    if full is not None and room >= 8:
+        tail += (Span(" "), *bar(full, 8, ink))
+        room -= 9
+    for extra in extras:
+        size = len(extra.text) + 2
+        if extra.text and size <= room - 6:
+            tail += (Span("  "), extra)
+            room -= size
+    sparks = min(max(width - cells(head) - cells(tail), 0), 40)
+    values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
+    high = top if top is not None else max(1.0, max(values, default=1.0))
+    return (*head, Span(spark(values, sparks, 0.0, high), Ink.LIVE), *tail)
+
+
+def _throttle(bits: float | None) -> str:
+    if bits is None:
+        return ""
+    return next((word for mask, word in THROTTLES if int(bits) & mask), "")

@@ -1,0 +1,98 @@
+"""The two lines at the top: is it alive, how far is it, when will it be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.run.state import Finished, RunState
+from supervisor.views import format as fm
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, bar, between, cells, row
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.words import condition_span, is_live
+
+
+class HeaderPanel(Panel):
+    """Run, attempt, state and progress; job, elapsed time and ETA."""
+
+    framed = False
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """Two rows."""
+        if self.view is None:
+            return []
+        snapshot = self.view.snapshot
+        state = snapshot.state
+        left = [Span(" stoker  ", Ink.DIM), Span(_short_id(state.run_id) or "…", Ink.STRONG)]
+        if state.attempt is not None and state.mode != "observed":
+            left.append(Span(f" · attempt {state.attempt.number}"))
+        if state.mode == "observed":
+            left.append(Span(" · observed", Ink.DIM))
+        left += [Span(" · "), condition_span(snapshot, self.view.now)]
+        if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
+            left.append(Span(" ⚠ no keeper", Ink.BAD))
+        first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
+        return [first, between(_job(snapshot), self._times(snapshot, width), width)][:height]
+
+    def _progress(self, state: RunState, room: int) -> Row:
+        attempt = state.attempt
+        step = attempt.last_step if attempt else None
+        total = state.total_steps
+        if step is None:
+            return row(Span("no step yet ", Ink.DIM))
+        if not total:
+            return row(Span("step ", Ink.DIM), Span(fm.whole(step), Ink.STRONG), " ")
+        ratio = step / total
+        width_of_total = len(fm.whole(total))
+        text = row(
+            Span("step ", Ink.DIM),
+            Span(fm.whole(step).rjust(width_of_total), Ink.STRONG),
+            Span(f" / {fm.whole(total)} "),
+        )
+        tail = row(Span(f" {fm.percent(ratio):>5} "))
+        size = min(room - cells(text) - cells(tail), 32)
+        ink = Ink.DIM if state.is_over else Ink.LIVE
+        return (*text, *(bar(ratio, size, ink) if size >= 6 else ()), *tail)
+
+    def _times(self, snapshot: Snapshot, width: int) -> Row:
+        assert self.view is not None
+        state = snapshot.state
+        end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
+        elapsed = end - state.started_t if state.started_t is not None and end is not None else None
+        spans = [Span("elapsed ", Ink.DIM), Span(fm.clock(elapsed))]
+        if not state.is_over:
+            spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot)))]
+        if width >= 100:
+            spans += [Span("  started ", Ink.DIM), Span(fm.time_of_day(state.started_t)[:5])]
+        return (*spans, Span(" "))
+
+
+def eta_s(snapshot: Snapshot) -> float | None:
+    """Seconds to the last step, by the run's own word or by the newest steps' rate."""
+    progress, total = snapshot.state.progress, snapshot.state.total_steps
+    if progress is None:
+        return None
+    if progress.eta_s is not None:
+        return progress.eta_s
+    if progress.step is None or not total or not snapshot.rate_steps_per_s:
+        return None
+    return max(0.0, total - progress.step) / snapshot.rate_steps_per_s
+
+
+def _job(snapshot: Snapshot) -> Row:
+    """Name, ranks and the effective batch."""
+    state = snapshot.state
+    parts = [Span(f" {state.name}", Ink.PLAIN)]
+    if state.world_size is not None and state.mode != "observed":
+        parts.append(Span(f" · {state.world_size} rank{'s' if state.world_size != 1 else ''}", Ink.DIM))
+    batch = state.attempt.batch if state.attempt else None
+    if batch is not None:
+        product = f"micro {batch.micro_batch_per_rank} × acc {batch.accumulation_steps} × {batch.world_size}"
+        parts.append(Span(f" · {product} = {fm.whole(batch.global_batch)}", Ink.DIM))
+    return tuple(parts)
+
+
+def _short_id(run_id: str) -> str:
+    """The two words of an id, without its date: ``brave-otter``."""
+    parts = run_id.split("-", 2)
+    return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id

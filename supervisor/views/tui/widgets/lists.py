@@ -1,0 +1,94 @@
+"""A pane of rows with a cursor, for what may be longer than the pane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, padded
+from supervisor.views.tui.widgets.panel import Panel
+
+
+class ListPanel(Panel, can_focus=True):
+    """Rows below an optional heading; j/k move, the wheel scrolls, a click chooses."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move(1)", "down", show=False),
+        Binding("k,up", "move(-1)", "up", show=False),
+        Binding("g,home", "edge(-1)", "first", show=False),
+        Binding("G,end", "edge(1)", "last", show=False),
+        Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
+    ]
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.cursor = 0
+        self._top = 0
+        self._count = 0
+        self._page = 1
+        self._heading_rows = 0
+
+    def heading(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
+        """Rows that stay."""
+        return ()
+
+    def items(self, width: int) -> Sequence[Row]:
+        """All rows."""
+        raise NotImplementedError
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The rows in sight, the cursor's among them."""
+        heading = list(self.heading(width))
+        items = self.items(width)
+        room = max(height - len(heading), 0)
+        self._heading_rows = len(heading)
+        self._count, self._page = len(items), max(room, 1)
+        self.cursor = min(max(self.cursor, 0), max(len(items) - 1, 0))
+        self._top = min(self._top, max(len(items) - room, 0))
+        if self.cursor < self._top:
+            self._top = self.cursor
+        elif self.cursor >= self._top + room:
+            self._top = self.cursor - room + 1
+        shown = list(items[self._top : self._top + room])
+        hidden = len(items) - self._top - len(shown)
+        if hidden > 0 and shown and not self.has_focus:
+            shown[-1] = (Span(f"… {hidden + 1} more", Ink.DIM),)
+        at = self.cursor - self._top
+        if self.has_focus and 0 <= at < len(shown) and len(items) > 1:
+            shown[at] = tuple(Span(span.text, Ink.CURSOR) for span in padded(shown[at], width))
+        return heading + shown
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor."""
+        self.cursor += rows
+        self.repaint()
+
+    def action_edge(self, way: int) -> None:
+        """First or last row."""
+        self.cursor = 0 if way < 0 else self._count - 1
+        self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_move(pages * self._page)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the cursor by three."""
+        event.stop()
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves the cursor by three."""
+        event.stop()
+        self.action_move(-3)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor."""
+        at = event.y - (1 if self.framed else 0) - self._heading_rows
+        if 0 <= at < self._page:
+            self.cursor = self._top + at
+            self.repaint()

@@ -1,0 +1,195 @@
+"""The log pane: the newest lines of all ranks, followed or frozen, filtered, searched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+
+from supervisor.views import format as fm
+from supervisor.views.logs import LogLine, LogNews, Tone
+from supervisor.views.tui.logbuffer import Entry, LogBuffer, LogFilter
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.panel import Panel
+
+TONES = {Tone.PLAIN: Ink.PLAIN, Tone.WARN: Ink.WARN, Tone.BAD: Ink.BAD, Tone.NOTE: Ink.DIM}
+WHO_WIDTH = 9
+WHEEL_LINES = 3
+SIDE_CELLS = 16
+
+
+class LogPanel(Panel, can_focus=True):
+    """Lines of the run's files as they come."""
+
+    number = 4
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k,up", "scroll_lines(-1)", "up", show=False),
+        Binding("j,down", "scroll_lines(1)", "down", show=False),
+        Binding("pageup,ctrl+u", "scroll_pages(-1)", "page up", show=False),
+        Binding("pagedown,ctrl+d", "scroll_pages(1)", "page down", show=False),
+        Binding("g,home", "oldest", "oldest line", show=False),
+        Binding("G,end", "follow", "newest line, follow", show=False),
+        Binding("left,h", "side(-1)", "left", show=False),
+        Binding("right", "side(1)", "right", show=False),
+    ]
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.buffer = LogBuffer()
+        self.search = ""
+        self.match: int | None = None
+        self._open: tuple[LogLine, ...] = ()
+        self._end: int | None = None  # index after the last line in sight; None: follow
+        self._side = 0
+        self._page = 1
+        self._has_sources = False
+
+    @property
+    def following(self) -> bool:
+        """Whether new lines move the pane."""
+        return self._end is None
+
+    def take(self, news: LogNews) -> None:
+        """Lines that were added."""
+        gone = self.buffer.add(news.lines)
+        if self._end is not None:
+            self._end = max(self._end - gone, min(self._page, len(self.buffer.visible)))
+            self.match = self.match - gone if self.match is not None and self.match >= gone else None
+        self._open = news.open_lines
+        self._has_sources = bool(news.sources)
+
+    def set_filter(self, wanted: LogFilter) -> None:
+        """Show other lines, the newest of them."""
+        self.buffer.set_filter(wanted)
+        self._end, self.match = None, None
+        self.repaint()
+
+    def set_search(self, text: str, *, way: int = 0) -> bool:
+        """Look for `text` from the newest line back (`way` 0), or for the next match either way."""
+        self.search = text
+        found = None
+        if text and self.buffer.visible:
+            start = len(self.buffer.visible) - 1 if way == 0 or self.match is None else self.match + way
+            found = self.buffer.find(text, start, way or -1)
+        self.match = found
+        if found is not None:
+            self._freeze(min(found + self._page // 2 + 1, len(self.buffer.visible)))
+        self.repaint()
+        return found is not None
+
+    def toggle_follow(self) -> None:
+        """Freeze the pane, or follow again."""
+        self._end = len(self.buffer.visible) if self._end is None else None
+        self.repaint()
+
+    def titles(self) -> tuple[Row, Row]:
+        """What is shown, and whether it moves."""
+        shown = str(self.buffer.filter) or "all ranks"
+        left = [Span("log", Ink.STRONG), Span(f" · {shown}", Ink.LIVE if self.buffer.filter else Ink.PLAIN)]
+        if self.search:
+            left.append(
+                Span(f" · /{self.search}" + ("" if self.match is not None else " (not found)"), Ink.WARN)
+            )
+        below = len(self.buffer.visible) - self._end if self._end is not None else 0
+        state = (
+            Span("following", Ink.DIM)
+            if self.following
+            else Span(f"frozen · {fm.whole(below)} below", Ink.WARN)
+        )
+        return tuple(left), row(Span(f"{fm.whole(self.buffer.total)} lines · ", Ink.DIM), state)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The lines in sight."""
+        visible = self.buffer.visible
+        self._page = height
+        opened = [line for line in self._open if self._accepts(line)] if self.following else []
+        opened = opened[-max(1, height // 3) :]
+        room = height - len(opened)
+        end = len(visible) if self._end is None else min(max(self._end, room), len(visible))
+        start = max(end - room, 0)
+        rows = [self._row(visible[i], width, matched=i == self.match) for i in range(start, end)]
+        rows += [self._line_row((line.who,), line.text, line.tone, width, matched=False) for line in opened]
+        if not rows:
+            rows = [row(Span(self._nothing(), Ink.DIM))]
+        # Short logs stand at the top; full panes end at the newest line.
+        return rows
+
+    def _nothing(self) -> str:
+        if self.buffer.total and self.buffer.filter:
+            return f"no line of {fm.whole(self.buffer.total)} matches; f changes the filter, Esc clears it"
+        return (
+            "the ranks have not written a line yet" if self._has_sources else "no log file has appeared yet"
+        )
+
+    def _accepts(self, line: LogLine) -> bool:
+        entry = Entry(line.attempt, [line.who], line.text, line.tone, line.path, line.offset, line.stream)
+        return self.buffer.filter.accepts(entry)
+
+    def _row(self, entry: Entry, width: int, *, matched: bool) -> Row:
+        if entry.offset < 0:
+            text = f"── {entry.text} "
+            return row(Span(text + "─" * max(0, width - len(text)), Ink.FRAME))
+        return self._line_row(tuple(entry.who), entry.text, entry.tone, width, matched=matched)
+
+    def _line_row(self, who: tuple[str, ...], text: str, tone: Tone, width: int, *, matched: bool) -> Row:
+        said = text[self._side : self._side + 2 * width].expandtabs(4)
+        ink = Ink.STRONG if matched and tone is Tone.PLAIN else TONES[tone]
+        head = Span(fit(_who(who), WHO_WIDTH) + " ", Ink.KEY if matched else Ink.DIM)
+        at = said.lower().find(self.search.lower()) if self.search else -1
+        if at < 0:
+            return (head, Span(said, ink))
+        stop = at + len(self.search)
+        return (head, Span(said[:at], ink), Span(said[at:stop], Ink.MATCH), Span(said[stop:], ink))
+
+    def action_scroll_lines(self, lines: int) -> None:
+        """Move the lines in sight; reaching the newest one follows again."""
+        count = len(self.buffer.visible)
+        end = (count if self._end is None else self._end) + lines
+        if end >= count:
+            self._end = None
+            self.repaint()
+        else:
+            self._freeze(end)
+            self.repaint()
+
+    def action_scroll_pages(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_scroll_lines(pages * max(self._page - 1, 1))
+
+    def action_oldest(self) -> None:
+        """The first line that is kept."""
+        if len(self.buffer.visible) > self._page:
+            self._freeze(self._page)
+            self.repaint()
+
+    def action_follow(self) -> None:
+        """The newest line."""
+        self._end, self.match = None, None
+        self.repaint()
+
+    def action_side(self, way: int) -> None:
+        """Show what lies left or right."""
+        self._side = max(0, self._side + way * SIDE_CELLS)
+        self.repaint()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves three lines."""
+        event.stop()
+        self.action_scroll_lines(-WHEEL_LINES)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves three lines."""
+        event.stop()
+        self.action_scroll_lines(WHEEL_LINES)
+
+    def _freeze(self, end: int) -> None:
+        self._end = max(min(end, len(self.buffer.visible)), min(self._page, len(self.buffer.visible)))
+
+
+def _who(who: tuple[str, ...]) -> str:
+    if len(who) == 1:
+        return f"{who[0]:>5}"
+    numbers = tuple(int(name) for name in who if name.isdigit())
+    return f"{fm.ranges(numbers)} ×{len(who)}".rjust(5)

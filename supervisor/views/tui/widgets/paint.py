@@ -1,0 +1,157 @@
+"""Rows of text in a few meaningful inks, and how they become strips of cells.
+
+Whatever reaches the terminal passes `to_strip`: text is never markup here, and control characters are
+taken out at the last moment, wherever they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from supervisor.text.decode import strip_escapes
+
+
+class Ink(StrEnum):
+    """What a piece of text means; themes say how it looks. Never the only sign: a glyph or word is beside it."""
+
+    PLAIN = "plain"
+    DIM = "dim"
+    STRONG = "strong"
+    LIVE = "live"
+    WARN = "warn"
+    BAD = "bad"
+    KEY = "key"
+    FRAME = "frame"
+    FOCUS = "focus"
+    CURSOR = "cursor"
+    MATCH = "match"
+
+
+class Span(NamedTuple):
+    """Text in one ink."""
+
+    text: str
+    ink: Ink = Ink.PLAIN
+
+
+Row: TypeAlias = tuple[Span, ...]
+EMPTY: Row = ()
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def row(*parts: Span | str) -> Row:
+    """A row of spans; a bare string is plain."""
+    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+
+
+def cells(spans: Row) -> int:
+    """Width of a row in cells."""
+    return sum(cell_len(span.text) for span in spans)
+
+
+def fit(text: str, width: int, *, right: bool = False) -> str:
+    """`text` in exactly `width` cells; what is too long ends in an ellipsis."""
+    size = cell_len(text)
+    if size == width:
+        return text
+    if size < width:
+        return " " * (width - size) + text if right else text + " " * (width - size)
+    return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+
+
+def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
+    """`left` and `right` at the two ends of `width` cells; `right` gives way where both do not fit."""
+    fill = fill or Span(" ")
+    gap = width - cells(left) - cells(right)
+    if gap < 1:
+        return clip(left, width)
+    return (*left, Span(fill.text * gap, fill.ink), *right)
+
+
+def clip(spans: Row, width: int) -> Row:
+    """The row cut to `width` cells, with an ellipsis where something is lost."""
+    if cells(spans) <= width:
+        return spans
+    kept: list[Span] = []
+    room = width
+    for span in spans:
+        size = cell_len(span.text)
+        if size >= room:
+            kept.append(Span(fit(span.text + " ", room), span.ink))
+            break
+        kept.append(span)
+        room -= size
+    return tuple(kept)
+
+
+def padded(spans: Row, width: int) -> Row:
+    """The row in exactly `width` cells."""
+    kept = clip(spans, width)
+    return (*kept, Span(" " * (width - cells(kept))))
+
+
+def wrap(text: str, width: int, most: int) -> list[str]:
+    """`text` in at most `most` lines of `width` cells, broken at blanks; the last one ends in an ellipsis."""
+    lines: list[str] = []
+    line = ""
+    words = text.split()
+    while words:
+        word = words.pop(0)
+        joined = f"{line} {word}" if line else word
+        if cell_len(joined) <= width:
+            line = joined
+            continue
+        if len(lines) + 1 == most or not line:
+            lines.append(fit(" ".join([joined, *words]), width))
+            return lines
+        lines.append(line)
+        line = word
+    return [*lines, line] if line else lines
+
+
+def bar(ratio: float | None, width: int, ink: Ink) -> Row:
+    """A bar of `width` cells, in half cells; unknown is an empty track."""
+    known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
+    halves = round(known * width * 2)
+    full, half = divmod(halves, 2)
+    rest = width - full - half
+    return (Span("━" * full + "╸" * half, ink), Span("━" * rest, Ink.FRAME))
+
+
+def spark(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+    """The newest values as `width` block characters, right-aligned; values beyond the bounds are clipped.
+
+    More values than cells: each cell shows the greatest of its share, so that a spike is seen.
+    """
+    if width <= 0:
+        return ""
+    if not values:
+        return " " * width
+    share = max(1, -(-len(values) // width))
+    groups = [max(values[i : i + share]) for i in range(0, len(values), share)][-width:]
+    floor = min(groups) if low is None else low
+    top = max(groups) if high is None else high
+    span = top - floor
+    text = "".join(
+        SPARKS[min(7, max(0, int(8 * (value - floor) / span)))] if span > 0 else SPARKS[0] for value in groups
+    )
+    return text.rjust(width)
+
+
+def to_strip(spans: Row, width: int, styles: Mapping[Ink, Style]) -> Strip:
+    """The row as a strip of exactly `width` cells, free of control characters."""
+    segments = [Segment(_safe(span.text), styles[span.ink]) for span in spans if span.text]
+    return Strip(segments).adjust_cell_length(width, styles[Ink.PLAIN])
+
+
+def _safe(text: str) -> str:
+    if text.isprintable():
+        return text
+    return strip_escapes(text.expandtabs(4)).replace("\n", " ").replace("\r", " ").replace("\t", " ")

@@ -1,0 +1,145 @@
+"""The base of all panes: rows in, strips out, and only what changed is painted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.geometry import Region, Size
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.widget import Widget
+
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, cells, clip, padded, to_strip
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What panes draw: a snapshot and the wall time it is looked at."""
+
+    snapshot: Snapshot
+    now: float
+
+
+class Panel(Widget):
+    """A pane that draws rows. `framed` panes have a frame whose top edge carries two titles.
+
+    A subclass gives `body`, and `titles` when it is framed. A pane that is not displayed draws nothing.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"ink--{ink}" for ink in Ink}
+    ALLOW_SELECT = False
+
+    framed: reactive[bool] = reactive(True)
+    number: int | None = None  # its key, shown in its frame
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.view: View | None = None
+        self._rows: list[Row] = []
+        self._strips: list[Strip] = []
+        self._drawn_size = Size(0, 0)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """At most `height` rows of at most `width` cells."""
+        raise NotImplementedError
+
+    def titles(self) -> tuple[Row, Row]:
+        """Left and right title of the frame."""
+        return EMPTY, EMPTY
+
+    def show(self, view: View) -> None:
+        """Draw another moment."""
+        self.view = view
+        self.repaint()
+
+    def repaint(self) -> None:
+        """Compose again and paint the rows that differ."""
+        size = self.size
+        if not self.is_attached or not size.width or not size.height or not self.display:
+            return
+        rows = self._compose_rows(size.width, size.height)
+        whole = size != self._drawn_size or not self._strips
+        styles = self._inks()
+        if whole:
+            self._strips = [to_strip(r, size.width, styles) for r in rows]
+            self._rows, self._drawn_size = rows, size
+            self.refresh()
+            return
+        changed = [y for y, spans in enumerate(rows) if spans != self._rows[y]]
+        for y in changed:
+            self._strips[y] = to_strip(rows[y], size.width, styles)
+        self._rows = rows
+        if changed:
+            self.refresh(*(Region(0, y, size.width, 1) for y in changed))
+
+    def render_line(self, y: int) -> Strip:
+        """One row, as the compositor asks for it."""
+        if y < len(self._strips):
+            return self._strips[y]
+        return Strip.blank(self.size.width, self.rich_style)
+
+    def notify_style_update(self) -> None:
+        """Another theme or focus: every strip is stale."""
+        super().notify_style_update()
+        self._strips = []
+        self.repaint()
+
+    def watch_framed(self) -> None:
+        """Frame on or off."""
+        self._strips = []
+        self.repaint()
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Another size, another composition."""
+        self.repaint()
+
+    def on_focus(self, _event: events.Focus) -> None:
+        """The frame shows the focus."""
+        self._strips = []
+        self.repaint()
+
+    def on_blur(self, _event: events.Blur) -> None:
+        """The frame shows the focus."""
+        self._strips = []
+        self.repaint()
+
+    def _inks(self) -> dict[Ink, Style]:
+        return {ink: self.get_component_rich_style(f"ink--{ink}") for ink in Ink}
+
+    def _compose_rows(self, width: int, height: int) -> list[Row]:
+        if not self.framed:
+            return self._filled(self.body(width, height) if self.view else [], height)
+        if width < 4 or height < 3:
+            return [EMPTY] * height
+        inside = self._filled(self.body(width - 2, height - 2) if self.view else [], height - 2)
+        edge = Ink.FOCUS if self.has_focus else Ink.FRAME
+        left, right = self.titles() if self.view else (EMPTY, EMPTY)
+        if self.number is not None:
+            left = (Span(f"{self.number} ", Ink.DIM), *left)
+        side = Span("│", edge)
+        return [
+            _edge(left, right, width, edge),
+            *((side, *padded(r, width - 2), side) for r in inside),
+            (Span("╰" + "─" * (width - 2) + "╯", edge),),
+        ]
+
+    @staticmethod
+    def _filled(rows: Sequence[Row], height: int) -> list[Row]:
+        kept = list(rows[:height])
+        return kept + [EMPTY] * (height - len(kept))
+
+
+def _edge(left: Row, right: Row, width: int, ink: Ink) -> Row:
+    """The top edge: ``╭ left ──── right ╮``."""
+    room = width - 4
+    left = clip(left, room - 1)
+    if cells(left) + cells(right) + 5 > room:
+        right = EMPTY
+    head = (Span("╭ ", ink), *left, Span(" ", ink)) if left else (Span("╭", ink),)
+    tail = (Span(" ", ink), *right, Span(" ╮", ink)) if right else (Span("╮", ink),)
+    return between(head, tail, width, Span("─", ink))

@@ -1,0 +1,127 @@
+"""From points to braille: buckets a dot column wide, ticks at round numbers (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from supervisor.views.history import Point
+from supervisor.views.tui.widgets.canvas import Canvas
+
+
+class Bucket(NamedTuple):
+    """What falls into one dot column."""
+
+    x: int
+    low: float
+    mean: float
+    high: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A linear map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count."""
+
+    low: float
+    high: float
+    dots: int
+    flipped: bool = False
+
+    def dot(self, value: float) -> int:
+        """The dot of a value; beyond the ends where the value is."""
+        span = self.high - self.low
+        position = (value - self.low) / span if span > 0 else 0.5
+        dot = round(position * (self.dots - 1))
+        dot = min(max(dot, -4), self.dots + 4)
+        return self.dots - 1 - dot if self.flipped else dot
+
+
+def buckets(
+    points: Sequence[Point],
+    x_of: Callable[[Point], float],
+    scale: Scale,
+    values: Sequence[float] | None = None,
+) -> list[Bucket]:
+    """Points of one dot column and attempt as one: minimum, mean and maximum. `values` replace the means."""
+    found: list[Bucket] = []
+    count = 0
+    for index, point in enumerate(points):
+        x = scale.dot(x_of(point))
+        mean = point.mean if values is None else values[index]
+        last = found[-1] if found else None
+        if last is not None and last.x == x and last.attempt == point.attempt:
+            count += 1
+            found[-1] = Bucket(
+                x,
+                min(last.low, point.low),
+                last.mean + (mean - last.mean) / count,
+                max(last.high, point.high),
+                point.attempt,
+            )
+        else:
+            count = 1
+            found.append(Bucket(x, point.low, mean, point.high, point.attempt))
+    return found
+
+
+def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """From minimum to maximum of each column; neighbours of one attempt are joined by their means."""
+    draw_line(canvas, layer, found, y)
+    for bucket in found:
+        canvas.span(layer, bucket.x, y.dot(bucket.low), y.dot(bucket.high))
+
+
+def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """The means, joined within an attempt."""
+    last: Bucket | None = None
+    for bucket in found:
+        if last is not None and last.attempt == bucket.attempt and bucket.x >= last.x:
+            canvas.line(layer, last.x, y.dot(last.mean), bucket.x, y.dot(bucket.mean))
+        else:
+            canvas.span(layer, bucket.x, y.dot(bucket.mean), y.dot(bucket.mean))
+        last = bucket
+
+
+def draw_area(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """The means as an area down to the bottom."""
+    last: Bucket | None = None
+    for bucket in found:
+        start = bucket.x if last is None or last.attempt != bucket.attempt else last.x + 1
+        for x in range(min(start, bucket.x), bucket.x + 1):
+            canvas.span(layer, x, y.dot(bucket.mean), canvas.dot_rows - 1)
+        last = bucket
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten."""
+    span = high - low
+    if span <= 0 or most < 1 or not math.isfinite(span):
+        return [low] if math.isfinite(low) else []
+    rough = span / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= most)
+    first = math.ceil(low / step - 1e-9)
+    found: list[float] = []
+    while (first * step) <= high + 1e-9 * span and len(found) <= most:
+        found.append(first * step)
+        first += 1
+    return found
+
+
+def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
+    """What the y axis spans: all that is smooth, and the raw values but their upper fiftieth.
+
+    One wild value would press the curve flat.
+    """
+    lows = sorted(p.low for p in points)
+    highs = sorted(p.high for p in points)
+    low = min(lows[0], *smoothed)
+    high = max(highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed)
+    if high <= low:
+        pad = abs(high) * 0.05 or 1.0
+        return low - pad, high + pad
+    pad = 0.04 * (high - low)
+    return low - pad, high + pad

@@ -1,0 +1,176 @@
+"""The ranks table: who is where, who lags, who waits for data, who is gone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from supervisor.run import state as st
+from supervisor.views import format as fm
+from supervisor.views.history import median
+from supervisor.views.logs import rank_label
+from supervisor.views.snapshot import Rank, Snapshot
+from supervisor.views.tui.widgets.lists import ListPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+
+# A rank this much slower than the median is marked; so is one that waits this long and ten times the median.
+SKEW_RATIO = 0.05
+DATA_WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Medians:
+    """What a rank is compared with."""
+
+    step: float | None
+    step_time_s: float | None
+    data_wait_s: float | None
+
+
+class RanksPanel(ListPanel, can_focus=True):
+    """One row a rank of the newest attempt."""
+
+    number = 3
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "log of this rank", show=False),
+    ]
+
+    class Chosen(Message):
+        """A rank whose log is wanted."""
+
+        def __init__(self, who: str) -> None:
+            super().__init__()
+            self.who = who
+
+    def titles(self) -> tuple[Row, Row]:
+        """How many live."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        ranks = _views(self.view.snapshot)
+        gone = sum(1 for rank in ranks if rank.exited)
+        left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG))
+        return left, row(Span(f"✗ {gone} gone", Ink.BAD)) if gone else EMPTY
+
+    def heading(self, width: int) -> Sequence[Row]:
+        """Names of the columns."""
+        text = "".join(fit(name, size, right=size != 11) + " " for name, size in _columns(width))
+        return [row(Span(text, Ink.DIM))]
+
+    def items(self, width: int) -> Sequence[Row]:
+        """One row a rank."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        ranks = _views(snapshot)
+        if not ranks:
+            return [row(Span("no rank has started yet", Ink.DIM))]
+        samples = snapshot.ranks.values()
+        medians = Medians(
+            _median(samples, "step"), _median(samples, "step_time_s"), _median(samples, "data_wait_s")
+        )
+        return [self._row(rank, snapshot, medians, width) for rank in ranks]
+
+    def action_choose(self) -> None:
+        """Show the log of the rank under the cursor."""
+        ranks = _views(self.view.snapshot) if self.view else []
+        if ranks:
+            self.post_message(self.Chosen(rank_label(ranks[self.cursor])))
+
+    def _row(self, rank: st.RankView, snapshot: Snapshot, medians: Medians, width: int) -> Row:
+        assert self.view is not None
+        sample = snapshot.ranks.get(rank_label(rank))
+        values = sample.values if sample else {}
+        step_time = values.get("step_time_s")
+        wait = values.get("data_wait_s")
+        skew = step_time / medians.step_time_s - 1 if step_time and medians.step_time_s else None
+        memory = values.get("memory_used_bytes") or values.get("rss_bytes")
+        seen = self.view.now - sample.seen_t if sample and sample.seen_t else None
+        word, ink = _state(rank, snapshot)
+        late = skew is not None and skew > SKEW_RATIO
+        starved = wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
+        fields = {
+            "rank": Span(rank_label(rank), Ink.STRONG),
+            "state": Span(word, ink),
+            "step": Span(fm.whole(values.get("step"))),
+            "ms/step": Span(fm.whole(step_time * 1000) if step_time else fm.DASH),
+            "skew": Span(
+                f"{100 * skew:+.0f} %" if skew is not None else fm.DASH, Ink.WARN if late else Ink.PLAIN
+            ),
+            "data": Span(("⚠ " if starved else "") + fm.seconds(wait), Ink.WARN if starved else Ink.PLAIN),
+            "mem": Span(fm.memory(memory)),
+            "cpu": Span(fm.percent(values.get("cpu_ratio"))),
+            "pid": Span(str(rank.pid or fm.DASH), Ink.DIM),
+            "seen": _age(seen, ended=rank.exited),
+        }
+        spans: list[Span] = []
+        for name, size in _columns(width):
+            span = fields[name]
+            spans += [Span(fit(span.text, size, right=size != 11), span.ink), Span(" ")]
+        return tuple(spans)
+
+
+# Name and width, in the order in which they are shown; those with a larger need come only where there is room.
+COLUMNS = (
+    ("rank", 5, 0),
+    ("state", 11, 0),
+    ("step", 7, 0),
+    ("ms/step", 7, 0),
+    ("skew", 6, 52),
+    ("data", 8, 60),
+    ("mem", 5, 0),
+    ("cpu", 6, 67),
+    ("pid", 7, 75),
+    ("seen", 5, 0),
+)
+
+
+def _columns(width: int) -> list[tuple[str, int]]:
+    return [(name, size) for name, size, need in COLUMNS if width >= need]
+
+
+def _views(snapshot: Snapshot) -> list[st.RankView]:
+    attempt = snapshot.state.attempt
+    return [rank for _, rank in sorted(attempt.ranks.items())] if attempt else []
+
+
+def _state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, Ink]:
+    if rank.exited:
+        return _exit_words(rank.exit_code)
+    condition = snapshot.state.condition
+    match condition:
+        case st.Running():
+            return str(condition.phase), Ink.LIVE if snapshot.keeper_alive else Ink.PLAIN
+        case st.Stopping():
+            return "stopping", Ink.WARN
+        case _:
+            return "ended", Ink.DIM
+
+
+def _exit_words(code: int | None) -> tuple[str, Ink]:
+    if code is None:
+        return "✗ gone", Ink.BAD
+    if code == 0:
+        return "✓ done", Ink.DIM
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"✗ {name}", Ink.WARN if -code == signal.SIGTERM else Ink.BAD
+    return f"✗ exit {code}", Ink.BAD
+
+
+def _age(age_s: float | None, *, ended: bool) -> Span:
+    text = fm.age(age_s)
+    if age_s is None or ended or age_s < fm.STALE_S:
+        return Span(text, Ink.DIM if ended else Ink.PLAIN)
+    return Span(text, Ink.DIM) if age_s < fm.VERY_STALE_S else Span(f"{text} ⚠", Ink.WARN)
+
+
+def _median(ranks: Iterable[Rank], name: str) -> float | None:
+    found = [r.values.get(name) for r in ranks]
+    return median([value for value in found if value is not None])

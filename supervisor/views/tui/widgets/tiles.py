@@ -1,0 +1,65 @@
+"""Five numbers of training, each with its recent course."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from supervisor.views import format as fm
+from supervisor.views.history import Track
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, cells, spark
+from supervisor.views.tui.widgets.panel import Panel
+
+RECENT = 120
+WAIT_WARN_RATIO = 0.1
+
+
+class TilesPanel(Panel):
+    """One line: lr, throughput, gradient norm, step time, data wait."""
+
+    framed = False
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The line; tiles that do not fit are left out from the end."""
+        if self.view is None or height < 1:
+            return []
+        tiles = _tiles(self.view.snapshot)
+        shown = max(1, min(len(tiles), width // 20))
+        size = width // shown
+        spans: list[Span] = []
+        for label, text, ink, values in tiles[:shown]:
+            tile = (Span(f" {label} ", Ink.DIM), Span(text, ink), Span(" "))
+            room = size - cells(tile) - 1
+            spans += [*tile, Span(spark(values, max(room, 0)), Ink.LIVE), Span(" ")]
+        return [tuple(spans)]
+
+
+def _tiles(snapshot: Snapshot) -> list[tuple[str, str, Ink, list[float]]]:
+    metrics = snapshot.metrics
+    name, label = ("tokens_per_sec", "tok/s") if metrics["tokens_per_sec"] else ("samples_per_sec", "smp/s")
+    waited, took = snapshot.latest("data_wait_s"), snapshot.latest("step_time_s")
+    share = waited / took if waited is not None and took else None
+    wait_ink = Ink.WARN if share is not None and share > WAIT_WARN_RATIO else Ink.STRONG
+    return [
+        _tile("lr", snapshot.latest("lr"), fm.rate, metrics["lr"], 7),
+        _tile(label, snapshot.latest(name), fm.short, metrics[name], 5),
+        _tile(
+            "grad",
+            snapshot.latest("grad_norm"),
+            lambda v: fm.DASH if v is None else f"{v:.2f}",
+            metrics["grad_norm"],
+            4,
+        ),
+        _tile("step", took, fm.seconds, metrics["step_time_s"], 6),
+        ("data wait", fm.percent(share).rjust(4), wait_ink, _values(metrics["data_wait_s"])),
+    ]
+
+
+def _tile(
+    label: str, value: float | None, text_of: Callable[[float | None], str], track: Track, width: int
+) -> tuple[str, str, Ink, list[float]]:
+    return label, text_of(value).rjust(width), Ink.STRONG, _values(track)
+
+
+def _values(track: Track) -> list[float]:
+    return [point.mean for point in track[-RECENT:]]

@@ -1,0 +1,110 @@
+"""The run's past: attempts as one line, and the facts one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.run.records import FailureClass
+from supervisor.run.state import AttemptView
+from supervisor.views import format as fm
+from supervisor.views.tui.widgets.lists import ListPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, row
+from supervisor.views.tui.widgets.panel import Panel
+
+TONES = {"good": Ink.LIVE, "warn": Ink.WARN, "bad": Ink.BAD}
+GLYPHS = {"good": "✓", "warn": "!", "bad": "✗"}
+
+
+class AttemptsBar(Panel):
+    """All attempts on one line, as long as they took."""
+
+    framed = False
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The line."""
+        if self.view is None or height < 1:
+            return []
+        attempts = self.view.snapshot.state.attempts
+        if not attempts:
+            return [row(Span(" attempts  none yet", Ink.DIM))]
+        now = self.view.now
+        head = row(Span(" attempts ", Ink.DIM))
+        shown = list(attempts[-6:])
+        ends = [_end(attempt, now) for attempt in shown]
+        texts = [_words(attempt, end) for attempt, end in zip(shown, ends, strict=True)]
+        while len(shown) > 1 and sum(map(cells, texts)) + 8 * len(shown) > width - cells(head):
+            shown, ends, texts = shown[1:], ends[1:], texts[1:]
+        room = width - cells(head) - sum(map(cells, texts)) - 3 * len(shown)
+        spans_s = [max(end - attempt.planned_t, 0.1) for attempt, end in zip(shown, ends, strict=True)]
+        spans: list[Span] = [*head]
+        if len(shown) < len(attempts):
+            spans.append(Span("… ", Ink.DIM))
+            room -= 2
+        for attempt, span_s, text in zip(shown, spans_s, texts, strict=True):
+            size = max(2, int(room * span_s / sum(spans_s)))
+            spans += [
+                Span(f"{attempt.number} ", Ink.STRONG),
+                Span("━" * size, _ink(attempt)),
+                *text,
+                Span(" "),
+            ]
+        return [tuple(spans)]
+
+
+class TimelinePanel(ListPanel, can_focus=True):
+    """Facts, newest last; it shows the newest until a person moves in it."""
+
+    number = 5
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.cursor = 1 << 30
+
+    def titles(self) -> tuple[Row, Row]:
+        """How many facts."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        count = len(self.view.snapshot.state.timeline)
+        return row(Span("timeline", Ink.STRONG)), row(Span(f"{count} facts", Ink.DIM))
+
+    def items(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - panes clip their rows themselves
+        """One row a fact."""
+        assert self.view is not None
+        marks = self.view.snapshot.state.timeline
+        if not self.has_focus:
+            self.cursor = len(marks) - 1
+        if not marks:
+            return [row(Span("nothing has happened yet", Ink.DIM))]
+        return [
+            row(
+                Span(f"{fm.time_of_day(mark.t)} ", Ink.DIM),
+                Span(f"{GLYPHS.get(mark.tone, '·')} ", TONES.get(mark.tone, Ink.DIM)),
+                Span(
+                    mark.text, TONES.get(mark.tone, Ink.PLAIN) if mark.tone in {"bad", "warn"} else Ink.PLAIN
+                ),
+            )
+            for mark in marks
+        ]
+
+
+def _end(attempt: AttemptView, now: float) -> float:
+    return attempt.ended_t if attempt.ended_t is not None else now
+
+
+def _ink(attempt: AttemptView) -> Ink:
+    if attempt.ended_t is None:
+        return Ink.LIVE
+    return Ink.DIM if attempt.exit_code == 0 else Ink.BAD
+
+
+def _words(attempt: AttemptView, end: float) -> Row:
+    """How it ended, or how long it has lived."""
+    span = fm.duration(end - (attempt.started_t or attempt.planned_t))
+    if attempt.ended_t is None:
+        return row(Span("●", Ink.LIVE), Span(f" {span}", Ink.DIM))
+    verdict = attempt.verdict
+    if verdict is not None and verdict.failure is not FailureClass.HEALTHY:
+        return row(Span(f"✗ {verdict.failure}", Ink.BAD), Span(f" {span}", Ink.DIM))
+    if attempt.exit_code == 0:
+        return row(Span("✓", Ink.LIVE), Span(f" {span}", Ink.DIM))
+    return row(Span("■" if attempt.stop else "✗", Ink.WARN), Span(f" {span}", Ink.DIM))

@@ -1,0 +1,80 @@
+"""A run's condition in a glyph, a word and an ink: the same wherever it is shown (pure)."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from supervisor.run import state as st
+from supervisor.run.events import Outcome
+from supervisor.run.records import FailureClass
+from supervisor.views import format as fm
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.widgets.paint import Ink, Span
+
+
+def condition_span(snapshot: Snapshot, now: float) -> Span:
+    """Glyph and word of the run's state."""
+    condition = snapshot.state.condition
+    match condition:
+        case st.Preflight():
+            return Span("○ preflight", Ink.PLAIN)
+        case st.Launching():
+            return Span("○ launching", Ink.LIVE)
+        case st.Running():
+            return Span(f"● {condition.phase}", Ink.LIVE)
+        case st.Stopping():
+            return Span(f"◆ stopping{f' ({condition.rung})' if condition.rung else ''}", Ink.WARN)
+        case st.Ended():
+            return Span("◆ ended, reading its logs", Ink.WARN)
+        case st.DiagnosedAs():
+            healthy = condition.verdict.failure is FailureClass.HEALTHY
+            return Span(
+                "✓ done" if healthy else f"✗ {condition.verdict.failure}", Ink.LIVE if healthy else Ink.BAD
+            )
+        case st.Backoff():
+            return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", Ink.WARN)
+        case st.HeldOpen():
+            return Span("‖ held: you decide", Ink.WARN)
+        case st.Finished():
+            return outcome_span(condition.outcome)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def outcome_span(outcome: Outcome) -> Span:
+    """Glyph and word of how a run ended."""
+    match outcome:
+        case Outcome.SUCCEEDED:
+            return Span("✓ succeeded", Ink.LIVE)
+        case Outcome.STOPPED:
+            return Span("■ stopped", Ink.WARN)
+        case Outcome.FAILED:
+            return Span("✗ failed", Ink.BAD)
+        case Outcome.GAVE_UP:
+            return Span("✗ gave up", Ink.BAD)
+        case Outcome.LOST:
+            return Span("? lost", Ink.BAD)
+        case Outcome.REFUSED:
+            return Span("✗ refused", Ink.BAD)
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def is_live(snapshot: Snapshot) -> bool:
+    """Whether there is still something that leaving leaves running or held."""
+    return not snapshot.state.is_over and not snapshot.gone
+
+
+def shows_failure(snapshot: Snapshot) -> bool:
+    """Whether the failure card takes the place of the charts: an attempt failed and no new one runs."""
+    attempt = snapshot.state.attempt
+    if attempt is None or attempt.verdict is None or attempt.verdict.failure is FailureClass.HEALTHY:
+        return False
+    condition = snapshot.state.condition
+    match condition:
+        case st.DiagnosedAs() | st.Backoff() | st.HeldOpen():
+            return True
+        case st.Finished():
+            return condition.outcome in {Outcome.FAILED, Outcome.GAVE_UP, Outcome.LOST}
+        case _:
+            return False
