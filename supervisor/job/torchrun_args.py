@@ -205,7 +205,7 @@ class _Reader:
             self.unowned.append(word)
             return
         known = [*self.own, *self.launcher, *(f"--{k}" for k in self.spec_keys)]
-        near = nearest(name, known)
+        near = nearest(name, [k for k in known if k.startswith("--")])
         hint = f"did you mean {near}?" if near else "flags of the script go after it"
         raise JobError(f"unknown flag {name!r} before the script: {hint}")
 
