@@ -206,7 +206,11 @@ class _Reader:
             return
         known = [*self.own, *self.launcher, *(f"--{k}" for k in self.spec_keys)]
         near = nearest(name, [k for k in known if k.startswith("--")])
-        hint = f"did you mean {near}?" if near else "flags of the script go after it"
+        hint = (
+            f"did you mean {near}? Flags of the script go after it"
+            if near
+            else "flags of the script go after it"
+        )
         raise JobError(f"unknown flag {name!r} before the script: {hint}")
 
     def _with_environment(self) -> tuple[list[tuple[str, str]], frozenset[str]]:
