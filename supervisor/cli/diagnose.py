@@ -1,0 +1,102 @@
+"""``stoker diagnose``: why a job failed, from its logs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.evidence import JobEvidence
+    from supervisor.run.records import Verdict
+    from supervisor.sources.signature_files import Engine
+
+EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder (one job), a run directory, or - for stdin")
+    parser.add_argument("--json", action="store_true", help="one compact object a path")
+    parser.add_argument("--each", action="store_true", help="judge each file of a folder by itself")
+    parser.add_argument("--attempt", type=int, metavar="N", help="the attempt of a run directory (default: the last)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge each path; the exit code says the worst: 10 a failure, 11 something unknown, 0 healthy, 2 bad input."""
+    from supervisor.cli.job_files import BadInputError, read_jobs
+    from supervisor.sources.signature_files import default_cache_dir, load_engine
+
+    try:
+        jobs = read_jobs(args.paths, each=args.each, attempt=args.attempt)
+    except BadInputError as error:
+        print(f"stoker diagnose: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    engine = load_engine(default_cache_dir())
+    codes = []
+    for place, (path, attempt, job) in enumerate(jobs):
+        try:
+            verdict = _judge(job, engine)
+        except OSError as error:
+            print(f"stoker diagnose: {path}: {error.strerror or error}", file=sys.stderr)
+            return EXIT_BAD_INPUT
+        codes.append(_code(verdict))
+        if args.json:
+            _print_json(path, attempt, verdict)
+        else:
+            from supervisor.cli.verdict_text import verdict_lines
+
+            if place:
+                print()
+            context = None if path == "-" else _context
+            print("\n".join(verdict_lines(path, attempt, verdict, context)))
+    sys.stdout.flush()
+    if EXIT_FAILURE in codes:
+        return EXIT_FAILURE
+    return EXIT_UNKNOWN if EXIT_UNKNOWN in codes else EXIT_HEALTHY
+
+
+def _judge(job: JobEvidence, engine: Engine) -> Verdict:
+    from supervisor.diagnosis.verdict import diagnose
+
+    return diagnose(job, engine.signatures, engine.matcher)
+
+
+def _code(verdict: Verdict) -> int:
+    if verdict.failure == "healthy":
+        return EXIT_HEALTHY
+    return EXIT_UNKNOWN if verdict.failure == "unknown" else EXIT_FAILURE
+
+
+def _print_json(path: str, attempt: int | None, verdict: Verdict) -> None:
+    import json
+
+    from supervisor.cli.verdict_json import to_wire
+
+    print(json.dumps(to_wire(path, attempt, verdict), ensure_ascii=True, separators=(",", ":")))
+
+
+def _context(path: str, line: int, around: int = 3) -> list[tuple[int, str]]:
+    """The lines around a cause, read again from the file."""
+    from supervisor.text.decode import clean, plain_chunks
+    from supervisor.text.lines import LineSplitter
+
+    found: list[tuple[int, str]] = []
+    splitter = LineSplitter()
+    try:
+        with open(path, "rb") as file:
+            for chunk in plain_chunks(iter(lambda: file.read(1 << 20), b"")):
+                for item in splitter.feed(chunk):
+                    if item.number >= line - around:
+                        found.append((item.number, clean(item.raw, 400)))
+                    if item.number >= line + around:
+                        return found
+        last = splitter.finish()
+        if last is not None and last.number >= line - around:
+            found.append((last.number, clean(last.raw, 400)))
+    except OSError:
+        return []
+    return found
+
+

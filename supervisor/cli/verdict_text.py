@@ -1,0 +1,42 @@
+"""A verdict for people: what, where, the lines around it, what followed, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.run.records import Verdict
+from supervisor.text.decode import strip_escapes
+
+ContextReader = Callable[[str, int], list[tuple[int, str]]]
+
+
+def verdict_lines(path: str, attempt: int | None, verdict: Verdict, context: ContextReader | None) -> list[str]:
+    """The lines to print; whatever came out of a log is free of control characters."""
+    where = f"{path} (attempt {attempt})" if attempt is not None else path
+    reason = f", {verdict.reason.value.replace('_', ' ')}" if verdict.reason is not None else ""
+    lines = [_safe(f"{where}: {verdict.title}"), f"  {verdict.failure.value}{reason} · confidence {verdict.confidence:.2f}"]
+    if verdict.node is not None:
+        lines[-1] += _safe(f" · node {verdict.node}")
+    cause = verdict.cause
+    if cause is not None:
+        place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
+        lines += ["", _safe(f"  cause  {place}")]
+        around = context(cause.path, cause.line) if context is not None and cause.line is not None else []
+        if around:
+            lines += [_safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}") for number, text in around]
+        else:
+            lines.append(_safe(f"    {cause.text[:300]}"))
+    if verdict.consequences:
+        lines += ["", f"  what followed ({len(verdict.consequences)})"]
+        for item in verdict.consequences[:5]:
+            who = f" rank {item.rank}" if item.rank is not None else ""
+            lines.append(_safe(f"    {item.failure.value}{who}  {item.path}:{item.line}"))
+        if len(verdict.consequences) > 5:
+            lines.append(f"    … and {len(verdict.consequences) - 5} more")
+    if verdict.advice:
+        lines += ["", "  what to do", *(_safe(f"    {text}") for text in verdict.advice)]
+    return lines
+
+
+def _safe(text: str) -> str:
+    return strip_escapes(text).replace("\r", "").replace("\n", " ")

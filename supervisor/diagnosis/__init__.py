@@ -1,0 +1,1 @@
+"""Why it failed (pure): bytes, iterators and records in, one verdict out."""

@@ -1,0 +1,223 @@
+"""Hits turned into candidates for the root: quoted code, advice and recovered troubles fall away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from supervisor.diagnosis.exits import Launch
+from supervisor.diagnosis.scan import Hit, SourceScan
+from supervisor.diagnosis.tables import Role
+from supervisor.diagnosis.timeline import is_progress, went_on, when
+from supervisor.diagnosis.tracebacks import class_by_frames, frames_above, is_quoted_code, last_exception_after
+from supervisor.run.records import FailureClass, Reason
+
+GENERIC = frozenset(("code-exception", "code-python"))
+_LAUNCHER_WORDS = re.compile(
+    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
+    r"ray\.exceptions\.\w+|TaskFailedError|SystemExit|RemoteTraceback|torchelastic|Command '\['?.{0,40}(?:python|torchrun)"
+)
+_SOFT = re.compile(
+    r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\w+Warning: |\bretry(?:ing)?\b|\bwill retry\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
+)
+_NOT_SOFT = re.compile(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
+
+
+class Candidate(NamedTuple):
+    """A line that may be the root. `order` is its place in the job's time; `line` may differ from the hit's own."""
+
+    failure: FailureClass
+    reason: Reason | None
+    strength: int
+    is_cause: bool
+    hit: Hit
+    line: int
+    text: str
+    order: float
+    soft: bool
+    signature: str
+    died_after: bool
+
+
+def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
+    """All candidates of a job, in its order."""
+    raw: list[tuple[Hit, list[Hit]]] = []
+    for scan in scans:
+        by_line: dict[int, list[Hit]] = {}
+        for hit in scan.hits:
+            by_line.setdefault(hit.line, []).append(hit)
+        for line in sorted(by_line):
+            best = _best(by_line[line])
+            if best is not None:
+                raw.append((best, by_line[line]))
+    years = [year for scan in scans for year in [_year(scan)] if year]
+    year = years[0] if years else 2000
+    steps_seen = any(is_progress(line) for scan in scans for line in (*scan.head, *scan.tail))
+    found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
+    found = [item for item in found if not _recovered(item, scans)]
+    return ordered(found, scans)
+
+
+def _year(scan: SourceScan) -> int | None:
+    from supervisor.diagnosis.timeline import year_of
+
+    year = year_of((*scan.head[:100], *scan.tail[-50:]))
+    return None if year == 2000 else year
+
+
+def _best(hits: Iterable[Hit]) -> Hit | None:
+    """The hit that speaks for a line: none if advice masks it, a specific one before a plain exception."""
+    claims: list[Hit] = []
+    special = False
+    for hit in hits:
+        role = hit.signature.role
+        if role is Role.ADVICE:
+            return None
+        if role in (Role.CAUSE, Role.CONSEQUENCE):
+            claims.append(hit)
+            special = special or hit.signature.id not in GENERIC
+    if special:
+        claims = [hit for hit in claims if hit.signature.id not in GENERIC]
+    if not claims:
+        return None
+    return max(claims, key=lambda hit: hit.signature.strength)
+
+
+def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: bool) -> Candidate | None:
+    text = hit.text
+    signature = hit.signature
+    if is_quoted_code(text):
+        return None
+    if signature.id in GENERIC and (_LAUNCHER_WORDS.search(text) or _is_warning(text)):
+        return None
+    failure, reason, strength = signature.failure, signature.reason, signature.strength
+    line, shown = hit.line, text
+    if signature.id == "dl-worker-caught":
+        inner = last_exception_after(hit)
+        if inner is not None:
+            line, shown = hit.line + inner[0], inner[1]
+            failure, reason, strength = _worker_cause(shown, hit, scans, steps_seen, strength)
+    elif signature.id in GENERIC or signature.id in {"ckpt-oserror22", "missing-file-errno"}:
+        by_frames = class_by_frames(frames_above(hit), text)
+        if by_frames is not None and not (signature.id == "missing-file-errno" and by_frames is not FailureClass.COMPILE_ERROR):
+            failure, strength = by_frames, max(strength, 70)
+        elif signature.id == "ckpt-oserror22":
+            failure, strength = FailureClass.CODE_ERROR, 50
+    if signature.id == "ckpt-pickle" and any("multiprocessing/spawn.py" in line for line in hit.lines_before(12)):
+        return None
+    soft = bool(_SOFT.search(text)) and not _NOT_SOFT.search(text)
+    is_cause = signature.role is Role.CAUSE
+    stamp = _stamp(hit, year)
+    return Candidate(
+        failure, reason, strength - (30 if soft else 0), is_cause, hit, line, shown,
+        stamp if stamp is not None else float("nan"), soft, signature.id, died_after=False,
+    )  # fmt: skip
+
+
+def _is_warning(text: str) -> bool:
+    return "Warning: " in text and re.search(r"\w+Warning: ", text) is not None
+
+
+_WORKER_CLASSES = (
+    (re.compile(r"Errno 24|[Tt]oo many open files|ancdata"), FailureClass.FD_LIMIT, None, 92),
+    (re.compile(r"/dev/shm|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
+    (re.compile(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"), FailureClass.HOST_OOM, Reason.ALLOCATOR, 88),
+    (re.compile(r"Errno 28|Errno 122|No space left"), FailureClass.DISK_FULL, None, 88),
+    (re.compile(r"CUDA out of memory|HIP out of memory"), FailureClass.CUDA_OOM, None, 92),
+    (re.compile(r"CUDA error|Cannot re-initialize CUDA"), FailureClass.CUDA_ERROR, None, 80),
+    (re.compile(r"ModuleNotFoundError|ImportError|cannot open shared object"), FailureClass.IMPORT_ERROR, None, 80),
+    (re.compile(r"PermissionError|Errno 13"), FailureClass.PERMISSION_DENIED, None, 84),
+    (re.compile(r"HTTPError|HfHubHTTPError|Max retries|GatedRepo|ClientError"), FailureClass.AUTH_OR_HUB, None, 82),
+)
+
+
+def _worker_cause(
+    text: str, hit: Hit, scans: Sequence[SourceScan], steps_seen: bool, strength: int
+) -> tuple[FailureClass, Reason | None, int]:
+    """The class of what a data worker raised: some classes keep their own name inside a worker too."""
+    for pattern, failure, reason, its_strength in _WORKER_CLASSES:
+        if pattern.search(text):
+            return failure, reason, its_strength
+    if "FileNotFoundError" in text or "Errno 2]" in text:
+        # One absent sample in the middle of an epoch is the data's fault; absent from the start, the path is wrong.
+        before = [*scans[hit.source].head[: hit.line], *hit.lines_before(60)]
+        if not (steps_seen and any(is_progress(line) for line in before)):
+            return FailureClass.MISSING_FILE, None, 78
+    return FailureClass.DATALOADER_WORKER, Reason.RAISED, strength
+
+
+def _stamp(hit: Hit, year: int) -> float | None:
+    stamp = when(hit.text, year)
+    if stamp is not None:
+        return stamp
+    for line in reversed(hit.lines_before(12)):
+        if (stamp := when(line, year)) is not None:
+            return stamp
+    for line in hit.lines_after(12):
+        if (stamp := when(line, year)) is not None:
+            return stamp
+    return None
+
+
+def _recovered(item: Candidate, scans: Sequence[SourceScan]) -> bool:
+    """Whether training went on after it, or the run came to a good end."""
+    hit = item.hit
+    scan = scans[hit.source]
+    after = _after(item, scan)
+    if item.failure is FailureClass.HANG:
+        return False
+    if ends_well(scan, item.line):
+        return True
+    mine = [line for line in after if _speaks_with(line, item)]
+    if item.signature.startswith("host-oom-k") or item.failure is FailureClass.GPU_FAULT:
+        return went_on(mine, need=12)
+    if item.failure is FailureClass.TERMINATED:
+        return went_on(mine, need=25)
+    return went_on(mine, need=3 if item.soft else 6) and not _dies_soon(hit)
+
+
+def _after(item: Candidate, scan: SourceScan) -> list[str]:
+    lines = item.hit.lines_after(150)[item.line - item.hit.line :]
+    tail_from = scan.tail_line
+    if item.line >= tail_from:
+        return list(scan.tail[item.line - tail_from + 1 :])
+    return [*lines, *scan.tail]
+
+
+def _speaks_with(line: str, item: Candidate) -> bool:
+    """Whether a later line could come from the process that failed: with ranks told apart, only its own count."""
+    rank = item.hit.origin.rank
+    if rank is None or not line.startswith("[rank"):
+        return True
+    return line.startswith(f"[rank{rank}]")
+
+
+def _dies_soon(hit: Hit) -> bool:
+    words = ("failed (exitcode:", "ChildFailedError", "Sending process", "Killing subprocess", "exits with return code", "Exited with exit code")
+    return any(word in line for line in hit.lines_after(40) for word in words)
+
+
+def ends_well(scan: SourceScan, after_line: int) -> bool:
+    """Whether the log tells of a good end after a line, and of no death after that."""
+    good = [hit.line for hit in scan.hits if hit.signature.id == "end-success" and hit.line > after_line]
+    if not good:
+        return False
+    bad = [
+        hit.line for hit in scan.hits
+        if hit.line > after_line
+        and hit.signature.id in {"launch-exit", "launch-summary", "launch-deepspeed", "launch-srun-exit", "launch-shell-exit", "crash-lightning-child"}
+    ]  # fmt: skip
+    closing = [hit for hit in scan.hits if hit.line in set(good)]
+    if all("Total training time" in hit.text or "Process group destroyed" in hit.text for hit in closing):
+        return False
+    return not bad or max(bad) < min(good)
+
+
+def ordered(found: list[Candidate], scans: Sequence[SourceScan]) -> list[Candidate]:
+    """Put candidates in the job's order: by lines within one log, by time stamps across logs where all have them."""
+    sources = {item.hit.source for item in found}
+    stamped = [item for item in found if item.order == item.order]  # noqa: PLR0124 - NaN is not itself
+    if len(sources) > 1 and len(stamped) == len(found):
+        return sorted(found, key=lambda item: (item.order, item.hit.source, item.line))
+    return sorted(found, key=lambda item: (item.hit.source, item.line))

@@ -1,0 +1,89 @@
+"""What a verdict is made from: logs, exit codes, error files, and what the machine recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from supervisor.text.prefixes import NOWHERE, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One log. `chunks` is read once, in order; packed or UTF-16 bytes are fine. `path` is what a verdict shows."""
+
+    path: str
+    chunks: Iterable[bytes]
+    origin: Origin = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFile:
+    """An error.json as bytes, perhaps only half of it, with its place and whose it is."""
+
+    path: str
+    content: bytes
+    origin: Origin = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRecords:
+    """What the machine knows of the time of death. None: not looked at, or not readable."""
+
+    cgroup_oom_kills: int | None = None
+    kernel_log: str = ""
+    slurm_state: str | None = None
+    shm_used_share: float | None = None
+    disk_free_bytes: int | None = None
+    disk_path: str = ""
+    gpu_xids: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """The run's own values, quoted in advice."""
+
+    micro_batch: int | None = None
+    next_micro_batch: int | None = None
+    batch_knob: str = "device_batch_size"
+    port: int | None = None
+    free_port: int | None = None
+    workers_knob: str = "num_workers"
+    own_pids: frozenset[int] = frozenset()
+    other_gpu_users: tuple[str, ...] = ()
+    allocator_set: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvidence:
+    """All there is on one attempt. Only `logs` is needed; every other part may be empty.
+
+    Attributes:
+        logs: the logs, in any order.
+        exit_codes: by global rank; negative for a signal.
+        launcher_exit: the launcher's own exit code.
+        error_files: torchrun's error files.
+        machine: kernel, cgroup, scheduler, disks.
+        stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
+        last_step: the last completed step known, by any source.
+        total_steps: the steps it was to do.
+        final_checkpoint: whether a checkpoint of the last step was committed.
+        world_size: ranks in the job.
+        ranks_per_node: processes a node, to turn local ranks into global ones.
+        first_dead_rank: the rank that was seen to die first, by a clock better than the logs'.
+        present: values for advice.
+    """
+
+    logs: tuple[LogSource, ...]
+    exit_codes: Mapping[int, int] = field(default_factory=dict)
+    launcher_exit: int | None = None
+    error_files: tuple[ErrorFile, ...] = ()
+    machine: MachineRecords = field(default_factory=MachineRecords)
+    stop_reason: str | None = None
+    last_step: int | None = None
+    total_steps: int | None = None
+    final_checkpoint: bool = False
+    world_size: int | None = None
+    ranks_per_node: int | None = None
+    first_dead_rank: int | None = None
+    present: Present = field(default_factory=Present)

@@ -1,0 +1,176 @@
+"""How processes ended, as launchers print it: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun.
+
+Sources: torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
+torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's launcher, srun.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from supervisor.diagnosis.scan import Hit, SourceScan
+
+
+class Exit(NamedTuple):
+    """One process's end. `code` is negative for a signal. `summary` marks torchrun's closing box."""
+
+    code: int
+    rank: int | None
+    local_rank: int | None
+    node: str | None
+    pid: int | None
+    hit: Hit
+    summary: bool = False
+
+
+class Launch(NamedTuple):
+    """What the launchers say. `root_rank` is torchrun's first observed failure; `sigtermed` the pids it stopped."""
+
+    exits: tuple[Exit, ...]
+    root_rank: int | None
+    failed_ranks: tuple[int, ...]
+    sigtermed: frozenset[int]
+    rank_by_pid: dict[int, int]
+    world_size: int | None
+    per_node: int | None
+    distributed: bool
+
+
+@cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    return {
+        "failed": re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)"),
+        "code": re.compile(r"exitcode +: (-?\d+) \(pid: (\d+)\)"),
+        "rank": re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)"),
+        "host": re.compile(r"host +: (\S+)"),
+        "deepspeed": re.compile(r"exits with return code = (-?\d+)"),
+        "local": re.compile(r"--local[-_]rank[= '\",]*(\d+)"),
+        "spawn": re.compile(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
+        "spawned": re.compile(r"-- Process (\d+) terminated with the following error"),
+        "lightning": re.compile(r"Child process with PID (\d+) terminated with code (-?\d+)"),
+        "composer": re.compile(r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"),
+        "died": re.compile(r"died with <Signals\.(SIG\w+): (\d+)>"),
+        "nonzero": re.compile(r"returned non-zero exit status (\d+)"),
+        "term": re.compile(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
+        "nproc": re.compile(r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"),
+        "nnodes": re.compile(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)"),
+        "world": re.compile(r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined", re.IGNORECASE),
+        "raypid": re.compile(r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"),
+        "ncclpid": re.compile(r"^[\w.-]+:(\d+):\d+ \[(\d+)\]"),
+    }
+
+
+_SIGNALS = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15,
+}  # fmt: skip
+
+
+def read_launch(scans: Sequence[SourceScan]) -> Launch:
+    """Collect what launchers said in all logs."""
+    patterns = _patterns()
+    exits: list[Exit] = []
+    sigtermed: set[int] = set()
+    by_pid: dict[int, int] = {}
+    root: int | None = None
+    distributed = False
+    for scan in scans:
+        for hit in scan.hits:
+            name = hit.signature.id
+            if name.startswith(("launch-", "crash-spawn", "crash-lightning")):
+                distributed = distributed or name != "launch-shell-exit"
+                found, is_root = _exit(hit, patterns)
+                if found is not None:
+                    exits.append(found)
+                    if found.pid is not None and found.rank is not None:
+                        by_pid[found.pid] = found.rank
+                    if is_root and root is None:
+                        root = found.rank
+            if name == "launch-killing":
+                for text in (hit.text, *hit.lines_after(24)):
+                    for match in patterns["term"].finditer(text):
+                        sigtermed.add(int(match.group(1) or match.group(2)))
+            if hit.origin.rank is not None and hit.origin.pid is not None:
+                by_pid.setdefault(hit.origin.pid, hit.origin.rank)
+        for line in (*scan.head, *scan.tail):
+            if match := patterns["raypid"].search(line):
+                groups = match.groups()
+                if groups[0]:
+                    by_pid.setdefault(int(groups[0]), int(groups[1]))
+                elif groups[3]:
+                    by_pid.setdefault(int(groups[3]), int(groups[2]))
+                elif groups[4]:
+                    by_pid.setdefault(int(groups[4]), int(groups[5]))
+    per_node, world = _sizes(scans, patterns)
+    ranks = [rank for scan in scans for rank in _ranks_seen(scan)]
+    if ranks:
+        distributed = distributed or max(ranks) > 0
+        if world is not None and max(ranks) >= world:
+            world = None
+    failed = tuple(dict.fromkeys(item.rank for item in exits if item.summary and item.rank is not None))
+    return Launch(tuple(exits), root, failed, frozenset(sigtermed), by_pid, world, per_node, distributed or (world or 1) > 1)
+
+
+def _ranks_seen(scan: SourceScan) -> Iterable[int]:
+    for hit in scan.hits:
+        if hit.origin.rank is not None:
+            yield hit.origin.rank
+    for line in (*scan.head[:200], *scan.tail[-400:]):
+        if line.startswith("[rank") and (end := line.find("]")) > 5 and line[5:end].isdigit():
+            yield int(line[5:end])
+
+
+def _sizes(scans: Sequence[SourceScan], patterns: dict[str, re.Pattern[str]]) -> tuple[int | None, int | None]:
+    per_node = nodes = world = None
+    for scan in scans:
+        for line in (*scan.head, *scan.tail[-200:]):
+            if per_node is None and (match := patterns["nproc"].search(line)):
+                per_node = int(next(group for group in match.groups() if group))
+            if nodes is None and (match := patterns["nnodes"].search(line)):
+                nodes = int(next(group for group in match.groups() if group))
+            if match := patterns["world"].search(line):
+                world = max(world or 0, int(next(group for group in match.groups() if group)))
+    if world is None and per_node is not None:
+        world = per_node * (nodes or 1)
+    return per_node, world or None
+
+
+def _exit(hit: Hit, patterns: dict[str, re.Pattern[str]]) -> tuple[Exit | None, bool]:
+    text, node = hit.text, hit.origin.node
+    if match := patterns["failed"].search(text):
+        code, local, pid = (int(part) for part in match.groups())
+        return Exit(code, None, local, node, pid, hit), False
+    if match := patterns["code"].search(text):
+        code, pid = int(match.group(1)), int(match.group(2))
+        rank = local = None
+        is_root = False
+        host = node
+        for line in reversed(hit.lines_before(6)):
+            if found := patterns["rank"].search(line):
+                rank, local = int(found.group(1)), int(found.group(2))
+            if found := patterns["host"].search(line):
+                host = found.group(1)
+            if "Root Cause" in line:
+                is_root = True
+        return Exit(code, rank, local, host, pid, hit, summary=True), is_root
+    if match := patterns["deepspeed"].search(text):
+        found = patterns["local"].search(text)
+        return Exit(int(match.group(1)), None, int(found.group(1)) if found else None, node, None, hit), False
+    if match := patterns["spawn"].search(text):
+        number, name, code_text = match.groups()
+        code = -_SIGNALS.get(name, 0) if name else int(code_text)
+        return Exit(code or 1, int(number), int(number), node, None, hit), False
+    if match := patterns["spawned"].search(text):
+        return Exit(1, int(match.group(1)), int(match.group(1)), node, None, hit), False
+    if match := patterns["lightning"].search(text):
+        return Exit(int(match.group(2)), hit.origin.rank, None, node, int(match.group(1)), hit), False
+    if match := patterns["composer"].search(text):
+        return Exit(int(match.group(3)), int(match.group(1)), None, node, int(match.group(2) or 0) or None, hit), False
+    if match := patterns["died"].search(text):
+        found = patterns["local"].search(text)
+        return Exit(-int(match.group(2)), None, int(found.group(1)) if found else None, node, None, hit), False
+    if match := patterns["nonzero"].search(text):
+        return Exit(int(match.group(1)), None, None, node, None, hit), False
+    return None, False

@@ -1,0 +1,337 @@
+"""One pass over a log's bytes: the lines that a signature claims, with their places and surroundings.
+
+Memory stays constant: a window of about 1 MiB, the head and the tail of the
+log, and a bounded number of hits with a few kilobytes around each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from supervisor.diagnosis.matcher import Matcher, line_pattern
+from supervisor.diagnosis.tables import Role, Signature, Signatures
+from supervisor.text.decode import clean, plain_chunks
+from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
+
+WINDOW_BYTES = 1 << 20
+BEFORE_BYTES = 8192
+AFTER_BYTES = 12288
+HEAD_BYTES = 65536
+TAIL_BYTES = 196608
+FIRST_HITS = 48
+LAST_HITS = 12
+SHOWN_BYTES = 2000
+
+_CSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)?|\x1b[()][0-9A-Za-z]|\x00")
+
+
+class Hit(NamedTuple):
+    """A line that a signature claims. `line` counts from 1; `before` and `after` are the raw bytes around it."""
+
+    signature: Signature
+    source: int
+    line: int
+    offset: int
+    text: str
+    origin: Origin
+    before: bytes = b""
+    after: bytes = b""
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, where the line's own prefix says it."""
+        return self.origin.rank
+
+    def lines_before(self, count: int = 60) -> list[str]:
+        """Clean lines before the hit, oldest first."""
+        return [clean(raw, SHOWN_BYTES) for raw in self.before.split(b"\n")[-count - 1 : -1]]
+
+    def lines_after(self, count: int = 60) -> list[str]:
+        """Clean lines after the hit."""
+        return [clean(raw, SHOWN_BYTES) for raw in self.after.split(b"\n")[:count]]
+
+
+class SourceScan(NamedTuple):
+    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line."""
+
+    path: str
+    origin: Origin
+    hits: tuple[Hit, ...]
+    lines: int
+    bytes_read: int
+    head: tuple[str, ...]
+    tail: tuple[str, ...]
+    tail_line: int
+    hosts: frozenset[str] = frozenset()
+
+
+class _Kept:
+    """The first and the last few hits of one signature."""
+
+    __slots__ = ("first", "last")
+
+    def __init__(self) -> None:
+        self.first: list[Hit] = []
+        self.last: deque[Hit] = deque(maxlen=LAST_HITS)
+
+
+class SourceScanner:
+    """Scans one log as its bytes arrive (already plain: see `text.decode.plain_chunks`)."""
+
+    def __init__(
+        self, path: str, origin: Origin, signatures: Signatures, matcher: Matcher, index: int = 0
+    ) -> None:
+        self.path = path
+        self.origin = origin
+        self._entries = signatures.entries
+        self._matcher = matcher
+        self._index = index
+        self._open = b""
+        self._line = 1
+        self._offset = 0
+        self._past = b""
+        self._head = b""
+        self._tail = b""
+        self._kept: dict[int, _Kept] = {}
+        self._waiting: list[Hit] = []
+        self._hosts: frozenset[str] | None = None
+        self._patterns: dict[int, re.Pattern[str]] = {}
+        self._counts: dict[int, int] = {}
+
+    def feed(self, data: bytes) -> list[Hit]:
+        """Take in the next bytes; give the hits in the lines that they complete."""
+        self._open = self._open + data if self._open else data
+        cut = self._open.rfind(b"\n") + 1
+        if cut == 0:
+            if len(self._open) < WINDOW_BYTES:
+                return []
+            # A line beyond any window: scan it in pieces that overlap, so that memory stays flat.
+            window, keep = self._open, self._open[-512:]
+            self._open = keep
+            hits = self._scan(window)
+            self._offset -= len(keep)
+            return hits
+        window, self._open = (self._open, b"") if cut == len(self._open) else (self._open[:cut], self._open[cut:])
+        return self._scan(window)
+
+    def finish(self) -> list[Hit]:
+        """Close the log: scans its half last line."""
+        window, self._open = self._open, b""
+        return self._scan(window) if window else []
+
+    def result(self) -> SourceScan:
+        """All that was found. Call after `finish`."""
+        for hit in self._waiting:
+            self._keep(hit)
+        self._waiting = []
+        hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
+        hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
+        head = [clean(raw, SHOWN_BYTES) for raw in self._head.split(b"\n")[:400]]
+        raw_tail = self._tail.split(b"\n")
+        if raw_tail and not raw_tail[-1]:
+            raw_tail.pop()
+        last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
+        tail = raw_tail[-1500:]
+        return SourceScan(
+            self.path,
+            self.origin,
+            tuple(hits),
+            last_line,
+            self._offset,
+            tuple(head),
+            tuple(clean(raw, SHOWN_BYTES) for raw in tail),
+            last_line - len(tail) + 1,
+            self._hosts or frozenset(),
+        )
+
+    def _scan(self, window: bytes) -> list[Hit]:
+        if len(self._head) < HEAD_BYTES:
+            self._head += window[: HEAD_BYTES - len(self._head)]
+        if self._hosts is None:
+            self._hosts = learn_hosts(clean(raw, 300) for raw in window[:HEAD_BYTES].split(b"\n"))
+        if self._waiting:
+            self._fill_waiting(window)
+        text = _CSI.sub(b"", window) if b"\x1b" in window or b"\0" in window else window
+        matches: list[tuple[int, int]] = []
+        counts = self._counts
+
+        def found(index: int, end: int) -> None:
+            count = counts.get(index, 0)
+            counts[index] = count + 1
+            # A flood of one signature (an assert on each thread) must not fill memory within a window.
+            if count % 20000 < 4000:
+                matches.append((end, index))
+
+        self._matcher.scan(text, found)
+        hits = self._hits(text, window, matches) if matches else []
+        newlines = window.count(b"\n")
+        self._line += newlines
+        self._offset += len(window)
+        self._past = window[-BEFORE_BYTES:] if len(window) >= BEFORE_BYTES else (self._past + window)[-BEFORE_BYTES:]
+        self._tail = window[-TAIL_BYTES:] if len(window) >= TAIL_BYTES else (self._tail + window)[-TAIL_BYTES:]
+        return hits
+
+    def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
+        matches.sort()
+        hits: list[Hit] = []
+        seen: set[tuple[int, int]] = set()
+        counted_to = 0
+        rows = 0
+        for end, index in matches:
+            start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
+            if (start, index) in seen:
+                continue
+            seen.add((start, index))
+            rows += text.count(b"\n", counted_to, start)
+            counted_to = start
+            kept = self._kept.get(index)
+            stop = text.find(b"\n", end - 1)
+            stop = len(text) if stop < 0 else stop
+            shown = self._confirmed(index, text[start:stop], end - start)
+            if shown is None:
+                continue
+            origin, said = split_prefix(shown, self._hosts or frozenset())
+            if text is not window:
+                offset = self._offset + _start_of_row(window, rows)
+            else:
+                offset = self._offset + start
+            hit = Hit(
+                self._entries[index],
+                self._index,
+                self._line + rows,
+                offset,
+                said,
+                origin.over(self.origin),
+                (self._past + text[max(0, start - BEFORE_BYTES) : start])[-BEFORE_BYTES:]
+                if start < BEFORE_BYTES
+                else text[start - BEFORE_BYTES : start],
+                text[stop + 1 : stop + 1 + AFTER_BYTES],
+            )
+            hits.append(hit)
+            if len(hit.after) >= AFTER_BYTES or (kept is not None and len(kept.first) > FIRST_HITS):
+                self._keep(hit)
+            elif len(self._waiting) < 400:
+                self._waiting.append(hit)
+            else:
+                self._keep(hit)
+        return hits
+
+    def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
+        """The clean text of the line, or of the part between carriage returns that the match lies in."""
+        if b"\r" in raw:
+            left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
+            right = raw.find(b"\r", end)
+            raw = raw[left : right if right >= 0 else len(raw)]
+        elif len(raw) > 16384:
+            raw = raw[max(0, end - 4096) : end + 4096]
+        shown = clean(raw)
+        pattern = self._patterns.get(index)
+        if pattern is None:
+            pattern = self._patterns[index] = line_pattern(self._entries[index].regex)
+        if pattern.search(shown) is None and pattern.search(split_prefix(shown, self._hosts or ())[1]) is None:
+            return None
+        return shown
+
+    def _fill_waiting(self, window: bytes) -> None:
+        still: list[Hit] = []
+        for hit in self._waiting:
+            filled = hit._replace(after=hit.after + window[: AFTER_BYTES - len(hit.after)])
+            if len(filled.after) >= AFTER_BYTES:
+                self._keep(filled)
+            else:
+                still.append(filled)
+        self._waiting = still
+
+    def _keep(self, hit: Hit) -> None:
+        kept = self._kept.setdefault(hit.signature.index, _Kept())
+        if len(kept.first) < FIRST_HITS:
+            kept.first.append(hit)
+        else:
+            kept.last.append(hit)
+
+
+def _start_of_row(window: bytes, rows: int) -> int:
+    place = 0
+    for _ in range(rows):
+        place = window.find(b"\n", place) + 1
+    return place
+
+
+def windows(chunks: Iterable[bytes], size: int = WINDOW_BYTES) -> Iterator[bytes]:
+    """Join small chunks, so that the engine is called about once a mebibyte."""
+    parts: list[bytes] = []
+    total = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        total += len(chunk)
+        if total >= size:
+            yield b"".join(parts) if len(parts) > 1 else parts[0]
+            parts, total = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def scan_source(
+    path: str,
+    origin: Origin,
+    chunks: Iterable[bytes],
+    signatures: Signatures,
+    matcher: Matcher,
+    index: int = 0,
+) -> SourceScan:
+    """Scan one whole log, whatever its encoding or packing."""
+    scanner = SourceScanner(path, origin, signatures, matcher, index)
+    for window in windows(plain_chunks(chunks)):
+        scanner.feed(window)
+    scanner.finish()
+    return scanner.result()
+
+
+class LiveScanner:
+    """Scans many growing logs at once and tells of causes as they appear.
+
+    Feed it what a tailer reads. It keeps a bounded state a source. `feed` gives only hits that may be a
+    cause or an outcome (roles cause and consequence); advice lines never come.
+    """
+
+    def __init__(self, signatures: Signatures, matcher: Matcher) -> None:
+        self._signatures = signatures
+        self._matcher = matcher
+        self._sources: dict[str, SourceScanner] = {}
+
+    def feed(self, source: str, data: bytes, origin: Origin = NOWHERE) -> list[Hit]:
+        """Take in the next bytes of a source (its path); `origin` says whose log it is, at the first call."""
+        scanner = self._sources.get(source)
+        if scanner is None:
+            scanner = SourceScanner(source, origin, self._signatures, self._matcher, len(self._sources))
+            self._sources[source] = scanner
+        return told(scanner.feed(data))
+
+    def forget(self, source: str) -> None:
+        """Drop a source: its file was truncated, or its attempt ended."""
+        self._sources.pop(source, None)
+
+    def sources(self) -> Collection[str]:
+        """The sources seen so far."""
+        return self._sources.keys()
+
+
+def told(hits: Iterable[Hit]) -> list[Hit]:
+    """The hits worth telling at once: one a line, the strongest, none that an advice line masks."""
+    best: dict[tuple[int, int], Hit] = {}
+    masked: set[tuple[int, int]] = set()
+    for hit in hits:
+        place = (hit.source, hit.line)
+        if hit.signature.role is Role.ADVICE:
+            masked.add(place)
+        elif hit.signature.role in (Role.CAUSE, Role.CONSEQUENCE) and (
+            place not in best or best[place].signature.strength < hit.signature.strength
+        ):
+            best[place] = hit
+    return [hit for place, hit in best.items() if place not in masked]
+
+
+ChunkReader = Callable[[], Iterable[bytes]]

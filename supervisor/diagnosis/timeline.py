@@ -1,0 +1,132 @@
+"""When things were said, and whether training went on: time stamps, step lines, silences, a loss that stays nan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+
+
+@cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    return {
+        "iso": re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)"),
+        "glog": re.compile(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
+        "us": re.compile(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
+        "syslog": re.compile(r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?"),
+        "clock": re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
+        "epoch": re.compile(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
+        "progress": re.compile(
+            r"""\{['"]loss['"]: ?[-\d.]+
+            |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
+            |\d+%\|.{0,60}\|\s*\d+/\d+\s\[
+            |\b\d+/\d+\s\[\d+:\d\d
+            |\b(?:loss|ppl|grad_norm|wps|tokens/s|samples/s|lr)["']?\s?[=:]\s?["']?[-+\d.]+e?[-+\d]*
+            |\b\d+[.\d]*\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
+            |\bit\s\d+\s(?:ok|done)\b
+            |\bEpoch\s?[\[(:]?\s?\d
+            |\bep\s\d+\strain""",
+            re.VERBOSE | re.IGNORECASE,
+        ),
+        "nan": re.compile(
+            r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*(nan|inf|[-\d.][\d.e+-]*)""",
+            re.IGNORECASE,
+        ),
+    }
+
+
+def when(text: str, year: int = 2000) -> float | None:
+    """The time a line says, as epoch seconds in an unnamed zone; None if it says none. A bare clock is of day 1."""
+    patterns = _patterns()
+    if match := patterns["iso"].search(text):
+        parts = [int(part) for part in match.groups()]
+    elif match := patterns["glog"].search(text):
+        parts = [year, *(int(part) for part in match.groups())]
+    elif match := patterns["us"].search(text):
+        month, day, its_year, hour, minute, second = match.groups()
+        parts = [int(its_year or year), int(month), int(day), int(hour), int(minute), int(second)]
+        if parts[1] > 12:
+            parts[1], parts[2] = parts[2], parts[1]
+    elif match := patterns["syslog"].search(text):
+        month, day, hour, minute, second = match.groups()
+        number = "JanFebMarAprMayJunJulAugSepOctNovDec".index(month) // 3 + 1
+        parts = [year, number, int(day), int(hour), int(minute), int(second or 0)]
+    elif match := patterns["epoch"].search(text):
+        return float(match.group(1))
+    elif match := patterns["clock"].search(text):
+        parts = [year, 1, 1, *(int(part) for part in match.groups())]
+    else:
+        return None
+    try:
+        return datetime(*parts[:6], tzinfo=UTC).timestamp()  # type: ignore[misc, arg-type]
+    except ValueError:
+        return None
+
+
+def year_of(lines: Iterable[str]) -> int:
+    """The first year that any line names; log formats without one are read with it."""
+    pattern = _patterns()["iso"]
+    for line in lines:
+        if (match := pattern.search(line)) and 1990 < int(match.group(1)) < 2100:
+            return int(match.group(1))
+    return 2000
+
+
+def is_progress(text: str) -> bool:
+    """Whether a line is one of training's own: a step, an epoch, a bar."""
+    return _patterns()["progress"].search(text) is not None
+
+
+def progress_rows(lines: Sequence[str]) -> list[int]:
+    """The indices of training's own lines."""
+    search = _patterns()["progress"].search
+    return [row for row, line in enumerate(lines) if search(line) is not None]
+
+
+def went_on(after: Sequence[str], need: int = 3) -> bool:
+    """Whether training's own lines follow, at least `need` of them that differ."""
+    seen: set[str] = set()
+    for line in after:
+        if is_progress(line):
+            seen.add(line[:400])
+            if len(seen) >= need:
+                return True
+    return False
+
+
+def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
+    """The last silence between two stamped lines of the tail and the usual step: (gap, median interval), in seconds.
+
+    Looks at the largest gap after the last training line. None where stamps do not allow it.
+    """
+    year = year_of(lines)
+    stamps = [(row, stamp) for row, line in enumerate(lines) if (stamp := when(line, year)) is not None]
+    if len(stamps) < 3:
+        return None
+    last_step = max(progress_rows(lines), default=-1)
+    steps = [stamp for row, stamp in stamps if row <= last_step]
+    later = [stamp for row, stamp in stamps if row > last_step]
+    if len(steps) < 2 or not later:
+        return None
+    intervals = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b >= a)
+    if not intervals:
+        return None
+    gap = max(b - a for a, b in zip([steps[-1], *later], later, strict=False))
+    return gap, intervals[len(intervals) // 2]
+
+
+def ends_in_nan(lines: Sequence[str]) -> int | None:
+    """The index of the first of the loss lines that are nan to the end; None if the last loss is a number."""
+    first: int | None = None
+    count = 0
+    for row, line in enumerate(lines):
+        values = [value.lower() for value in _patterns()["nan"].findall(line)]
+        if not values:
+            continue
+        if any(value in {"nan", "inf"} for value in values):
+            first = row if first is None else first
+            count += 1
+        else:
+            first, count = None, 0
+    return first if count >= 3 else None

@@ -1,0 +1,130 @@
+"""Python tracebacks put back together from what stands around a line, as far as prefixes allow."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from supervisor.diagnosis.scan import Hit
+from supervisor.run.records import FailureClass
+from supervisor.text.prefixes import Origin, split_prefix
+
+
+class Frames(NamedTuple):
+    """The traceback above an exception line: `File` frames as (path, function), outermost first."""
+
+    found: bool
+    frames: tuple[tuple[str, str], ...]
+    chained: bool
+    spawn_rank: int | None
+
+
+@cache
+def _patterns() -> dict[str, re.Pattern[str]]:
+    return {
+        "frame": re.compile(r'File "([^"]+)", line \d+, in (\S+)|^[│|]? ?(/\S+\.py):\d+ in (\S+)'),
+        "exception": re.compile(
+            r"^(?:\S{0,40} )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Abort|Fault|NotFound))(?:: (.*))?$"
+        ),
+        "quoted": re.compile(
+            r"""^\s*(?:raise|assert|print|return|log(?:ger|ging)?\.\w+|warnings\.warn|if|elif|else|for|while|with|try|except|from|import|def|class|self\.|f?["'].*["'],?\)?$|[\w.\[\]]+\s?[+*/-]?=\s|[\w.]+\(.*\)?$|\#)
+            |^\s*[│|]\s+(?:❱\s*)?\d+\s+[│|]
+            |^\s*[\^~]+\s*$""",
+            re.VERBOSE,
+        ),
+        "indent": re.compile(r"^(?: {4,}|\t+)\S"),
+    }
+
+
+def same_voice(one: Origin, other: Origin) -> bool:
+    """Whether two lines were said by the same process, as far as their prefixes tell."""
+    return (one.rank, one.local_rank, one.task, one.pid) == (other.rank, other.local_rank, other.task, other.pid)
+
+
+def frames_above(hit: Hit) -> Frames:
+    """The traceback that ends in this line."""
+    patterns = _patterns()
+    frames: list[tuple[str, str]] = []
+    found = False
+    spawn_rank: int | None = None
+    chained = False
+    lines = hit.lines_before(90)
+    row = len(lines) - 1
+    while row >= 0:
+        origin, text = split_prefix(lines[row])
+        row -= 1
+        if origin != split_prefix("")[0] and not _compatible(origin, hit.origin):
+            continue
+        if "Traceback (most recent call last)" in text:
+            found = True
+            for above in range(row, max(row - 6, -1), -1):
+                said = split_prefix(lines[above])[1]
+                if "the above exception" in said or "The above exception" in said:
+                    chained = True
+                if match := re.search(r"-- Process (\d+) terminated with the following error", said):
+                    spawn_rank = int(match.group(1))
+                if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", said):
+                    spawn_rank = int(match.group(1)) - 1
+            break
+        if match := patterns["frame"].search(text):
+            groups = match.groups()
+            frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
+        elif patterns["exception"].match(text) and len(frames) > 0:
+            break
+    return Frames(found, tuple(reversed(frames)), chained, spawn_rank)
+
+
+def _compatible(one: Origin, other: Origin) -> bool:
+    return all(
+        mine is None or theirs is None or mine == theirs
+        for mine, theirs in ((one.rank, other.rank), (one.local_rank, other.local_rank), (one.task, other.task), (one.pid, other.pid))
+    )
+
+
+def is_quoted_code(text: str) -> bool:
+    """Whether a line is source code that a traceback quotes: its words were not said, they stand in a file."""
+    if not text.startswith((" ", "\t", "│", "|", "❱")):
+        return False
+    if text.lstrip().startswith(("size mismatch", "Missing key", "Unexpected key", "what():", "reason:")):
+        return False
+    patterns = _patterns()
+    return patterns["quoted"].match(text) is not None and patterns["exception"].match(text.strip()) is None
+
+
+def last_exception_after(hit: Hit) -> tuple[int, str] | None:
+    """The exception line that ends the traceback quoted below a line: (lines below, text)."""
+    exception = _patterns()["exception"]
+    inside = False
+    for below, raw in enumerate(hit.lines_after(120), start=1):
+        origin, text = split_prefix(raw)
+        if not _compatible(origin, hit.origin):
+            continue
+        if "Traceback (most recent call last)" in text:
+            if inside and "Original" not in text:
+                return None
+            inside = True
+        elif inside and exception.match(text.strip()) and not text.startswith((" ", "\t")):
+            return below, text
+        elif inside and re.match(r"^[\w.]+(?:Error|Exception|Interrupt)\b", text):
+            return below, text
+    return None
+
+
+def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
+    """What the code that raised tells beyond a plain exception's type."""
+    paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
+    for path, name in reversed(paths):
+        if "torch/serialization.py" in path and name in {"load", "_load", "_legacy_load", "find_class", "persistent_load", "_get_restore_location"}:
+            return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
+        if "safetensors/" in path or name in {"load_state_dict", "load_checkpoint", "_load_state_dict", "_load_zero_checkpoint", "load_pretrained_weights"}:
+            return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
+        if "torch/serialization.py" in path and name in {"save", "_save", "__exit__"}:
+            return FailureClass.DISK_FULL if "No space" in text else None
+        if "/_inductor/" in path or "/_dynamo/" in path or "triton/compiler" in path or "triton/backends" in path or "cpp_extension.py" in path:
+            return FailureClass.COMPILE_ERROR
+        if path.endswith("/argparse.py") or "hydra/_internal" in path:
+            return FailureClass.USAGE_ERROR
+        if "huggingface_hub/" in path or "requests/" in path or "urllib3/" in path or "botocore/" in path:
+            return FailureClass.AUTH_OR_HUB
+    return None

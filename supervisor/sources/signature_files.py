@@ -1,0 +1,99 @@
+"""The signature tables and their compiled form, from the package and a cache on disk.
+
+Parsing the tables and compiling them takes about two seconds; loading the
+stored form, milliseconds. A cache that is absent, damaged, of another version
+or not writable costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import NamedTuple
+
+from supervisor.diagnosis.matcher import HyperscanMatcher, Matcher, compile_matcher, engine_name, load_matcher
+from supervisor.diagnosis.tables import Signatures, digest_of, pack, parse_tables, unpack
+
+_MAGIC = b"stoker-signatures-1\n"
+
+
+class Engine(NamedTuple):
+    """All that a scan needs."""
+
+    signatures: Signatures
+    matcher: Matcher
+
+
+def default_cache_dir() -> str | None:
+    """``$XDG_CACHE_HOME/stoker`` or ``~/.cache/stoker``; None where there is no home."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "stoker") if os.path.isabs(base) else None
+
+
+def read_tables() -> dict[str, bytes]:
+    """The raw tables of this installation, by family."""
+    import supervisor.diagnosis
+
+    folder = os.path.join(os.path.dirname(os.path.abspath(supervisor.diagnosis.__file__)), "signatures")
+    tables = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".toml"):
+            with open(os.path.join(folder, name), "rb") as file:
+                tables[name.removesuffix(".toml")] = file.read()
+    return tables
+
+
+def load_engine(cache_dir: str | None = None) -> Engine:
+    """Load signatures and matcher, from the cache where it fits, else afresh (and store them)."""
+    tables = read_tables()
+    key = hashlib.sha256(f"{digest_of(tables)} {engine_name()}".encode()).hexdigest()[:32]
+    path = os.path.join(cache_dir, f"signatures-{key}.bin") if cache_dir else None
+    if path is not None and (stored := _stored(path, digest_of(tables))) is not None:
+        return stored
+    signatures = parse_tables(tables)
+    matcher = compile_matcher(signatures)
+    if path is not None and isinstance(matcher, HyperscanMatcher):
+        _store(path, pack(signatures), matcher.dump())
+    return Engine(signatures, matcher)
+
+
+def _stored(path: str, digest: str) -> Engine | None:
+    try:
+        with open(path, "rb") as file:
+            info = os.fstat(file.fileno())
+            # A file that somebody else wrote is no cache of ours: the engine would trust its bytes.
+            if hasattr(os, "getuid") and info.st_uid != os.getuid():
+                return None
+            raw = file.read()
+        if not raw.startswith(_MAGIC):
+            return None
+        check, sizes, body = raw[len(_MAGIC) :].split(b"\n", 2)
+        if hashlib.sha256(body).hexdigest().encode() != check:
+            return None
+        packed_size = int(sizes)
+        signatures = unpack(body[:packed_size])
+        if signatures.digest != digest:
+            return None
+        return Engine(signatures, load_matcher(body[packed_size:]))
+    except (OSError, ValueError, ImportError):
+        return None
+
+
+def _store(path: str, packed: bytes, database: bytes) -> None:
+    import contextlib
+    import tempfile
+
+    body = packed + database
+    header = _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + str(len(packed)).encode() + b"\n"
+    temporary = None
+    try:
+        folder = os.path.dirname(path)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".signatures-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(header + body)
+        os.replace(temporary, path)
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
