@@ -11,8 +11,9 @@ from typing import Any, Final
 from supervisor.job import knobs as kn
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
+from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
-from supervisor.job.settings import FLAT, ConfigFile, FileSettings, Resolver, check_file, convert
+from supervisor.job.settings import FLAT, ConfigFile, FileSettings, Resolver, check_file, convert_key
 from supervisor.job.spec import ClassOverride, EntryKind, JobSpec, Knobs, KnobScope, RetrySettings, Timing
 from supervisor.job.torchrun_args import ParsedRun, check_nproc
 from supervisor.job.trainer_keys import ALIASES, TRAINER_DEFAULTS, TRAINER_KEYS, TRAINER_KNOBS
@@ -237,14 +238,15 @@ def _with_trainer(
     """Fills in the bundled trainer's flags, knobs and batch from its keys."""
     values: dict[str, Any] = dict(job.trainer)
     from_where = dict.fromkeys(values, f"job file {job.name}")
-    for key, kind in TRAINER_KEYS.items():
+    for key in TRAINER_KEYS:
+        # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
         name = f"STOKER_{key.upper()}"
-        if name in inputs.env:
-            values[key], from_where[key] = convert(name, kind, inputs.env[name]), f"env {name}"
+        if name in inputs.env and name not in WIRE_NAMES:
+            values[key], from_where[key] = convert_key(name, key, inputs.env[name]), f"env {name}"
     for given, text in inputs.parsed.spec_keys:
         key = ALIASES.get(given, given)
         if key in TRAINER_KEYS:
-            values[key], from_where[key] = convert(f"--{given}", TRAINER_KEYS[key], text), f"flag --{given}"
+            values[key], from_where[key] = convert_key(f"--{given}", key, text), f"flag --{given}"
     for setting, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
         number = look.get(setting)
         if number is not None:
@@ -264,15 +266,16 @@ def _with_trainer(
 
 
 def _trainer_batch(values: Mapping[str, Any], world: int | None) -> BatchSpec | None:
-    micro, total, length = (values.get(k) for k in ("device_batch_size", "total_batch_size", "max_seq_len"))
-    if not (isinstance(micro, int) and isinstance(length, int)) or world is None:
+    names = ("device_batch_size", "total_batch_size", "gradient_accumulation_steps", "max_seq_len")
+    micro, total, steps, length = (values[name] for name in names)
+    if world is None:
         return None
-    # A total of 0 or below asks the trainer for accumulation 1.
-    wanted = total if isinstance(total, int) and total > 0 else None
+    # As the trainer reads them: a total wins over the steps; 0 means "follows from the rest".
     return resolve_batch(
         world_size=world,
         micro_batch=micro,
-        global_batch=wanted,
+        global_batch=total if total > 0 else None,
+        accumulation=max(steps, 1) if total <= 0 else None,
         unit=BatchUnit.TOKENS,
         tokens_per_sample=length,
     )

@@ -14,7 +14,7 @@ from supervisor.job.config_files import line_of
 from supervisor.job.errors import JobError
 from supervisor.job.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
 from supervisor.job.torchrun_args import ParsedRun
-from supervisor.job.trainer_keys import ALIASES, TRAINER_KEYS, KeyType
+from supervisor.job.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
 
 _I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
 
@@ -144,7 +144,10 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         elif is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
             if name in trainer:
                 raise file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-            trainer[name] = _converted(file, key, TRAINER_KEYS[name], value)
+            try:
+                trainer[name] = convert_key(key, name, value)
+            except JobError as error:
+                raise file.error(key, error.message) from None
         else:
             known = [
                 *LAUNCH_SECTIONS,
@@ -163,7 +166,9 @@ def convert(name: str, kind: KeyType, value: object) -> int | float | str | bool
     Raises:
         JobError: it is not one; the message names the setting and what was given.
     """
-    wrong = JobError(f"{name} wants {_article(kind)}, got {value!r}")
+    # YAML reads a bare `on` as true: the fix is to quote it.
+    quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
+    wrong = JobError(f"{name} wants {_article(kind)}, got {value!r}{quote}")
     match kind:
         case KeyType.SWITCH:
             text = str(value).lower()
@@ -190,6 +195,19 @@ def convert(name: str, kind: KeyType, value: object) -> int | float | str | bool
             if number is None:
                 raise wrong
             return number
+
+
+def convert_key(shown: str, key: str, value: object) -> int | float | str | bool:
+    """A value of one of the bundled trainer's settings, of its type and among its choices.
+
+    Raises:
+        JobError: it is not; the message calls the setting `shown`.
+    """
+    done = convert(shown, TRAINER_KEYS[key], value)
+    choices = TRAINER_CHOICES.get(key)
+    if choices and done not in choices:
+        raise JobError(f"{shown} takes one of {', '.join(choices)}, got {done!r}")
+    return done
 
 
 @dataclass(slots=True)
