@@ -1,0 +1,1 @@
+"""A small, serious GPT trainer: stdlib, torch and numpy only."""

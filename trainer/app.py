@@ -1,0 +1,86 @@
+"""The command ``python -m trainer``: reads settings, trains, and turns every end into an exit code.
+
+Nothing heavy is imported before the settings are known to be right.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from trainer.config import Config, UsageError
+from trainer.settings import help_text, read
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """Runs the trainer and exits: 0 done, 1 failed, 2 usage, 75 stopped after a checkpoint."""
+    if {"-h", "--help"} & set(argv):
+        print(help_text())
+        sys.exit(0)
+    try:
+        config = read(argv).config
+        if config.distributed and "RANK" not in os.environ and config.world_size > 1:
+            from trainer.spawn import spawn_ranks
+
+            sys.exit(spawn_ranks(config.world_size))
+        execute = _heavy()
+    except UsageError as error:
+        _refuse(str(error))
+    _leave(execute, config)
+
+
+def _heavy() -> Callable[[Config], int]:
+    """Imports torch and what needs it."""
+    try:
+        import numpy as np  # noqa: F401 - its absence is said in one line
+        from torch.distributed.elastic.multiprocessing.errors import record
+    except ImportError as error:
+        raise UsageError(
+            f"{sys.executable} has no {error.name}: pip install torch numpy, or choose another Python"
+        ) from None
+    from trainer.build import execute
+
+    def guarded(config: Config) -> int:
+        try:
+            return execute(config, dict(os.environ))
+        except UsageError as error:
+            _refuse(str(error))
+
+    # torchrun reads the error file that `record` writes, and names its rank as the cause.
+    recorded = record(guarded)
+    return lambda config: recorded(config) or 0  # `record` returns None for SystemExit(0)
+
+
+def _leave(execute: Callable[[Config], int], config: Config) -> NoReturn:
+    try:
+        code = execute(config)
+    except SystemExit:
+        raise
+    except KeyboardInterrupt:
+        _exit_now(EXIT_INTERRUPTED)
+    except BaseException as error:  # noqa: BLE001 - the last frame: whatever it is, it is shown and ends the rank
+        # torch's hook puts [rankN] before each line. After it no destructor may wait for a peer or abort
+        # (1 of 8 ranks ended by SIGABRT after its own traceback): leave at once, with a plain exit code.
+        sys.excepthook(type(error), error, error.__traceback__)
+        _exit_now(EXIT_FAILED)
+    sys.exit(code)
+
+
+def _refuse(message: str) -> NoReturn:
+    """One line from rank 0, exit 2 from every rank."""
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+        sys.stderr.write(f"trainer: {message}\n")
+    sys.stderr.flush()
+    sys.exit(EXIT_USAGE)
+
+
+def _exit_now(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,234 @@
+"""Checkpoints: a folder that is complete or does not count.
+
+``step_00000040/`` holds ``meta.json`` (plain facts), ``state.pt`` (tensors) and, last of all, ``COMMITTED``:
+the names, sizes and checksums of the others. It is written as ``step_00000040.tmp``, synced, renamed, and
+only then marked, so that a kill at any moment leaves either a committed folder or one that is ignored.
+Loading never unpickles objects (``weights_only=True``). It does not depend on world size or micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+FORMAT: Final = 1
+MARKER: Final = "COMMITTED"
+META: Final = "meta.json"
+STATE: Final = "state.pt"
+CHUNK: Final = 1 << 20
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be written or read: path and reason in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint in memory: its plain facts and its tensors (on the CPU)."""
+
+    path: Path
+    meta: Mapping[str, Any]
+    state: Mapping[str, Any]
+
+
+def folder_of(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return root / f"step_{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """The step in a checkpoint's name, -1 if it has none."""
+    match = re.fullmatch(r"step_(\d+)(?:\.old)?", path.name)
+    return int(match[1]) if match else -1
+
+
+def save(root: Path, step: int, meta: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
+    """Writes and commits a checkpoint; one process calls this.
+
+    Returns:
+        The committed folder.
+
+    Raises:
+        CheckpointError: no space, no right, no such folder; nothing that was committed before is touched.
+    """
+    final = folder_of(root, step)
+    temporary = final.with_name(final.name + ".tmp")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        record = {"format": FORMAT, "step": step, **meta}
+        (temporary / META).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        torch.save(dict(state), temporary / STATE)
+        files = {name: _sync(temporary / name) for name in (META, STATE)}
+        _sync_folder(temporary)
+        _put_in_place(temporary, final)
+        _commit(final, files)
+        _sync_folder(root)
+        shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)
+    except (OSError, RuntimeError) as error:
+        # torch.save says RuntimeError where the disk is full ("unexpected pos", "iostream error").
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"checkpoint {final} could not be written: {_reason(error, root)}") from error
+    return final
+
+
+def committed(root: Path) -> list[Path]:
+    """All committed checkpoints of a folder, newest step first."""
+    try:
+        found = [path for path in root.iterdir() if step_of(path) >= 0 and (path / MARKER).is_file()]
+    except OSError:
+        return []
+    # An .old folder was set aside for a second save of the same step: it counts only if that one does not.
+    return sorted(found, key=lambda path: (step_of(path), path.suffix != ".old"), reverse=True)
+
+
+def verify(path: Path) -> Mapping[str, Any]:
+    """Checks marker, sizes and checksums.
+
+    Returns:
+        The checkpoint's plain facts.
+
+    Raises:
+        CheckpointError: it is not committed, or not what was committed.
+    """
+    try:
+        marker = json.loads((path / MARKER).read_text(encoding="utf-8"))
+        wanted = {str(name): (int(size), str(crc)) for name, (size, crc) in marker["files"].items()}
+        if marker["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {path} has format {marker['format']}, this trainer reads {FORMAT}"
+            )
+        for name, (size, crc) in wanted.items():
+            if os.sep in name or name.startswith("."):
+                raise CheckpointError(f"checkpoint {path}: its marker names a file outside of it: {name!r}")
+            found = os.path.getsize(path / name)
+            if found != size:
+                raise CheckpointError(f"checkpoint {path} is damaged: {name} has {found} bytes, not {size}")
+            if _checksum(path / name) != crc:
+                raise CheckpointError(f"checkpoint {path} is damaged: the checksum of {name} differs")
+        meta = json.loads((path / META).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        missing = os.path.basename(str(error.filename))
+        why = "it was never committed" if missing == MARKER else f"{missing} is missing"
+        raise CheckpointError(f"{path} is no complete checkpoint: {why}") from None
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(
+            f"checkpoint {path} is damaged: its marker or meta.json cannot be read"
+        ) from None
+    if not isinstance(meta, dict):
+        raise CheckpointError(f"checkpoint {path} is damaged: meta.json is no object")
+    return meta
+
+
+def load(path: Path) -> Loaded:
+    """Reads a checkpoint after verifying it.
+
+    Raises:
+        CheckpointError: it cannot be used.
+    """
+    meta = verify(path)
+    try:
+        state = torch.load(path / STATE, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {path} cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the restricted unpickler's own error class is pickle's, kept out of here
+        raise CheckpointError(
+            f"checkpoint {path} holds more than tensors and is not loaded: {type(error).__name__}"
+        ) from None
+    return Loaded(path, meta, state)
+
+
+def newest(root: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that is whole, and why newer ones were passed over."""
+    passed_over = []
+    for path in committed(root):
+        try:
+            verify(path)
+        except CheckpointError as error:
+            passed_over.append(str(error))
+        else:
+            return path, passed_over
+    return None, passed_over
+
+
+def prune(root: Path, keep: int, protect: set[Path]) -> None:
+    """Deletes all but the newest `keep` committed checkpoints; the marker goes first."""
+    if keep <= 0:
+        return
+    for path in committed(root)[keep:]:
+        if path in protect:
+            continue
+        (path / MARKER).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    """Renames; a folder of the same step steps aside, still committed, until the new one is."""
+    old = final.with_name(final.name + ".old")
+    if final.exists():
+        if (final / MARKER).exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(final, old)
+        else:
+            shutil.rmtree(final)
+    os.replace(temporary, final)
+
+
+def _commit(folder: Path, files: Mapping[str, tuple[int, str]]) -> None:
+    text = json.dumps({"format": FORMAT, "files": {name: list(value) for name, value in files.items()}})
+    temporary = folder / (MARKER + ".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / MARKER)
+    _sync_folder(folder)
+
+
+def _sync(path: Path) -> tuple[int, str]:
+    """Forces a file to disk. Returns: its size and checksum."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    return os.path.getsize(path), _checksum(path)
+
+
+def _checksum(path: Path) -> str:
+    value = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return f"{value:08x}"
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _reason(error: Exception, root: Path) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    try:
+        free = shutil.disk_usage(root).free
+    except OSError:
+        return str(error)
+    if free < 1 << 20:
+        return f"No space left on device ({free} bytes free)"
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,274 @@
+"""Every setting of the trainer: one flat, frozen dataclass, and what follows from it.
+
+Names are those of the job files and flags. A value of 0, -1 or "" that means "follows from the rest" says so
+in its help. Nothing here imports torch: a usage error costs no three seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import TypeVar
+
+T = TypeVar("T", int, float, str, bool)
+
+
+class UsageError(Exception):
+    """The user asked for something that cannot be: one line that says what works instead."""
+
+
+def key(default: T, text: str, choices: tuple[str, ...] = ()) -> T:
+    """A setting with its default, its help and, for text, the values it takes."""
+    value: T = field(default=default, metadata={"help": text, "choices": choices})
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of one training run; see each field's help, also in configs/README.md."""
+
+    # Model
+    depth: int = key(4, "transformer blocks: the one size knob")
+    model_dim: int = key(0, "width of the residual stream; 0: 64 × depth")
+    head_dim: int = key(
+        0, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64"
+    )
+    vocab_size: int = key(0, "token ids; 0: 256 for bytes, 50304 for .bin token files")
+    tie_embeddings: bool = key(False, "share the input embedding with the output head")
+    gradient_checkpointing: bool = key(
+        False, "recompute each block in the backward pass: less memory, more time"
+    )
+    compile: str = key("auto", "torch.compile; TORCH_COMPILE=0 turns it off", ("auto", "on", "off"))
+    # Batch and length
+    device_batch_size: int = key(16, "micro-batch: samples a rank holds at once")
+    total_batch_size: int = key(0, "global batch in tokens at max_seq_len; 0: accumulation alone decides")
+    gradient_accumulation_steps: int = key(0, "micro-steps a step; 0: from total_batch_size, which wins")
+    max_seq_len: int = key(256, "tokens of a sample, at its final length")
+    seq_len_schedule: str = key("", "length warm-up as step:length,…; the last length is max_seq_len")
+    # Run
+    num_iterations: int = key(200, "optimizer steps in all")
+    seed: int = key(1337, "seed of the weights and of the data order")
+    eval_every: int = key(0, "steps between evaluations; 0: none; one more at the end")
+    eval_samples: int = key(32, "validation samples of an evaluation, over all ranks")
+    log_interval: int = key(10, "steps between console lines")
+    save_every: int = key(0, "steps between checkpoints; 0: only at the end")
+    keep_checkpoints: int = key(3, "newest checkpoints kept; 0: all")
+    keep_best: bool = key(False, "keep the checkpoint of the lowest validation loss besides")
+    checkpoint_dir: str = key("", "folder of checkpoints; default: in the run directory, else ./checkpoints")
+    async_save: bool = key(False, "write checkpoints in the background from a copy in memory")
+    continue_on_save_error: bool = key(False, "warn and train on when a checkpoint cannot be written")
+    resume_from: str = key("", "a checkpoint folder, or auto: the newest committed one, if any")
+    # Optimizer
+    learning_rate: float = key(1e-3, "peak learning rate")
+    lr_scaling: str = key("none", "scale the learning rate by the world size", ("none", "linear", "sqrt"))
+    lr_schedule: str = key("cosine", "shape after the warm-up", ("cosine", "wsd", "constant"))
+    warmup_steps: int = key(0, "steps of linear warm-up")
+    cooldown_ratio: float = key(0.2, "share of the steps in which wsd comes down")
+    min_lr_ratio: float = key(0.1, "last learning rate as a share of the peak")
+    weight_decay: float = key(0.1, "AdamW decay, on matrices only")
+    beta1: float = key(0.9, "AdamW")
+    beta2: float = key(0.95, "AdamW")
+    gradient_clip_val: float = key(1.0, "largest gradient norm; 0: no clipping")
+    ema_decay: float = key(0.0, "decay of an average of the weights, saved beside them; 0: none")
+    # Numbers
+    dtype: str = key("float32", "compute type of the model", ("float32", "bfloat16", "float16"))
+    mixed_precision: bool = key(False, "bfloat16 where the device has it, else float16 with a loss scaler")
+    tf32: bool = key(True, "TensorFloat-32 for float32 matrix products on CUDA")
+    skip_invalid_loss: bool = key(
+        False, "skip a step whose loss or gradient is not finite, instead of failing"
+    )
+    continue_on_error: bool = key(False, "skip a step that raises a data error, at most 10 times")
+    # Data
+    train_data_path: str = key(
+        "", "a .bin token file, .jsonl or text; default: the standard library's source"
+    )
+    valid_data_path: str = key("", "the same for validation; default: the last 5 % of the training data")
+    data_dtype: str = key("auto", "type in a .bin without header", ("auto", "uint16", "uint32"))
+    corpus_mib: int = key(4, "size of the embedded corpus")
+    num_workers: int = key(0, "data loading processes a rank; -1: from cores and ranks")
+    pin_memory: bool = key(True, "page-locked batches, with CUDA")
+    persistent_workers: bool = key(True, "keep data loading processes between uses")
+    data_timeout_s: float = key(120.0, "longest wait for a data loading process")
+    # Ranks
+    device: str = key("auto", "where to train", ("auto", "cuda", "cpu"))
+    backend: str = key("auto", "collectives: nccl with a GPU a rank, else gloo", ("auto", "nccl", "gloo"))
+    distributed: bool = key(False, "start --world_size ranks here, where no launcher did")
+    world_size: int = key(0, "ranks to start with --distributed")
+    single_gpu: bool = key(False, "one process, whatever the machine has")
+    local_rank: int = key(-1, "set by old launchers")
+    init_timeout_s: float = key(1800.0, "longest wait for all ranks to meet")
+    dist_timeout_s: float = key(600.0, "longest wait in a collective")
+    find_unused_parameters: bool = key(False, "let DDP look for parameters without gradient")
+    shard: str = key("none", "what is split over ranks", ("none", "zero1", "fsdp2"))
+    # Watching
+    telemetry_dir: str = key("", "folder of rank<r>.jsonl; default STOKER_TELEMETRY_DIR, else none")
+    profile: str = key("", "folder for a torch.profiler trace of steps 3 to 6 of this process")
+    debug: bool = key(False, "more checks and messages; names parameters that get no gradient")
+    use_wandb: bool = key(False, "Weights & Biases on rank 0, offline unless WANDB_MODE says otherwise")
+    wandb_project: str = key("trainer", "its project")
+    wandb_run_name: str = key("", "its run name")
+    tensorboard_dir: str = key("", "folder of TensorBoard events; default: none")
+    mlflow_dir: str = key("", "folder of an MLflow store; default: none")
+    # Memory cap and faults, for demonstrations and tests
+    memory_cap_mib: str = key("", "headroom a rank gets, MiB: one number a rank, the last for the rest")
+    memory_cap_cuda_mib: str = key("", "the same where the model is on a GPU")
+    memory_cap_step: int = key(4, "steps of this process after which the cap is set")
+    fault: str = key("", "kind[:argument]@step[:rank],…; see docs/telemetry.md")
+
+    @property
+    def width(self) -> int:
+        """Width of the residual stream."""
+        return self.model_dim or 64 * self.depth
+
+    @property
+    def head_width(self) -> int:
+        """Width of an attention head."""
+        if self.head_dim:
+            return self.head_dim
+        return 128 if self.width >= 1024 and self.width % 128 == 0 else min(64, self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How one optimizer step is cut: `micro` samples × `accumulation` × `world_size` = `samples`."""
+
+    micro: int
+    accumulation: int
+    world_size: int
+
+    @property
+    def samples(self) -> int:
+        """Samples of a step over all ranks."""
+        return self.micro * self.accumulation * self.world_size
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSchedule:
+    """Sample length by step: `stages` are (first step, tokens), in order, from step 0."""
+
+    stages: tuple[tuple[int, int], ...]
+
+    def at(self, step: int) -> int:
+        """Tokens of a sample at `step`."""
+        return next(length for first, length in reversed(self.stages) if step >= first)
+
+
+def plan_batch(config: Config, world_size: int) -> Batch:
+    """Cuts the global batch over ranks and micro-steps.
+
+    Raises:
+        UsageError: it does not divide; the message has values that do.
+    """
+    micro, length = config.device_batch_size, config.max_seq_len
+    if config.total_batch_size <= 0:
+        return Batch(micro, max(config.gradient_accumulation_steps, 1), world_size)
+    total = config.total_batch_size
+    if total % (length * world_size):
+        chunk = length * world_size * micro
+        near = [value for value in (total // chunk * chunk, (total // chunk + 1) * chunk) if value]
+        raise UsageError(
+            f"total_batch_size {total} does not divide by max_seq_len {length} × {_ranks(world_size)} = "
+            f"{length * world_size}; total_batch_size that works: {', '.join(map(str, near))}"
+        )
+    per_rank = total // (length * world_size)
+    if per_rank % micro:
+        raise UsageError(
+            f"device_batch_size {micro} × max_seq_len {length} × {_ranks(world_size)} = "
+            f"{micro * length * world_size} does not divide total_batch_size {total}; "
+            f"device_batch_size that works: {', '.join(map(str, _divisors_near(per_rank, micro)))}"
+        )
+    return Batch(micro, per_rank // micro, world_size)
+
+
+def plan_lengths(config: Config) -> LengthSchedule:
+    """The length warm-up; without one, max_seq_len throughout.
+
+    Raises:
+        UsageError: the schedule cannot be read, or does not end at max_seq_len.
+    """
+    if not config.seq_len_schedule:
+        return LengthSchedule(((0, config.max_seq_len),))
+    stages = []
+    for part in config.seq_len_schedule.split(","):
+        step, colon, length = part.strip().partition(":")
+        if not (colon and step.isdecimal() and length.isdecimal() and int(length) > 0):
+            raise UsageError(
+                f"seq_len_schedule wants step:length,… such as 0:64,50:256; got {part.strip()!r}"
+            )
+        stages.append((int(step), int(length)))
+    if stages[0][0] != 0 or [s for s, _ in stages] != sorted({s for s, _ in stages}):
+        raise UsageError("seq_len_schedule starts at step 0 and its steps grow, such as 0:64,50:256")
+    lengths = [length for _, length in stages]
+    if lengths[-1] != config.max_seq_len or max(lengths) != config.max_seq_len:
+        raise UsageError(
+            f"seq_len_schedule must end at its greatest length, max_seq_len = {config.max_seq_len}"
+        )
+    return LengthSchedule(tuple(stages))
+
+
+def by_rank(text: str, rank: int) -> float | None:
+    """The number for `rank` in a comma list, whose last one holds for all further ranks; None if empty."""
+    if not text:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"memory_cap_mib wants numbers such as 400,110; got {text!r}") from None
+    return numbers[min(rank, len(numbers) - 1)]
+
+
+def check(config: Config) -> None:
+    """Refuses values that cannot be, whatever the world size.
+
+    Raises:
+        UsageError: one line with the setting and the range.
+    """
+    for name in (
+        "depth",
+        "device_batch_size",
+        "max_seq_len",
+        "num_iterations",
+        "log_interval",
+        "eval_samples",
+    ):
+        if getattr(config, name) < 1:
+            raise UsageError(f"{name} must be at least 1, got {getattr(config, name)}")
+    for name in (
+        "eval_every",
+        "save_every",
+        "keep_checkpoints",
+        "warmup_steps",
+        "memory_cap_step",
+        "world_size",
+    ):
+        if getattr(config, name) < 0:
+            raise UsageError(f"{name} must be at least 0, got {getattr(config, name)}")
+    for name in ("cooldown_ratio", "min_lr_ratio", "beta1", "beta2", "ema_decay"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise UsageError(f"{name} is a share from 0 to 1, got {getattr(config, name)}")
+    if not 0 < config.learning_rate < 100:
+        raise UsageError(f"learning_rate must be above 0, got {config.learning_rate}")
+    if config.width % config.head_width or config.head_width % 2:
+        raise UsageError(
+            f"model_dim {config.width} does not divide into heads of {config.head_width}; "
+            f"set head_dim to an even divisor, such as {_even_divisor(config.width)}"
+        )
+    plan_lengths(config)
+    by_rank(config.memory_cap_mib, 0)
+    by_rank(config.memory_cap_cuda_mib, 0)
+
+
+def _divisors_near(number: int, wanted: int) -> list[int]:
+    """Up to three divisors of `number` at or below `wanted`, else the smallest ones."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    every = sorted({*small, *(number // d for d in small)})
+    below = [d for d in reversed(every) if d <= wanted]
+    return (below or every)[:3]
+
+
+def _even_divisor(width: int) -> int:
+    return next((d for d in (64, 32, 16, 8, 4, 2) if width % d == 0), 2)
+
+
+def _ranks(world_size: int) -> str:
+    return "1 rank" if world_size == 1 else f"{world_size} ranks"

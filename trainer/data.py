@@ -1,0 +1,205 @@
+"""Token streams, and the order in which their samples are seen.
+
+The order is a function of the global sample number alone: neither world size nor micro-batch nor a restart
+changes which samples the optimizer sees in a step.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from trainer.config import Config, UsageError
+from trainer.corpus import embedded
+
+VALIDATION_SHARE: Final = 0.05
+BYTE_VOCABULARY: Final = 256
+BIN_VOCABULARY: Final = 50_304  # GPT-2's 50257, rounded up to a multiple of 64
+# llm.c writes 256 int32 before the tokens: magic, version, count. Its uint16 and uint32 kinds:
+HEADER_BYTES: Final = 1024
+HEADER_MAGIC: Final = {20240520: "uint16", 20240801: "uint32"}
+ROUNDS: Final = 4
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+
+
+class DataError(Exception):
+    """The data cannot be used: file, place and reason in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One long row of tokens, in memory or mapped from a file."""
+
+    name: str
+    tokens: Tokens
+    vocab_size: int
+
+    def fingerprint(self) -> str:
+        """Tells whether a resumed run sees the same data: length and checksum of the first MiB."""
+        head = np.ascontiguousarray(self.tokens[: 1 << 19]).tobytes()
+        return f"{len(self.tokens)}:{zlib.crc32(head):08x}"
+
+
+class SampleOrder:
+    """A fixed shuffle of `count` samples, another one each epoch, without a table in memory.
+
+    A Feistel network over the next even number of bits is a permutation of its range; walking on from
+    values beyond `count` makes it one of ``range(count)`` (Black and Rogaway, 2002).
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count = count
+        self._seed = seed
+        self._half = max((count - 1).bit_length() + 1, 2) // 2
+        self._mask = (1 << self._half) - 1
+
+    def index(self, number: int) -> int:
+        """Which sample the `number`-th sample of the whole training is."""
+        epoch, place = divmod(number, self._count)
+        while True:
+            place = self._permute(place, epoch)
+            if place < self._count:
+                return place
+
+    def _permute(self, value: int, epoch: int) -> int:
+        left, right = value >> self._half, value & self._mask
+        for turn in range(ROUNDS):
+            left, right = right, left ^ (_mix(right, self._seed, epoch, turn) & self._mask)
+        return left << self._half | right
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Fixed places in a stream, each `max_len` + 1 tokens long; a shorter sample is the start of one."""
+
+    stream: Stream
+    max_len: int
+    seed: int
+    shuffled: bool = True
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise DataError(
+                f"{self.stream.name}: {len(self.stream.tokens)} tokens are fewer than one sample of "
+                f"{self.max_len} + 1; use more data, or a smaller max_seq_len"
+            )
+
+    @property
+    def count(self) -> int:
+        """Samples of an epoch."""
+        return (len(self.stream.tokens) - 1) // self.max_len
+
+    def batch(self, numbers: range, length: int) -> Tensor:
+        """Samples by global number: int64 [len(numbers), length + 1].
+
+        Raises:
+            DataError: a token lies outside the vocabulary.
+        """
+        order = SampleOrder(self.count, self.seed)
+        rows = []
+        for number in numbers:
+            place = order.index(number) if self.shuffled else number % self.count
+            start = place * self.max_len
+            rows.append(self.stream.tokens[start : start + length + 1])
+        block = np.stack(rows).astype(np.int64)
+        if (highest := int(block.max())) >= self.stream.vocab_size:
+            raise DataError(
+                f"{self.stream.name}: token {highest} is outside the vocabulary of {self.stream.vocab_size} "
+                f"(near token {start}): set vocab_size, or data_dtype if the file's type is another"
+            )
+        return torch.from_numpy(block)
+
+
+class Feed:
+    """Hands a rank its micro-batches and measures how long they took to come."""
+
+    def __init__(self, samples: Samples, device: torch.device, *, pin: bool) -> None:
+        self._samples = samples
+        self._device = device
+        self._pin = pin and device.type == "cuda"
+        self.waited_s = 0.0
+
+    def micro_batch(self, first: int, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of samples `first`…, each int64 [count, length], on the device."""
+        started = time.perf_counter()
+        block = self._samples.batch(range(first, first + count), length)
+        if self._pin:
+            block = block.pin_memory()
+        block = block.to(self._device, non_blocking=True)
+        self.waited_s += time.perf_counter() - started
+        return block[:, :-1], block[:, 1:]
+
+
+def open_data(config: Config) -> tuple[Stream, Stream]:
+    """The training and the validation stream.
+
+    Raises:
+        UsageError: a file is missing, empty, of another type or too short.
+    """
+    try:
+        train = open_stream(config, config.train_data_path)
+        if config.valid_data_path:
+            return train, open_stream(config, config.valid_data_path)
+        cut = int(len(train.tokens) * (1 - VALIDATION_SHARE))
+        tail = Stream(f"{train.name} (tail)", train.tokens[cut:], train.vocab_size)
+        Samples(tail, config.max_seq_len, 0)
+        return Stream(train.name, train.tokens[:cut], train.vocab_size), tail
+    except DataError as error:
+        raise UsageError(str(error)) from None
+
+
+def open_stream(config: Config, path: str) -> Stream:
+    """Opens a token file, a text file, or (no path) the embedded corpus.
+
+    Raises:
+        DataError: it cannot be read, or is no such file.
+    """
+    if not path:
+        name = "the standard library's source"
+        return Stream(name, embedded(config.corpus_mib << 20), config.vocab_size or BYTE_VOCABULARY)
+    try:
+        if os.path.getsize(path) == 0:
+            raise DataError(f"{path}: the file is empty")
+        if Path(path).suffix == ".bin":
+            return _bin(config, path)
+        return Stream(path, np.memmap(path, np.uint8, "r"), config.vocab_size or BYTE_VOCABULARY)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+
+
+def _bin(config: Config, path: str) -> Stream:
+    size = os.path.getsize(path)
+    header = np.fromfile(path, np.int32, 3) if size >= HEADER_BYTES else np.zeros(3, np.int32)
+    kind = HEADER_MAGIC.get(int(header[0]))
+    offset = HEADER_BYTES if kind else 0
+    if kind and config.data_dtype not in {"auto", kind}:
+        raise DataError(f"{path}: its header says {kind}, data_dtype says {config.data_dtype}")
+    dtype = np.dtype(kind or ("uint32" if config.data_dtype == "uint32" else "uint16"))
+    if (size - offset) % dtype.itemsize:
+        raise DataError(
+            f"{path}: {size} bytes are no whole number of {dtype} tokens: cut short, or another data_dtype"
+        )
+    tokens = np.memmap(path, dtype, "r", offset=offset)
+    if kind and int(header[2]) != len(tokens):
+        raise DataError(
+            f"{path}: its header says {int(header[2])} tokens, it holds {len(tokens)}: cut short?"
+        )
+    return Stream(path, tokens, config.vocab_size or BIN_VOCABULARY)
+
+
+def _mix(value: int, seed: int, epoch: int, turn: int) -> int:
+    """A 64-bit hash of its arguments (the finaliser of splitmix64, Steele et al. 2014)."""
+    x = (value + 0x9E3779B97F4A7C15 * (turn + 1) + (seed << 20) + 0xD1B54A32D192ED03 * epoch) & (2**64 - 1)
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
+    return x ^ (x >> 31)

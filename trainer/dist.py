@@ -1,0 +1,203 @@
+"""Ranks: who started this process, how it meets its peers, and how they agree.
+
+Detection needs only the environment; joining the group needs torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as td
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from trainer.config import Config, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process among its peers, and why we think so."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    reason: str
+
+
+def detect(env: Mapping[str, str], config: Config) -> Place:
+    """Finds this process's place from its environment.
+
+    A launcher's own variables win over SLURM's, because torchrun often runs inside a SLURM task.
+
+    Raises:
+        UsageError: half of what a launcher sets is there, or --single_gpu contradicts it.
+    """
+    place = _detect(env, config)
+    if config.single_gpu and place.world_size > 1:
+        raise UsageError(
+            f"--single_gpu, but {place.reason} started {place.world_size} ranks: start one process"
+        )
+    return place
+
+
+def _detect(env: Mapping[str, str], config: Config) -> Place:
+    if "RANK" in env and "WORLD_SIZE" in env:
+        world = _number(env, "WORLD_SIZE")
+        local = _number(env, "LOCAL_RANK", max(config.local_rank, 0))
+        how = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "RANK and WORLD_SIZE in the environment"
+        return Place(_number(env, "RANK"), local, world, _number(env, "LOCAL_WORLD_SIZE", world), how)
+    if "RANK" in env or ("WORLD_SIZE" in env and env["WORLD_SIZE"] != "1"):
+        raise UsageError(
+            "of RANK and WORLD_SIZE only one is set: set both (and MASTER_ADDR, MASTER_PORT), or neither"
+        )
+    tasks = _number(env, "SLURM_NTASKS", 1)
+    if "SLURM_PROCID" in env and tasks > 1:
+        nodes = _number(env, "SLURM_NNODES", 1)
+        local = _number(env, "SLURM_LOCALID", 0)
+        return Place(_number(env, "SLURM_PROCID"), local, tasks, max(tasks // nodes, 1), "SLURM (srun)")
+    return Place(0, 0, 1, 1, "single process: no launcher's variables")
+
+
+def slurm_master(env: Mapping[str, str]) -> tuple[str, str]:
+    """Address and port at which the tasks of a SLURM job can meet: the first node, a port from the job id."""
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "127.0.0.1"
+    first = re.sub(r"\[(\d+)[^\]]*\].*", r"\1", nodes)
+    port = 20000 + _number(env, "SLURM_JOB_ID", 0) % 10000
+    return first.split(",")[0], str(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where this rank computes, and over what it talks."""
+
+    torch_device: torch.device
+    backend: str
+    shared: bool  # more ranks than GPUs: several processes on one
+    reason: str
+
+
+def choose_device(config: Config, place: Place) -> Device:
+    """The device of this rank and the backend.
+
+    Raises:
+        UsageError: a GPU or a backend was asked for that is not there.
+    """
+    count = torch.cuda.device_count() if config.device != "cpu" else 0
+    if config.device == "cuda" and count == 0:
+        raise UsageError(
+            "--device cuda, but no GPU is visible here (CUDA_VISIBLE_DEVICES?); use --device cpu"
+        )
+    if count == 0:
+        if config.backend == "nccl":
+            raise UsageError(
+                "--backend nccl needs a GPU a rank, and none is visible here; use --backend gloo"
+            )
+        why = "asked for" if config.device == "cpu" else "no GPU is visible"
+        return Device(torch.device("cpu"), "gloo", False, why)
+    shared = place.local_world_size > count
+    if shared and config.backend == "nccl":
+        raise UsageError(
+            f"--backend nccl cannot put {place.local_world_size} ranks on {count} GPU(s); use --backend gloo"
+        )
+    backend = ("gloo" if shared else "nccl") if config.backend == "auto" else config.backend
+    device = torch.device("cuda", place.local_rank % count)
+    torch.cuda.set_device(device)
+    why = f"{place.local_world_size} ranks share {count} GPU(s)" if shared else f"{count} GPU(s)"
+    return Device(device, backend, shared, why)
+
+
+class Group:
+    """All ranks. With one rank every method is local and free.
+
+    Collectives are issued only on the healthy path: after an error a rank leaves, it never asks its peers.
+    """
+
+    def __init__(self, place: Place, device: Device) -> None:
+        self.rank = place.rank
+        self.world_size = place.world_size
+        self.is_main = place.rank == 0
+        self._device = device.torch_device if device.backend == "nccl" else torch.device("cpu")
+        self._joined = False
+
+    def join(self, config: Config, backend: str, env: Mapping[str, str]) -> None:
+        """Meets the other ranks: long to wait for stragglers, shorter for each collective after that."""
+        if self.world_size == 1 and config.shard == "none":
+            return
+        os.environ.setdefault("MASTER_ADDR", slurm_master(env)[0] if "SLURM_PROCID" in env else "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", slurm_master(env)[1] if "SLURM_PROCID" in env else "29500")
+        os.environ.setdefault("RANK", str(self.rank))
+        os.environ.setdefault("WORLD_SIZE", str(self.world_size))
+        wait = timedelta(seconds=config.init_timeout_s)
+        store, rank, world = next(iter(rendezvous("env://", timeout=wait)))
+        store.set_timeout(wait)
+        td.init_process_group(
+            backend,
+            store=PrefixStore("trainer", store),
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=config.dist_timeout_s),
+            device_id=self._device if backend == "nccl" else None,
+        )
+        self._joined = True
+
+    @property
+    def joined(self) -> bool:
+        """Whether a process group exists."""
+        return self._joined
+
+    def total(self, numbers: Sequence[float]) -> list[float]:
+        """The sum over all ranks, number by number: the one small collective of a step."""
+        if self.world_size == 1:
+            return list(numbers)
+        vector = torch.tensor(numbers, dtype=torch.float64, device=self._device)
+        td.all_reduce(vector)
+        return [float(value) for value in vector.tolist()]
+
+    def any_of(self, mine: bool) -> bool:
+        """Whether any rank says yes."""
+        return self.total([float(mine)])[0] > 0
+
+    def from_main(self, text: str) -> str:
+        """Rank 0's text, on every rank."""
+        if self.world_size == 1:
+            return text
+        data = text.encode()
+        size = int(self.total([len(data) if self.is_main else 0])[0])
+        buffer = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        if self.is_main and size:
+            buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        if size:
+            td.broadcast(buffer, 0)
+        return bytes(buffer.cpu().tolist()).decode()
+
+    def barrier(self) -> None:
+        """Waits for all ranks (an all-reduce: it needs no device to be guessed)."""
+        self.total([0.0])
+
+    def leave(self) -> None:
+        """Ends the group cleanly; the caller has dropped loss and graph, and still holds the model.
+
+        Measured: a bare destroy aborts healthy gloo runs at exit (7 of 46); in this order 0 of 30.
+        """
+        if not self._joined:
+            return
+        self._joined = False
+        self.barrier()
+        td.destroy_process_group()
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name)
+    if text is None and default is not None:
+        return default
+    # SLURM writes lists such as 2(x3); only its first number is ours.
+    match = re.match(r"\d+", text or "")
+    if match is None:
+        raise UsageError(f"{name}={text!r} in the environment is no number: unset it, or set it right")
+    return int(match[0])

@@ -1,0 +1,164 @@
+"""Failures on request, for demonstrations and for the tests of whoever watches a training.
+
+``--fault kind[:argument]@step[:rank]``, several with commas; without a rank every rank has it. A fault
+happens in the first attempt only (STOKER_ATTEMPT unset or 1), so that a restart can succeed; a ``*`` at
+the end makes it happen in every attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from trainer.config import UsageError
+
+
+class FaultKind(StrEnum):
+    """What can go wrong on request."""
+
+    OOM = "oom"
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    SIGKILL = "sigkill"
+    SIGSEGV = "sigsegv"
+    SIGSTOP = "sigstop"
+    SIGABRT = "sigabrt"
+    HANG = "hang"
+    NAN = "nan"
+    SLOW = "slow"
+    ABORT_AT_EXIT = "abort_at_exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One planned failure: at `step` (0-based, before its forward pass) on `rank`, or on all if None."""
+
+    kind: FaultKind
+    step: int
+    rank: int | None
+    argument: str
+    always: bool
+
+
+class InjectedError(RuntimeError):
+    """The exception of ``--fault exception``."""
+
+
+def parse(text: str) -> tuple[Fault, ...]:
+    """Reads ``--fault``.
+
+    Raises:
+        UsageError: a word that is no fault; the message has the form and the kinds.
+    """
+    found = []
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"([a-z_]+)(?::([\w.]+))?@(\d+)(?::(\d+))?(\*?)", word)
+        if match is None or match[1] not in set(FaultKind):
+            raise UsageError(
+                f"--fault wants kind[:argument]@step[:rank] with a kind of {', '.join(FaultKind)}; got {word!r}"
+            )
+        kind = FaultKind(match[1])
+        argument = match[2] or ""
+        if kind is FaultKind.EXIT and not argument.isdecimal():
+            raise UsageError(f"--fault exit wants a code, such as exit:3@{match[3]}; got {word!r}")
+        rank = int(match[4]) if match[4] is not None else None
+        found.append(Fault(kind, int(match[3]), rank, argument, bool(match[5])))
+    return tuple(found)
+
+
+class Faults:
+    """The faults of this rank in this attempt."""
+
+    def __init__(self, planned: Sequence[Fault], rank: int) -> None:
+        first = os.environ.get("STOKER_ATTEMPT", "1") == "1"
+        self._rank = rank
+        self._mine = [f for f in planned if f.rank in {None, rank} and (first or f.always)]
+
+    def before_step(self, step: int) -> None:
+        """Fails now, if that is planned for `step`."""
+        for fault in self._mine:
+            if fault.kind is FaultKind.SLOW and step >= fault.step:
+                time.sleep(float(fault.argument or "0.5"))
+            elif fault.step == step:
+                _happen(fault, self._rank)
+
+    def spoils_loss(self, step: int) -> bool:
+        """Whether the loss of `step` is to be NaN on this rank."""
+        return any(f.kind is FaultKind.NAN and f.step == step for f in self._mine)
+
+    def at_exit(self) -> None:
+        """Aborts after all work is done, as a bare end of a process group does now and then."""
+        if any(f.kind is FaultKind.ABORT_AT_EXIT for f in self._mine):
+            sys.stdout.flush()
+            sys.stderr.write("terminate called without an active exception\n")
+            sys.stderr.flush()
+            os.abort()
+
+
+def _happen(fault: Fault, rank: int) -> None:
+    where = f"at step {fault.step} on rank {rank}"
+    match fault.kind:
+        case FaultKind.OOM:
+            _run_out_of_memory()
+        case FaultKind.EXCEPTION:
+            raise InjectedError(f"fault asked for {where}")
+        case FaultKind.EXIT:
+            _flush()
+            os._exit(int(fault.argument))
+        case FaultKind.SIGKILL:
+            _signal_self(signal.SIGKILL)
+        case FaultKind.SIGSEGV:
+            signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+            _signal_self(signal.SIGSEGV)
+        case FaultKind.SIGSTOP:
+            _signal_self(signal.SIGSTOP)
+        case FaultKind.SIGABRT:
+            _flush()
+            os.abort()
+        case FaultKind.HANG:
+            _never_return()
+        case FaultKind.NAN | FaultKind.SLOW | FaultKind.ABORT_AT_EXIT:
+            pass  # handled where they apply
+        case _:
+            assert_never(fault.kind)
+
+
+def _run_out_of_memory() -> None:
+    """Allocates until PyTorch's own allocator fails: under a cap of 256 MiB more on a CPU."""
+    import torch
+
+    from trainer import memory
+
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    limit = memory.MemoryCap(device)
+    limit.set(256)
+    held = []
+    try:
+        while True:
+            held.append(torch.zeros(64 * memory.MIB, dtype=torch.uint8, device=device))
+    finally:
+        limit.lift()
+
+
+def _never_return() -> None:
+    """Sleeps for ever before a collective; its name shows in a stack dump."""
+    while True:
+        time.sleep(3600)
+
+
+def _signal_self(number: signal.Signals) -> None:
+    _flush()
+    os.kill(os.getpid(), number)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()

@@ -1,0 +1,163 @@
+"""What watches the loop: telemetry, the console, the memory cap."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+import torch
+
+from trainer import memory
+from trainer.console import Console, Line, step_line
+from trainer.loop import StepReport, TrainState
+from trainer.memory import MemoryCap
+from trainer.telemetry import Kind, Phase, Telemetry
+
+
+class Quiet:
+    """A hook that does nothing; others override what they need."""
+
+    def after_step(self, state: TrainState, report: StepReport, /) -> None:
+        """A step is done."""
+
+    def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
+        """An evaluation is done."""
+
+    def phase(self, phase: Phase, state: TrainState, /) -> None:
+        """The loop turns to something else."""
+
+
+class TelemetryHook(Quiet):
+    """One record a step, and one a change of phase."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        device: torch.device,
+        *,
+        total_steps: int,
+        limit: MemoryCap,
+        flops_per_token: float,
+        peak_flops: float | None,
+    ) -> None:
+        self._telemetry = telemetry
+        self._device = device
+        self._total = total_steps
+        self._limit = limit
+        self._flops = flops_per_token
+        self._peak = peak_flops
+        self._phase: Phase | None = None
+
+    def after_step(self, state: TrainState, report: StepReport, /) -> None:
+        """Writes the step: means over ranks, own times and own memory."""
+        if not self._telemetry.on:
+            return
+        rate = report.tokens / report.step_time_s
+        self._telemetry.emit(
+            Kind.STEP,
+            report.step,
+            total_steps=self._total,
+            loss=report.loss,
+            lr=report.rate,
+            grad_norm=report.grad_norm,
+            tokens_per_sec=rate,
+            samples_per_sec=rate / report.length,
+            step_time_s=report.step_time_s,
+            data_wait_s=report.data_wait_s,
+            seq_len=report.length,
+            tokens_seen=state.tokens_seen,
+            mfu=rate * self._flops / self._peak if self._peak else None,
+            memory_cap_bytes=self._limit.limit_bytes,
+            **asdict(memory.read(self._device)),
+        )
+
+    def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
+        """Writes the validation loss as a step record without the rest."""
+        self._telemetry.emit(
+            Kind.STEP, state.step, total_steps=self._total, val_loss=val_loss, eval_time_s=seconds
+        )
+
+    def phase(self, phase: Phase, state: TrainState, /) -> None:
+        """Writes a change of phase."""
+        if phase is not self._phase:
+            self._phase = phase
+            self._telemetry.emit(Kind.PHASE, state.step, phase=phase.value, total_steps=self._total)
+
+
+class ConsoleHook(Quiet):
+    """One line every `interval` steps, with means since the line before."""
+
+    def __init__(self, console: Console, *, interval: int, total_steps: int) -> None:
+        self._console = console
+        self._interval = interval
+        self._total = total_steps
+        self._steps = 0
+        self._tokens = 0
+        self._since = time.perf_counter()
+
+    def after_step(self, _state: TrainState, report: StepReport, /) -> None:
+        """Prints, if this step is due."""
+        self._steps += 1
+        self._tokens += report.tokens
+        if report.step % self._interval and report.step != self._total:
+            return
+        now = time.perf_counter()
+        took = max(now - self._since, 1e-9)
+        self._console.say(
+            step_line(
+                Line(
+                    report.step,
+                    self._total,
+                    report.loss,
+                    report.rate,
+                    report.grad_norm,
+                    self._tokens / took,
+                    took / self._steps,
+                )
+            )
+        )
+        self._start(now)
+
+    def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
+        """Prints the validation loss."""
+        self._console.say(f"step {state.step}/{self._total} | val_loss {val_loss:.4f} | {seconds:.1f} s")
+
+    def phase(self, phase: Phase, _state: TrainState, /) -> None:
+        """Time outside of steps is no step time: the count starts anew."""
+        if phase is Phase.STEPPING:
+            self._start(time.perf_counter())
+
+    def _start(self, now: float) -> None:
+        self._since = now
+        self._steps = self._tokens = 0
+
+
+class CapHook(Quiet):
+    """Sets the memory cap after the first steps of this process, when its short-sample needs are known."""
+
+    def __init__(
+        self,
+        limit: MemoryCap,
+        console: Console,
+        telemetry: Telemetry,
+        *,
+        headroom_mib: float,
+        after_steps: int,
+    ) -> None:
+        self._limit = limit
+        self._console = console
+        self._telemetry = telemetry
+        self._headroom_mib = headroom_mib
+        self._left = max(after_steps, 1)
+
+    def after_step(self, _state: TrainState, report: StepReport, /) -> None:
+        """Counts down, then caps."""
+        self._left -= 1
+        if self._left != 0:
+            return
+        limit_bytes = self._limit.set(self._headroom_mib)
+        text = f"memory cap: {limit_bytes / memory.MIB:.0f} MiB, {self._headroom_mib:.0f} MiB over what is held now"
+        self._console.say(text)
+        self._telemetry.emit(
+            Kind.WARNING, report.step, code="memory_cap", text=text, memory_cap_bytes=limit_bytes
+        )

@@ -1,0 +1,235 @@
+"""The training loop: one step fits on one screen."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config import Batch, Config, LengthSchedule
+from trainer.console import Console
+from trainer.data import Feed, Samples
+from trainer.dist import Group
+from trainer.faults import Faults
+from trainer.optim import rate_at, set_rate
+from trainer.stop import StopWish
+from trainer.telemetry import Phase
+
+# Steps with an invalid loss that may follow each other before --skip_invalid_loss gives up.
+MAX_SKIPPED = 10
+
+
+class NonFiniteError(ArithmeticError):
+    """The loss or the gradient is NaN or infinite, and nobody asked to skip it."""
+
+
+class Ending(Enum):
+    """How `train` came back."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Where the training stands; all of it is in a checkpoint. `step` counts finished optimizer steps."""
+
+    step: int = 0
+    samples_seen: int = 0
+    tokens_seen: int = 0
+    best_val_loss: float = math.inf
+    skipped_in_a_row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One finished step, alike on all ranks except for the times. `step` is the number of steps done."""
+
+    step: int
+    loss: float
+    rate: float
+    grad_norm: float
+    length: int
+    tokens: int
+    step_time_s: float
+    data_wait_s: float
+    applied: bool
+    stop: bool
+
+
+class Hook(Protocol):
+    """Something that watches the loop; it may not talk to other ranks."""
+
+    def after_step(self, state: TrainState, report: StepReport, /) -> None:
+        """A step is done."""
+
+    def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
+        """An evaluation is done."""
+
+    def phase(self, phase: Phase, state: TrainState, /) -> None:
+        """The loop turns to something else."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What one process needs to train; built once by `trainer.app`."""
+
+    config: Config
+    group: Group
+    device: torch.device
+    model: nn.Module  # wrapped for the group, called with (tokens, targets)
+    bare: nn.Module  # the same parameters, unwrapped
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    peak_rate: float
+    batch: Batch
+    lengths: LengthSchedule
+    feed: Feed
+    validation: Samples
+    autocast: Callable[[], AbstractContextManager[None]]
+    wish: StopWish
+    faults: Faults
+    console: Console
+    save: Callable[[TrainState, bool], None]
+    state: TrainState = field(default_factory=TrainState)
+    hooks: list[Hook] = field(default_factory=list)
+
+
+def train(run: Run) -> Ending:
+    """Trains from `run.state` to the last step, or until any rank is asked to stop.
+
+    Raises:
+        NonFiniteError: the loss or gradient is not finite and may not be skipped.
+    """
+    config, state = run.config, run.state
+    _enter(run, Phase.STEPPING)
+    while state.step < config.num_iterations:
+        run.faults.before_step(state.step)
+        report = train_step(run)
+        for hook in run.hooks:
+            hook.after_step(state, report)
+        last = state.step == config.num_iterations
+        if report.stop and not last:
+            run.save(state, True)
+            return Ending.STOPPED
+        if config.eval_every and (last or state.step % config.eval_every == 0):
+            evaluate(run)
+        if last or (config.save_every and state.step % config.save_every == 0):
+            run.save(state, last)
+            _enter(run, Phase.STEPPING)
+    return Ending.DONE
+
+
+def train_step(run: Run) -> StepReport:
+    """One optimizer step over the global batch: accumulate, agree, clip, step."""
+    config, state, batch = run.config, run.state, run.batch
+    started = time.perf_counter()
+    length = run.lengths.at(state.step)
+    rate = rate_at(config, run.peak_rate, state.step)
+    set_rate(run.optimizer, rate)
+    loss_sum = torch.zeros((), dtype=torch.float32, device=run.device)
+    waited = run.feed.waited_s
+    for turn in range(batch.accumulation):
+        first = state.samples_seen + (turn * batch.world_size + run.group.rank) * batch.micro
+        tokens, targets = run.feed.micro_batch(first, batch.micro, length)
+        with _synced(run.model, last=turn == batch.accumulation - 1):
+            with run.autocast():
+                loss: Tensor = run.model(tokens, targets) / batch.accumulation
+            if run.faults.spoils_loss(state.step):
+                loss = loss * math.nan
+            torch.autograd.backward(run.scaler.scale(loss))
+        loss_sum += loss.detach()
+        del loss  # the graph must not outlive its micro-step
+    run.scaler.unscale_(run.optimizer)
+    limit = config.gradient_clip_val or math.inf
+    grad_norm = float(nn.utils.clip_grad_norm_(run.bare.parameters(), limit))
+    mine = float(loss_sum)
+    healthy = math.isfinite(mine) and math.isfinite(grad_norm)
+    # The one small collective of a step: mean loss, is any rank unwell, does anybody want to stop.
+    mean, unwell, stop = run.group.total([mine, float(not healthy), float(run.wish.asked())])
+    applied = unwell == 0
+    if applied or run.scaler.is_enabled():
+        run.scaler.step(run.optimizer)  # with a scaler, it skips what overflowed, and lowers its scale
+        run.scaler.update()
+    run.optimizer.zero_grad(set_to_none=True)
+    state.step += 1
+    state.samples_seen += batch.samples
+    state.tokens_seen += batch.samples * length
+    mean /= batch.world_size
+    _allow_skipping(run, applied, mean, grad_norm)
+    return StepReport(
+        step=state.step,
+        loss=mean,
+        rate=rate,
+        grad_norm=grad_norm,
+        length=length,
+        tokens=batch.samples * length,
+        step_time_s=time.perf_counter() - started,
+        data_wait_s=run.feed.waited_s - waited,
+        applied=applied,
+        stop=stop > 0,
+    )
+
+
+@torch.no_grad()
+def evaluate(run: Run) -> float:
+    """The mean loss over fixed validation samples, shared out over the ranks.
+
+    Returns:
+        The mean, alike on all ranks.
+    """
+    _enter(run, Phase.EVALUATING)
+    started = time.perf_counter()
+    run.bare.eval()
+    total = seen = 0.0
+    mine = range(run.group.rank, run.config.eval_samples, run.group.world_size)
+    for at in range(0, len(mine), run.batch.micro):
+        numbers = mine[at : at + run.batch.micro]
+        block = run.validation.batch(numbers, run.config.max_seq_len).to(run.device)
+        with run.autocast():
+            loss = run.bare(block[:, :-1], block[:, 1:])
+        total += float(loss) * len(numbers)
+        seen += len(numbers)
+    run.bare.train()
+    total, seen = run.group.total([total, seen])
+    value = total / seen
+    run.state.best_val_loss = min(run.state.best_val_loss, value)
+    took = time.perf_counter() - started
+    for hook in run.hooks:
+        hook.after_evaluation(run.state, value, took)
+    _enter(run, Phase.STEPPING)
+    return value
+
+
+def _allow_skipping(run: Run, applied: bool, loss: float, grad_norm: float) -> None:
+    """Raises unless this step was sound, or may be skipped."""
+    state = run.state
+    if applied:
+        state.skipped_in_a_row = 0
+        return
+    state.skipped_in_a_row += 1
+    overflow = run.scaler.is_enabled() and math.isfinite(loss)
+    what = f"loss {loss}, gradient norm {grad_norm} at step {state.step}"
+    if state.skipped_in_a_row > MAX_SKIPPED or not (overflow or run.config.skip_invalid_loss):
+        raise NonFiniteError(f"training is not finite: {what}; --skip_invalid_loss skips such steps")
+    run.console.warn(f"step skipped: {what}")
+
+
+def _synced(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+    """Gradients are summed over ranks in the last micro-step only."""
+    if isinstance(model, DistributedDataParallel) and not last:
+        return model.no_sync()
+    return nullcontext()
+
+
+def _enter(run: Run, phase: Phase) -> None:
+    for hook in run.hooks:
+        hook.phase(phase, run.state)

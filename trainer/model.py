@@ -1,0 +1,147 @@
+"""A small GPT: RMSNorm before each part, rotary positions, normalised queries and keys, squared ReLU."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trainer.config import Config
+
+ROPE_BASE = 10_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides the tensors of a model; two checkpoints fit each other if their shapes are equal."""
+
+    depth: int
+    width: int
+    head_width: int
+    vocab_size: int
+    max_seq_len: int
+    tied: bool
+
+    def as_record(self) -> dict[str, int | bool]:
+        """Plain data, for a checkpoint's meta.json."""
+        return asdict(self)
+
+
+def shape_of(config: Config, vocab_size: int) -> Shape:
+    """The shape that a config asks for, with the data's vocabulary."""
+    return Shape(
+        depth=config.depth,
+        width=config.width,
+        head_width=config.head_width,
+        vocab_size=vocab_size,
+        max_seq_len=config.max_seq_len,
+        tied=config.tie_embeddings,
+    )
+
+
+def flops_per_token(shape: Shape, parameters: int, length: int) -> float:
+    """Forward and backward FLOPs of a token: 6 a matrix weight, and 12 × depth × width × length for attention.
+
+    The convention of the PaLM paper (appendix B); recomputation is not counted, nor is causality.
+    """
+    embedding = 0 if shape.tied else shape.vocab_size * shape.width
+    return 6 * (parameters - embedding) + 12 * shape.depth * shape.width * length
+
+
+class Attention(nn.Module):
+    """Causal self-attention. [batch, length, width] -> the same."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.head_width = shape.head_width
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.out = nn.Linear(shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Mixes positions; `cos` and `sin` are [length, head_width / 2]."""
+        batch, length, width = x.shape
+        heads = self.qkv(x).view(batch, length, 3, width // self.head_width, self.head_width)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
+        q, k = (F.rms_norm(rotate(part, cos, sin), (self.head_width,)) for part in (q, k))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        output: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return output
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward part, each added to the residual stream."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.attention = Attention(shape)
+        self.up = nn.Linear(shape.width, 4 * shape.width, bias=False)
+        self.down = nn.Linear(4 * shape.width, shape.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[batch, length, width] -> the same."""
+        x = x + self.attention(F.rms_norm(x, x.shape[-1:]), cos, sin)
+        hidden: Tensor = self.up(F.rms_norm(x, x.shape[-1:]))
+        output: Tensor = x + self.down(F.relu(hidden).square())
+        return output
+
+
+class GPT(nn.Module):
+    """The language model. With targets it returns the mean loss, else the logits."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
+        super().__init__()
+        self.shape = shape
+        self.recompute = recompute
+        self.embed = nn.Embedding(shape.vocab_size, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
+        self.head = nn.Linear(shape.width, shape.vocab_size, bias=False)
+        if shape.tied:
+            self.head.weight = self.embed.weight
+        cos, sin = rotary_table(shape.max_seq_len, shape.head_width)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self._initialise()
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Args: tokens and targets, int64 [batch, length]. Returns: [] or [batch, length, vocab]."""
+        length = tokens.shape[1]
+        x: Tensor = F.rms_norm(self.embed(tokens), (self.shape.width,))
+        # In the compute type of autocast, else rotation would carry float32 through every block.
+        cos, sin = self.cos[:length], self.sin[:length]
+        for block in self.blocks:
+            if self.recompute and self.training:
+                x = checkpoint(block, x, cos, sin, use_reentrant=False)
+            else:
+                x = block(x, cos, sin)
+        logits: Tensor = self.head(F.rms_norm(x, (self.shape.width,))).float()
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def _initialise(self) -> None:
+        """Small normal weights; the parts that write to the residual stream start at zero."""
+        for name, weight in self.named_parameters():
+            if name.endswith(("out.weight", "down.weight")):
+                nn.init.zeros_(weight)
+            else:
+                nn.init.normal_(weight, std=1.0 / self.shape.width**0.5)
+
+
+def rotary_table(length: int, head_width: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of rotary positions, each [length, head_width / 2] (RoFormer, Su et al. 2021)."""
+    rates = ROPE_BASE ** (-torch.arange(0, head_width, 2, dtype=torch.float32) / head_width)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), rates)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotates pairs of the last dimension by their position. [..., length, head_width] -> the same."""
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
