@@ -122,6 +122,6 @@ def last(points: Sequence[Point]) -> float | None:
 
 
 def median(values: Iterable[float]) -> float | None:
-    """The middle value (upper of two), None where there is nothing."""
+    """The middle value (lower of two: of two ranks the quicker is the norm), None where there is nothing."""
     ordered = sorted(values)
-    return ordered[len(ordered) // 2] if ordered else None
+    return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -81,6 +81,7 @@ class _Source:
     open_raw: bytes = b""
     final: bool = False
     skip_first: bool = False
+    written_t: float = 0.0
 
     def read(self, budget_bytes: int) -> list[LogLine]:
         """Lines added since the last call."""
@@ -90,6 +91,7 @@ class _Source:
             return []
         if info.st_ino == self.inode and info.st_size == self.offset:
             return []
+        self.written_t = info.st_mtime
         try:
             with self.path.open("rb") as file:
                 return self._read_open(file.fileno(), info, budget_bytes)
@@ -169,7 +171,8 @@ class LogReader:
         lines: list[LogLine] = []
         for attempt in attempts:
             mine = [s for s in self._sources.values() if s.attempt == attempt and not s.final]
-            lines += interleave([found for s in mine if (found := s.read(budget))])
+            found = [Part(read, s.written_t) for s in mine if (read := s.read(budget))]
+            lines += found[0].lines if len(found) == 1 else interleave(found, _start_t(state, attempt))
         self._retire(state)
         candidates = (s.open_line() for s in self._sources.values())
         open_lines = tuple(line for line in candidates if line is not None)
@@ -210,6 +213,11 @@ class LogReader:
                 source.open_raw = b""
 
 
+def _start_t(state: RunState, number: int) -> float:
+    attempt = next((a for a in state.attempts if a.number == number), None)
+    return (attempt.started_t or attempt.planned_t) if attempt is not None else 0.0
+
+
 def rank_label(rank: RankView) -> str:
     """The global rank where it is known, else the local one."""
     return str(rank.rank if rank.rank is not None else rank.local_rank)
@@ -223,16 +231,32 @@ def tone_of(text: str) -> Tone:
     return Tone.WARN if _WARN.search(head) else Tone.PLAIN
 
 
-def interleave(parts: Iterable[list[LogLine]]) -> list[LogLine]:
-    """Lines of several files as one list, their ends aligned.
+class Part(NamedTuple):
+    """Lines of one file that were read together; `last_t` is when the file was last written."""
 
-    Most lines carry no time. The newest line of each file is taken to be about as old as the others':
-    true while ranks step together, and at a failure, which is when it matters.
+    lines: list[LogLine]
+    last_t: float
+
+
+def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
+    """Lines of several files as one list, in the order in which they were most likely written.
+
+    Most lines carry no time. The newest line of a file was written when the file was; those before it are
+    taken to be as far apart as the lines of the busiest file. An indented line and the one before it stay
+    with the line that they lead to, so that a traceback is not torn apart.
     """
-    numbered = [
-        (index - len(lines), order, line)
-        for order, lines in enumerate(parts)
-        for index, line in enumerate(lines)
-    ]
-    numbered.sort(key=lambda item: item[:2])
-    return [line for _, _, line in numbered]
+    busiest = max(parts, key=lambda part: len(part.lines))
+    gap_s = max((busiest.last_t - start_t) / len(busiest.lines), 0.0)
+    timed: list[tuple[float, int, int, LogLine]] = []
+    for order, part in enumerate(parts):
+        count = len(part.lines)
+        t = part.last_t
+        for index in range(count - 1, -1, -1):
+            leads = index + 1 < count and (
+                part.lines[index].text[:1].isspace() or part.lines[index + 1].text[:1].isspace()
+            )
+            if not leads:
+                t = part.last_t - (count - 1 - index) * gap_s
+            timed.append((t, order, index, part.lines[index]))
+    timed.sort(key=lambda item: item[:3])
+    return [line for *_, line in timed]

@@ -6,6 +6,7 @@ Nothing here is random: the same call gives the same bytes, so that pictures can
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,7 @@ class Recording:
         path = attempt.agent_log if who == "agent" else attempt.root / f"{TREE}/{who}/{stream}.log"
         with path.open("ab") as file:
             file.write((text + end).encode("utf-8", "surrogateescape"))
+        os.utime(path, (self.t, self.t))
 
     def steps(
         self, first: int, last: int, step_s: float = 1.2, every: int = 1, slow_rank: int | None = None
@@ -161,7 +163,7 @@ class Recording:
             "data_wait_s": 0.06 + 0.02 * noise(step + 0.75),
         }
         if step % 300 == 0 and step:
-            values["val_loss"] = self.loss(step) + 0.08
+            values["val_loss"] = self.loss(step) - 0.06 * noise(step) + 0.07
         self.series.append(METRICS, self.t, "job", self.number, values)
         self.fact(
             ev.Progress(
@@ -197,7 +199,7 @@ class Recording:
         )
 
     def _gpu(self, step: int, gpu: int) -> None:
-        dip = 0.4 if step % 40 == 0 else 0.0
+        dip = 0.4 if step % 45 == 0 else 0.0
         throttled = gpu == 1 and step % 30 < 3
         self.series.append(
             GPU,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 NARROW = 100
 WIDE = 160
 LOW = 30
-USE_HEIGHT = 7
+CHARTS_LEAST = 6
+RANKS_LEAST = 5
 CARD_HEIGHT = 20
 ALWAYS = frozenset(["header", "notice", "footer"])
-RIGHT = frozenset(["charts", "devices", "ranks"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Layout:
     framed_devices: bool
     middle_height: int | None
     devices_height: int | None
+    charts_height: int
     loss_height: int | None
     right_width: int | None
     timeline_width: int
@@ -36,6 +37,7 @@ class Needs:
     """What the layout depends on besides the size."""
 
     devices: int
+    ranks: int
     card: bool
     zoomed: str | None = None
 
@@ -54,6 +56,7 @@ def _zoomed(pane: str) -> Layout:
         framed_devices=True,
         middle_height=None,
         devices_height=None,
+        charts_height=0,
         loss_height=None,
         right_width=None,
         timeline_width=0,
@@ -83,6 +86,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
         framed_devices=False,
         middle_height=middle,
         devices_height=devices,
+        charts_height=0,
         loss_height=loss,
         right_width=None,
         timeline_width=0,
@@ -102,35 +106,37 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
     middle = max(room - max(7, room * 36 // 100), 8)
     if needs.card:
         shown.add("card")
-        if not wide:
-            middle = min(max(room - 8, 8), CARD_HEIGHT)
+        middle = min(max(room - 8, 8), CARD_HEIGHT)
     else:
         shown.add("loss")
+    devices = _devices_height(middle, needs.devices)
+    charts = 0
     if wide or not needs.card:
-        shown |= _right(middle, needs.devices)
-    right = max(62, width * 45 // 100) if not needs.card else width * 45 // 100
+        shown.add("devices")
+        if middle - devices >= RANKS_LEAST:
+            shown.add("ranks")
+        charts = _charts_height(middle - devices, needs.ranks + 3)
+        if charts:
+            shown.add("charts")
     return Layout(
         shown=frozenset(shown),
         vertical=False,
         framed_devices=True,
         middle_height=middle,
-        devices_height=_devices_height(middle, needs.devices, charts="charts" in shown),
+        devices_height=devices,
+        charts_height=charts,
         loss_height=None,
-        right_width=right,
+        right_width=max(66, width * 45 // 100),
         timeline_width=min(72, width * 36 // 100),
     )
 
 
-def _right(middle: int, devices: int) -> set[str]:
-    shown = {"devices"}
-    left = middle - _devices_height(middle, devices, charts=False)
-    if left >= 4:
-        shown.add("ranks")
-    if left >= 4 + USE_HEIGHT:
-        shown.add("charts")
-    return shown
+def _devices_height(middle: int, devices: int) -> int:
+    return max(3, min(devices + 2, middle - CHARTS_LEAST - RANKS_LEAST, 10))
 
 
-def _devices_height(middle: int, devices: int, *, charts: bool) -> int:
-    most = middle - (USE_HEIGHT + 4 if charts else 4)
-    return max(3, min(devices + 2, most, 10))
+def _charts_height(room: int, ranks: int) -> int:
+    """What the ranks table does not need, but at most half; 0 where that is too low for a chart."""
+    if room < CHARTS_LEAST + RANKS_LEAST:
+        return 0
+    return max(CHARTS_LEAST, min(room - max(ranks, RANKS_LEAST), room * 6 // 10))

@@ -33,7 +33,7 @@ from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.tiles import TilesPanel
 from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
-from supervisor.views.tui.widgets.words import is_live, shows_failure
+from supervisor.views.tui.widgets.words import leave_word, shows_failure
 
 PANES = ("loss", "devices", "ranks", "log", "timeline")
 TICK_S = 1.0
@@ -58,7 +58,7 @@ class Dashboard(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         _key("question_mark,f1", "help", "help", "?", "look"),
         _key("A", "adopt", "adopt", "A", "act"),
-        _key("enter", "start_now", "start now", "Enter", "act"),
+        _key("enter", "start_now", "now", "Enter", "act"),
         _key("escape", "hold", "hold", "Esc", "act"),
         _key("b", "smaller_batch", "smaller batch", "b", "act"),
         _key("r", "restart", "restart", "r", "act"),
@@ -179,11 +179,16 @@ class Dashboard(Screen[None]):
 
     def _arrange(self) -> None:
         snapshot = self.snapshot
-        devices, card = 1, False
+        needs = Needs(devices=1, ranks=1, card=False, zoomed=self._zoomed)
         if snapshot is not None:
-            devices = len(snapshot.gpus) or 1 + len(snapshot.ranks)
-            card = shows_failure(snapshot)
-        layout = plan(self.size.width, self.size.height, Needs(devices, card, self._zoomed))
+            attempt = snapshot.state.attempt
+            needs = Needs(
+                devices=len(snapshot.gpus) or 1 + len(snapshot.ranks),
+                ranks=len(attempt.ranks) if attempt else 1,
+                card=shows_failure(snapshot),
+                zoomed=self._zoomed,
+            )
+        layout = plan(self.size.width, self.size.height, needs)
         if layout == self._layout:
             return
         self._layout = layout
@@ -216,6 +221,7 @@ class Dashboard(Screen[None]):
         devices = self.query_one("#devices", DevicesPanel)
         devices.framed = layout.framed_devices
         devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
+        self.query_one("#charts").styles.height = layout.charts_height
         self.query_one("#loss").styles.height = "1fr" if layout.loss_height is None else layout.loss_height
         self.query_one("#timeline").styles.width = (
             "1fr" if not layout.timeline_width else layout.timeline_width
@@ -236,9 +242,7 @@ class Dashboard(Screen[None]):
             if active.binding.show and active.enabled and active.node is self
         ]
         unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
-        live = self.snapshot is not None and is_live(self.snapshot)
-        observed = self.snapshot is not None and self.snapshot.state.mode == "observed"
-        word = "leave" if not live or observed else "leave (training goes on)"
+        word = leave_word(self.snapshot) if self.snapshot else "leave"
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002

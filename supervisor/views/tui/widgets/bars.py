@@ -8,9 +8,13 @@ from typing import NamedTuple
 from textual import events
 from textual.message import Message
 
+from supervisor.views import format as fm
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import is_live
+
+# The words beside q give way when fewer than this many other keys would fit.
+WANTED_HINTS = 8
 
 
 class NoticeBar(Panel):
@@ -66,6 +70,9 @@ class NoticeBar(Panel):
         if state.unknown_events:
             said = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(said, Ink.DIM))]
+        if state.timeline:
+            newest_fact = state.timeline[-1]
+            return [row(Span(f" {fm.time_of_day(newest_fact.t)} {newest_fact.text}", Ink.DIM))]
         return []
 
 
@@ -105,8 +112,12 @@ class FooterBar(Panel):
         """The line."""
         if self._last is None:
             return []
-        right = _hint(self._last)
-        room = width - cells(right) - 1
+        wanted = 1 + sum(cells(_hint(hint)) for hint in self._hints[:WANTED_HINTS])
+        last = self._last
+        if wanted + cells(_hint(last)) > width:
+            last = last._replace(word=last.word.partition(" (")[0])
+        right = _hint(last)
+        room = width - cells(right)
         spans: list[Span] = [Span(" ")]
         self._places = [(width - cells(right), width, self._last.action)]
         at = 1
@@ -128,4 +139,4 @@ class FooterBar(Panel):
 
 
 def _hint(hint: Hint) -> Row:
-    return row(Span(hint.key, Ink.KEY), Span(f" {hint.word}   ", Ink.DIM))
+    return row(Span(hint.key, Ink.KEY), Span(f" {hint.word}  ", Ink.DIM))

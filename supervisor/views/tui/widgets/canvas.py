@@ -13,7 +13,7 @@ BLANK = 0x2800
 
 
 class Canvas:
-    """`columns` by `rows` cells. Later layers win a cell's ink; marks win over dots."""
+    """`columns` by `rows` cells. Later layers win a cell, as marks win over dots: one thin line stays thin."""
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns = columns
@@ -90,11 +90,7 @@ class Canvas:
     def _cell(self, cell: int) -> tuple[str, Ink]:
         if cell in self._marks:
             return self._marks[cell]
-        bits, ink = 0, Ink.PLAIN
-        for its_ink, cells in self._layers:
-            if found := cells.get(cell):
-                bits |= found
-                ink = its_ink
-        if bits:
-            return chr(BLANK + bits), ink
+        for ink, cells in reversed(self._layers):
+            if bits := cells.get(cell):
+                return chr(BLANK + bits), ink
         return self._under.get(cell, (" ", Ink.PLAIN))

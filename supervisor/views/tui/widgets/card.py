@@ -129,7 +129,7 @@ def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -
         case st.Backoff():
             rows.append(_countdown(condition, now, decision))
         case st.HeldOpen():
-            until = f" (until {fm.time_of_day(condition.until)})" if condition.until is not None else ""
+            until = f" ({fm.duration(condition.until - now)} left)" if condition.until is not None else ""
             rows.append(_labelled("next", Span(f"held: you decide{until}", Ink.WARN), width))
         case st.Finished():
             rows.append(

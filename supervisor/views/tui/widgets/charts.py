@@ -20,12 +20,14 @@ from supervisor.views.tui.widgets.plotting import (
     draw_area,
     draw_band,
     draw_line,
+    labels,
     loss_bounds,
     ticks,
 )
 
 WINDOW_S = 600.0
-TREND_POINTS = 40
+# A smoothed loss that moved less than this over the newest fifth of the run is level.
+LEVEL_RATIO = 0.005
 MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
 
 
@@ -37,11 +39,12 @@ class Axis:
     width: int
 
 
-def y_axis(scale: Scale, rows: int, text_of: Callable[[float], str]) -> Axis:
+def y_axis(scale: Scale, rows: int) -> Axis:
     """Round numbers beside the rows, at most one in two rows."""
     found: dict[int, str] = {}
-    for value in ticks(scale.low, scale.high, max(2, rows // 2)):
-        found.setdefault(min(max(scale.dot(value) // 4, 0), rows - 1), text_of(value))
+    values = ticks(scale.low, scale.high, max(2, rows // 2))
+    for value, text in zip(values, labels(values), strict=True):
+        found.setdefault(min(max(scale.dot(value) // 4, 0), rows - 1), text)
     return Axis(tuple(found.items()), max((len(text) for text in found.values()), default=0))
 
 
@@ -78,7 +81,7 @@ class LossPanel(Panel, can_focus=True):
         low, high = loss_bounds(points, snapshot.smoothed)
         rows = height - 2 if height >= 8 else height - 1
         y = Scale(low, high, 4 * rows, flipped=True)
-        axis = y_axis(y, rows, lambda v: f"{v:.3g}")
+        axis = y_axis(y, rows)
         canvas = Canvas(width - axis.width - 2, rows)
         x = Scale(min(map(x_of, points)), max(map(x_of, points)), canvas.dot_columns)
         failures = _failures(snapshot.state.attempts, x) if by_step else []
@@ -195,10 +198,10 @@ def _with_axes(
     canvas: Canvas, axis: Axis, x: Scale, failures: list[tuple[int, str]], *, by_step: bool, line: bool
 ) -> list[Row]:
     """The canvas between its numbers."""
-    labels = dict(axis.labels)
+    numbers = dict(axis.labels)
     found: list[Row] = []
     for number in range(canvas.rows):
-        label = labels.get(number, "")
+        label = numbers.get(number, "")
         edge = "┤" if label else "│"
         found.append((Span(f"{label:>{axis.width}} {edge}", Ink.DIM), *canvas.row(number)))
     stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 14))]
@@ -237,10 +240,10 @@ def _failures(attempts: tuple[AttemptView, ...], x: Scale) -> list[tuple[int, st
 
 
 def _trend(smoothed: Sequence[float]) -> str:
-    """Down, up or level over the newest part, by at least a thousandth."""
-    past = smoothed[-TREND_POINTS] if len(smoothed) > TREND_POINTS else smoothed[0]
+    """Down, up or level over the newest fifth."""
+    past = smoothed[-max(2, len(smoothed) // 5)]
     change = (smoothed[-1] - past) / (abs(past) or 1.0)
-    return " ▼" if change < -1e-3 else " ▲" if change > 1e-3 else " ▶"
+    return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
 
 
 def _nothing_yet(snapshot: Snapshot, width: int, height: int) -> list[Row]:

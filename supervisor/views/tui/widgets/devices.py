@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
+
+from rich.cells import cell_len
 
 from supervisor.views import format as fm
 from supervisor.views.history import Track
-from supervisor.views.snapshot import Gpu, Machine, Rank
+from supervisor.views.snapshot import Gpu, Machine, Rank, Snapshot
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, bar, cells, fit, row, spark
 
 FULL_RATIO = 0.95
 SPARK_POINTS = 60
+SPARK_MOST = 24
+SPARK_LEAST = 6
+BAR_MOST = 16
 # NVML's clock event reasons (nvml.h, nvmlClocksEventReasons): what slows a device for its own good.
 THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
+THROTTLE_WIDTH = max(len(word) for _, word in THROTTLES)
 
 
 class DevicesPanel(ListPanel, can_focus=True):
@@ -32,6 +39,11 @@ class DevicesPanel(ListPanel, can_focus=True):
         """One row a device."""
         assert self.view is not None
         snapshot = self.view.snapshot
+        if not self.framed:
+            return [(Span(" "), *line) for line in self._items(snapshot, width - 2)]
+        return self._items(snapshot, width)
+
+    def _items(self, snapshot: Snapshot, width: int) -> Sequence[Row]:
         if snapshot.gpus:
             return [self._gpu(gpu, width) for gpu in snapshot.gpus]
         rows = [self._machine(snapshot.machine, width)] if snapshot.machine else []
@@ -44,17 +56,15 @@ class DevicesPanel(ListPanel, can_focus=True):
         total = values.get("memory_total_bytes")
         full = used / total if used is not None and total else None
         heat = values.get("temperature_c")
-        extras = [
-            Span(f"{heat:3.0f} °C" if heat is not None else "", Ink.PLAIN),
-            Span(f"{values['power_w']:4.0f} W" if values.get("power_w") is not None else "", Ink.DIM),
-            Span(
-                f"{values['sm_clock_mhz']:5.0f} MHz" if values.get("sm_clock_mhz") is not None else "",
-                Ink.DIM,
-            ),
-        ]
         slowed = _throttle(values.get("throttle"))
-        if slowed:
-            extras.insert(0, Span(f"⚠ {slowed}", Ink.WARN))
+        power, clock = values.get("power_w"), values.get("sm_clock_mhz")
+        sign = "⚠" if slowed else " "
+        extras = [
+            Span(f"{sign} {heat:3.0f} °C" if heat is not None else "", Ink.WARN if slowed else Ink.PLAIN),
+            Span(f"{power:4.0f} W" if power is not None else "", Ink.DIM),
+            Span(f"{clock:5.0f} MHz" if clock is not None else "", Ink.DIM),
+            Span(f"{slowed:<{THROTTLE_WIDTH}}", Ink.WARN),
+        ]
         return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, 1.0)
 
     def _machine(self, machine: Machine, width: int) -> Row:
@@ -94,19 +104,21 @@ def _device(
     ink = Ink.BAD if full is not None and full > FULL_RATIO else Ink.LIVE
     head = row(Span(fit(name, 7), Ink.STRONG), Span(fit(fm.percent(busy), 6, right=True)), " ")
     tail: Row = row(" ", Span(fit(fm.memory_pair(used, total), 12, right=True)))
-    room = width - cells(head) - cells(tail) - 8
-    if full is not None and room >= 8:
-        tail += (Span(" "), *bar(full, 8, ink))
-        room -= 9
+    room = width - cells(head) - cells(tail) - SPARK_LEAST - (9 if full is not None else 0)
+    kept: list[Span] = []
     for extra in extras:
-        size = len(extra.text) + 2
-        if extra.text and size <= room - 6:
-            tail += (Span("  "), extra)
+        size = cell_len(extra.text) + 2
+        if extra.text and size <= room:
+            kept += [Span("  "), extra]
             room -= size
-    sparks = min(max(width - cells(head) - cells(tail), 0), 40)
+    sparks = min(max(room + SPARK_LEAST, 0), SPARK_MOST)
+    room -= sparks - SPARK_LEAST
+    if full is not None and room >= 0:
+        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), ink))
+    tail += tuple(kept)
     values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
     high = top if top is not None else max(1.0, max(values, default=1.0))
-    return (*head, Span(spark(values, sparks, 0.0, high), Ink.LIVE), *tail)
+    return (*head, Span(spark(values, sparks, 0.0, high, min if top is not None else fmean), Ink.LIVE), *tail)
 
 
 def _throttle(bits: float | None) -> str:

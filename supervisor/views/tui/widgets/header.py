@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.run.state import Finished, RunState
+from supervisor.run.state import Finished, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, bar, between, cells, row
@@ -60,7 +60,7 @@ class HeaderPanel(Panel):
         end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
         elapsed = end - state.started_t if state.started_t is not None and end is not None else None
         spans = [Span("elapsed ", Ink.DIM), Span(fm.clock(elapsed))]
-        if not state.is_over:
+        if isinstance(state.condition, (Running, Stopping)):
             spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot)))]
         if width >= 100:
             spans += [Span("  started ", Ink.DIM), Span(fm.time_of_day(state.started_t)[:5])]

@@ -6,8 +6,9 @@ taken out at the last moment, wherever they came from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -43,7 +44,7 @@ class Span(NamedTuple):
 
 Row: TypeAlias = tuple[Span, ...]
 EMPTY: Row = ()
-SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS = "▁▂▃▄▅▆▇"
 
 
 def row(*parts: Span | str) -> Row:
@@ -125,22 +126,35 @@ def bar(ratio: float | None, width: int, ink: Ink) -> Row:
     return (Span("━" * full + "╸" * half, ink), Span("━" * rest, Ink.FRAME))
 
 
-def spark(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """The newest values as `width` block characters, right-aligned; values beyond the bounds are clipped.
+def spark(
+    values: Sequence[float],
+    width: int,
+    low: float | None = None,
+    high: float | None = None,
+    pick: Callable[[Sequence[float]], float] = fmean,
+) -> str:
+    """Values as at most `width` block characters, right-aligned; those beyond the bounds are clipped.
 
-    More values than cells: each cell shows the greatest of its share, so that a spike is seen.
+    More values than cells: `pick` makes one of each cell's share. Without bounds the range is at least a fifth
+    of the greatest value, so that noise looks like noise. The full block is not used: rows would melt together.
     """
     if width <= 0:
         return ""
     if not values:
         return " " * width
-    share = max(1, -(-len(values) // width))
-    groups = [max(values[i : i + share]) for i in range(0, len(values), share)][-width:]
-    floor = min(groups) if low is None else low
-    top = max(groups) if high is None else high
+    count = len(values)
+    if count > width:
+        values = [pick(values[i * count // width : (i + 1) * count // width]) for i in range(width)]
+    floor = min(values) if low is None else low
+    top = max(values) if high is None else high
+    if low is None and high is None:
+        missing = max(0.2 * max(abs(floor), abs(top)) - (top - floor), 0.0)
+        floor, top = floor - missing / 2, top + missing / 2
     span = top - floor
+    levels = len(SPARKS)
     text = "".join(
-        SPARKS[min(7, max(0, int(8 * (value - floor) / span)))] if span > 0 else SPARKS[0] for value in groups
+        SPARKS[min(levels - 1, max(0, int(levels * (value - floor) / span)))] if span > 0 else SPARKS[0]
+        for value in values
     )
     return text.rjust(width)
 

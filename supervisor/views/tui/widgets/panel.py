@@ -113,7 +113,9 @@ class Panel(Widget):
 
     def _compose_rows(self, width: int, height: int) -> list[Row]:
         if not self.framed:
-            return self._filled(self.body(width, height) if self.view else [], height)
+            return [
+                clip(r, width) for r in self._filled(self.body(width, height) if self.view else [], height)
+            ]
         if width < 4 or height < 3:
             return [EMPTY] * height
         inside = self._filled(self.body(width - 2, height - 2) if self.view else [], height - 2)

@@ -111,6 +111,16 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return found
 
 
+def labels(values: Sequence[float]) -> list[str]:
+    """Ticks as text, all with as many digits as their step needs."""
+    if len(values) < 2:
+        return [f"{value:.3g}" for value in values]
+    digits = max(0, -math.floor(math.log10(abs(values[1] - values[0])) + 1e-9))
+    if digits > 4 or max(map(abs, values)) >= 1e5:
+        return [f"{value:.1e}" for value in values]
+    return [f"{value:.{digits}f}" for value in values]
+
+
 def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
     """What the y axis spans: all that is smooth, and the raw values but their upper fiftieth.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import TypeAlias
 
 from supervisor.views import format as fm
 from supervisor.views.history import Track
@@ -10,6 +12,8 @@ from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, cells, spark
 from supervisor.views.tui.widgets.panel import Panel
 
+Pick: TypeAlias = Callable[[Sequence[float]], float]
+Tile: TypeAlias = tuple[str, str, Ink, list[float], Pick]
 RECENT = 120
 WAIT_WARN_RATIO = 0.1
 
@@ -27,14 +31,14 @@ class TilesPanel(Panel):
         shown = max(1, min(len(tiles), width // 20))
         size = width // shown
         spans: list[Span] = []
-        for label, text, ink, values in tiles[:shown]:
+        for label, text, ink, values, pick in tiles[:shown]:
             tile = (Span(f" {label} ", Ink.DIM), Span(text, ink), Span(" "))
             room = size - cells(tile) - 1
-            spans += [*tile, Span(spark(values, max(room, 0)), Ink.LIVE), Span(" ")]
+            spans += [*tile, Span(spark(values, max(room, 0), pick=pick), Ink.LIVE), Span(" ")]
         return [tuple(spans)]
 
 
-def _tiles(snapshot: Snapshot) -> list[tuple[str, str, Ink, list[float]]]:
+def _tiles(snapshot: Snapshot) -> list[Tile]:
     metrics = snapshot.metrics
     name, label = ("tokens_per_sec", "tok/s") if metrics["tokens_per_sec"] else ("samples_per_sec", "smp/s")
     waited, took = snapshot.latest("data_wait_s"), snapshot.latest("step_time_s")
@@ -49,16 +53,22 @@ def _tiles(snapshot: Snapshot) -> list[tuple[str, str, Ink, list[float]]]:
             lambda v: fm.DASH if v is None else f"{v:.2f}",
             metrics["grad_norm"],
             4,
+            max,
         ),
         _tile("step", took, fm.seconds, metrics["step_time_s"], 6),
-        ("data wait", fm.percent(share).rjust(4), wait_ink, _values(metrics["data_wait_s"])),
+        ("data wait", fm.percent(share).rjust(4), wait_ink, _values(metrics["data_wait_s"]), fmean),
     ]
 
 
 def _tile(
-    label: str, value: float | None, text_of: Callable[[float | None], str], track: Track, width: int
-) -> tuple[str, str, Ink, list[float]]:
-    return label, text_of(value).rjust(width), Ink.STRONG, _values(track)
+    label: str,
+    value: float | None,
+    text_of: Callable[[float | None], str],
+    track: Track,
+    width: int,
+    pick: Pick = fmean,
+) -> Tile:
+    return label, text_of(value).rjust(width), Ink.STRONG, _values(track), pick
 
 
 def _values(track: Track) -> list[float]:

@@ -65,6 +65,19 @@ def is_live(snapshot: Snapshot) -> bool:
     return not snapshot.state.is_over and not snapshot.gone
 
 
+def leave_word(snapshot: Snapshot) -> str:
+    """What leaving does, and what it does not end."""
+    if not is_live(snapshot) or snapshot.state.mode == "observed":
+        return "leave"
+    match snapshot.state.condition:
+        case st.HeldOpen():
+            return "leave (stays held)"
+        case st.Backoff():
+            return "leave (it restarts by itself)"
+        case _:
+            return "leave (training goes on)"
+
+
 def shows_failure(snapshot: Snapshot) -> bool:
     """Whether the failure card takes the place of the charts: an attempt failed and no new one runs."""
     attempt = snapshot.state.attempt
