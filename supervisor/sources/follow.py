@@ -1,0 +1,253 @@
+"""Reading one growing file: by offset, whole lines, through truncation and rotation.
+
+A file is the one that was read before when (device, inode) are the same and the bytes just before the offset
+still are what they were; the latter sees a file that was truncated and has grown past the old offset again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.text.lines import Line, LineSplitter
+
+_MARK_BYTES = 64
+_PROGRESS_CAP_BYTES = 1 << 16
+# A rotated log's writer may write to the old file until it learns of the new one: the old one is left when the
+# new one has content, or after this long without a byte.
+_LINGER_S = 2.0
+
+
+class NoteCode(StrEnum):
+    """What may happen to a followed log."""
+
+    TRUNCATED = "truncated"  # read again from its start
+    ROTATED = "rotated"  # another file stands under its name now
+    GONE = "gone"  # removed; what its writer still writes is read
+    UNREADABLE = "unreadable"  # exists, but cannot be read
+    ENDED = "ended"  # a pipe was closed by its writer
+    FAILED = "failed"  # the consumer of the lines raised
+
+
+@dataclass(frozen=True, slots=True)
+class TailNote:
+    """Something happened to a followed log. `text`: one line, safe to show."""
+
+    key: str
+    code: NoteCode
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was read of one log at once.
+
+    `data` are the raw bytes, from byte `offset` of generation `generation` (which goes up each time the file
+    was truncated or replaced; offsets and line numbers start again then). `lines` are the lines that these
+    bytes completed; their `text` is safe to show. `progress` is the newest complete state of a line that is
+    being redrawn with carriage returns and has no newline yet (tqdm): the same line comes again in `lines`
+    once it is closed.
+    """
+
+    key: str
+    generation: int
+    offset: int
+    data: bytes
+    lines: tuple[Line, ...] = ()
+    progress: Line | None = None
+
+
+class LineFeed:
+    """Bytes of one stream to batches; knows nothing of files."""
+
+    def __init__(self, key: str, offset: int = 0, number: int = 1) -> None:
+        self.key = key
+        self.generation = 0
+        self.offset = offset
+        self._splitter = LineSplitter(offset, number)
+        self._open = b""  # the line without a newline yet: what a carriage return has not made obsolete
+        self._shown = b""
+
+    def feed(self, data: bytes) -> Batch:
+        """The next bytes of the stream."""
+        start = self.offset
+        self.offset += len(data)
+        lines = tuple(self._splitter.feed(data))
+        _, newline, rest = data.rpartition(b"\n")
+        self._open = rest if newline else self._open + rest
+        progress = self._progress(quiet=False) if b"\r" in self._open else None
+        self._open = self._open[-_PROGRESS_CAP_BYTES:]
+        return Batch(self.key, self.generation, start, data, lines, progress)
+
+    def quiet(self) -> Batch | None:
+        """Nothing came for a while: the state drawn last may be taken as complete."""
+        line = self._progress(quiet=True) if b"\r" in self._open else None
+        return Batch(self.key, self.generation, self.offset, b"", (), line) if line is not None else None
+
+    def finish(self) -> Batch | None:
+        """The half last line, if there is one: no more will come."""
+        line = self._splitter.finish()
+        if line is None:
+            return None
+        # The splitter counts a newline that was never written.
+        self._splitter = LineSplitter(self.offset, self._splitter.number)
+        self._open = self._shown = b""
+        return Batch(self.key, self.generation, self.offset, b"", (line,))
+
+    def restart(self, offset: int) -> None:
+        """Another content begins."""
+        self.generation += 1
+        self.offset = offset
+        self._splitter = LineSplitter(offset, 1)
+        self._open = self._shown = b""
+
+    def _progress(self, *, quiet: bool) -> Line | None:
+        """The newest state of the redrawn line that is known to be complete, once."""
+        before, _, pending = self._open.rpartition(b"\r")
+        if not pending and b"\r" not in before and not quiet:
+            return None  # may be the half of a Windows newline
+        complete = before.rpartition(b"\r")[2]
+        state = pending if quiet and pending.strip() else complete
+        self._open = b"\r" + pending
+        if not state.strip() or state == self._shown:
+            return None
+        self._shown = state
+        return Line(self._splitter.offset, self._splitter.number, state)
+
+
+class FollowedFile:
+    """One path, followed. Not thread-safe: the tail thread owns it."""
+
+    def __init__(
+        self,
+        path: str,
+        key: str,
+        *,
+        offset: int = 0,
+        number: int = 1,
+        on_note: Callable[[TailNote], None],
+    ) -> None:
+        self.path = path
+        self.feed = LineFeed(key, offset, number)
+        self._note_to = on_note
+        self._fd = -1
+        self._identity = (0, 0)
+        self._mark = b""
+        self._said: set[NoteCode] = set()
+        self._last_byte = 0.0
+        self._quiet = True
+
+    def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
+        """Read on, at most `limit_bytes`; returns what came and whether more is waiting.
+
+        `final`: the writer is gone, so that a rotated file need not be waited for.
+        """
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            now = None
+        except OSError as error:
+            self._say(NoteCode.UNREADABLE, error.strerror or "cannot be read")
+            now = None
+        if self._fd < 0 and (now is None or not self._open(now)):
+            return [], False
+        batches, more = self._read_open(limit_bytes)
+        if more:
+            return batches, True
+        if now is None:
+            self._say(NoteCode.GONE, "removed; what is still written to it is read")
+        elif (now.st_dev, now.st_ino) != self._identity:
+            idle = time.monotonic() - self._last_byte > _LINGER_S
+            if now.st_size > 0 or idle or final:
+                self._rotate(now, batches)
+                return batches, True
+        return batches, False
+
+    def finish(self) -> list[Batch]:
+        """The half last line, if there is one."""
+        batch = self.feed.finish()
+        return [batch] if batch is not None else []
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self, now: os.stat_result) -> bool:
+        if not stat.S_ISREG(now.st_mode):
+            self._say(NoteCode.UNREADABLE, "not a regular file")
+            return False
+        try:
+            # O_NONBLOCK: between stat and open a pipe without a writer might have taken its place.
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            self._say(NoteCode.UNREADABLE, error.strerror or "cannot be opened")
+            return False
+        self._said -= {NoteCode.UNREADABLE, NoteCode.GONE}
+        opened = os.fstat(self._fd)
+        self._identity = (opened.st_dev, opened.st_ino)
+        self._last_byte = time.monotonic()
+        return True
+
+    def _read_open(self, limit_bytes: int) -> tuple[list[Batch], bool]:
+        size = os.fstat(self._fd).st_size
+        batches: list[Batch] = []
+        if size < self.feed.offset:
+            self._restart(batches)
+        elif size == self.feed.offset:
+            return self._idle(), False
+        try:
+            data = os.pread(self._fd, limit_bytes + len(self._mark), self.feed.offset - len(self._mark))
+            if not data.startswith(self._mark):
+                self._restart(batches)
+                data = os.pread(self._fd, limit_bytes, self.feed.offset)
+        except OSError as error:
+            # ESTALE or EIO of a network filesystem: look again at the next poll.
+            self._say(NoteCode.UNREADABLE, error.strerror or "cannot be read")
+            return batches, False
+        fresh = data[len(self._mark) :]
+        if not fresh:
+            return batches, False
+        self._said.discard(NoteCode.UNREADABLE)
+        self._mark = data[-_MARK_BYTES:]
+        self._last_byte = time.monotonic()
+        self._quiet = False
+        batches.append(self.feed.feed(fresh))
+        return batches, len(fresh) >= limit_bytes
+
+    def _idle(self) -> list[Batch]:
+        """Called at a look that finds nothing new."""
+        if self._quiet or time.monotonic() - self._last_byte < 0.2:
+            return []
+        self._quiet = True
+        batch = self.feed.quiet()
+        return [batch] if batch is not None else []
+
+    def _restart(self, batches: list[Batch]) -> None:
+        batches += self.finish()
+        self._say(NoteCode.TRUNCATED, "truncated; read again from its start", again=True)
+        start = 0
+        with contextlib.suppress(OSError):
+            # A writer without O_APPEND leaves a hole of zeros up to its old position.
+            start = os.lseek(self._fd, 0, os.SEEK_DATA)
+        self.feed.restart(start)
+        self._mark = b""
+
+    def _rotate(self, now: os.stat_result, batches: list[Batch]) -> None:
+        batches += self.finish()
+        self.close()
+        self._say(NoteCode.ROTATED, "another file took its place", again=True)
+        self.feed.restart(0)
+        self._mark = b""
+        self._open(now)
+
+    def _say(self, code: NoteCode, text: str, *, again: bool = False) -> None:
+        if again or code not in self._said:
+            self._said.add(code)
+            self._note_to(TailNote(self.feed.key, code, f"{os.path.basename(self.path)}: {text}"))
