@@ -17,7 +17,7 @@ _SECRET_NAME: Final = re.compile(
 )
 # Names that match the rule above and hold no secret.
 _OPEN_NAME: Final = re.compile(
-    r"(?:^|[_\-.])(?:pad|eos|bos|unk|mask|sep|cls|special|stop)_?token", re.IGNORECASE
+    r"(?:^|[_\-.])(?:pad|eos|bos|unk|mask|sep|cls|special|stop)[_-]?token", re.IGNORECASE
 )
 # The published shapes of common credentials: GitHub, Hugging Face, OpenAI-like, AWS, Slack, Google, JWT.
 _SECRET_VALUE: Final = re.compile(

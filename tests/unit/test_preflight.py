@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import socket
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight import checks, interpreter, ports
+from supervisor.preflight.checks import CheckContext, refused, run_checks
+from supervisor.preflight.interpreter import find_interpreter
+from supervisor.run.records import FindingLevel
+
+SCRIPT = JobSpec("t", EntryKind.SCRIPT, "train.py", nproc_per_node=1)
+Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - stands in for shutil's own named tuple
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield server.getsockname()[1]
+
+
+def context(spec: JobSpec, folder: Path) -> CheckContext:
+    return CheckContext(spec, folder / "runs", {})
+
+
+def test_a_free_port_is_free_and_outside_the_ephemeral_range() -> None:
+    low, high = (int(n) for n in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split())
+    for _ in range(5):
+        port = ports.free_port()
+        assert 1024 <= port < 65536
+        assert not low <= port <= high
+        assert ports.is_free(port)
+
+
+def test_no_free_port_is_one_line_after_ten_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def never(port: int) -> bool:
+        tried.append(port)
+        return False
+
+    monkeypatch.setattr(ports, "is_free", never)
+    with pytest.raises(JobError, match="--master-port") as error:
+        ports.free_port()
+    assert len(set(tried)) == 10
+    assert error.value.exit_code == 3
+
+
+def test_a_taken_port_names_its_holder_and_refuses(listener: int, tmp_path: Path) -> None:
+    assert not ports.is_free(listener)
+    holder = ports.port_holder(listener)
+    assert holder is not None
+    assert str(os.getpid()) in holder
+    finding = checks.check_port(context(replace(SCRIPT, master_port=listener), tmp_path))
+    assert finding is not None
+    assert finding.level is FindingLevel.REFUSE
+    assert str(listener) in finding.what
+    assert "--master-port" in finding.fix
+
+
+def test_only_a_named_port_of_this_machine_is_checked(listener: int, tmp_path: Path) -> None:
+    assert checks.check_port(context(SCRIPT, tmp_path)) is None
+    other = replace(SCRIPT, master_port=listener, nnodes="2", node_rank=1)
+    assert checks.check_port(context(other, tmp_path)) is None
+    free = checks.check_port(context(replace(SCRIPT, master_port=ports.free_port()), tmp_path))
+    assert free is not None
+    assert free.level is FindingLevel.OK
+
+
+def test_a_run_folder_that_cannot_be_made_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    spec = replace(SCRIPT, cwd=str(tmp_path))
+    below_a_file = run_checks(spec, runs_dir=tmp_path / "file" / "runs", env={})
+    assert [f.check for f in refused(below_a_file)] == ["run folder"]
+    monkeypatch.setattr(os, "access", lambda *_a, **_k: False)  # root may write anywhere
+    assert [f.check for f in refused(run_checks(spec, runs_dir=tmp_path / "a" / "b", env={}))] == [
+        "run folder"
+    ]
+    monkeypatch.undo()
+    assert not refused(run_checks(spec, runs_dir=tmp_path / "a" / "b", env={}))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+def test_syntax_is_a_warning_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = 1\ndef f(:\n")
+    finding = checks.check_script(context(replace(SCRIPT, cwd=str(tmp_path)), tmp_path))
+    assert finding is not None
+    assert finding.level is FindingLevel.WARNING
+    assert finding.what.startswith("train.py:2:")
+    (tmp_path / "train.py").write_text("raise SystemExit('ran')\n")
+    finding = checks.check_script(context(replace(SCRIPT, cwd=str(tmp_path)), tmp_path))
+    assert finding is not None
+    assert finding.level is FindingLevel.OK
+
+
+def test_little_space_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def usage(free: int) -> object:
+        return lambda _path: Usage(2**40, 2**40 - free, free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage(2**20))
+    disk = checks.check_disk(context(SCRIPT, tmp_path))
+    shm = checks.check_shm(context(SCRIPT, tmp_path))
+    assert disk is not None
+    assert shm is not None
+    assert (disk.level, shm.level) == (FindingLevel.REFUSE, FindingLevel.WARNING)
+    assert "--shm-size" in shm.fix
+    quiet = checks.check_shm(context(replace(SCRIPT, entry_args=("--num_workers", "0")), tmp_path))
+    assert quiet is not None
+    assert quiet.level is FindingLevel.OK
+    monkeypatch.setattr(shutil, "disk_usage", usage(2**29))
+    disk = checks.check_disk(context(SCRIPT, tmp_path))
+    assert disk is not None
+    assert disk.level is FindingLevel.WARNING
+
+
+def test_open_files_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 4096))
+    many = replace(SCRIPT, nproc_per_node=64)
+    files, ranks = (
+        checks.check_open_files(context(many, tmp_path)),
+        checks.check_cores(context(many, tmp_path)),
+    )
+    assert files is not None
+    assert ranks is not None
+    assert (files.level, ranks.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
+    assert "ulimit -n" in files.fix
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (resource.RLIM_INFINITY,) * 2)
+    files = checks.check_open_files(context(many, tmp_path))
+    assert files is not None
+    assert files.level is FindingLevel.OK
+
+
+def fake_python(folder: Path, answer: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{answer}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+HAS_TORCH = """echo '{"python": "3.11.2", "torch": "2.13.0"}'"""
+NO_TORCH = """echo '{"python": "3.11.2", "torch": null}'"""
+OLD = """echo '{"python": "3.9.1", "torch": "2.1.0"}'"""
+
+
+def test_the_first_place_with_torch_wins(tmp_path: Path) -> None:
+    bare = fake_python(tmp_path / "venv" / "bin", NO_TORCH)
+    conda = fake_python(tmp_path / "conda" / "bin", HAS_TORCH)
+    env = {"VIRTUAL_ENV": str(tmp_path / "venv"), "CONDA_PREFIX": str(tmp_path / "conda"), "PATH": "/nowhere"}
+    found = find_interpreter(SCRIPT, env)
+    assert (found.path, found.torch_version, found.version) == (conda, "2.13.0", "3.11.2")
+    assert found.why == "$CONDA_PREFIX"
+    fake_python(tmp_path / "venv" / "bin", HAS_TORCH)
+    assert find_interpreter(SCRIPT, env).path == bare
+
+
+def test_python_flag_binds(tmp_path: Path) -> None:
+    bare = fake_python(tmp_path, NO_TORCH)
+    with pytest.raises(JobError, match="no torch"):
+        find_interpreter(replace(SCRIPT, python=bare), {})
+    assert (
+        find_interpreter(replace(SCRIPT, python=bare, entry_kind=EntryKind.COMMAND), {}).torch_version is None
+    )
+    with pytest.raises(JobError, match="no such"):
+        find_interpreter(replace(SCRIPT, python=str(tmp_path / "nope")), {})
+    with pytest.raises(JobError, match="does not run"):
+        find_interpreter(replace(SCRIPT, python=fake_python(tmp_path / "b", "exit 3")), {})
+    with pytest.raises(JobError, match="does not run"):
+        find_interpreter(replace(SCRIPT, python=fake_python(tmp_path / "c", "echo '[1]'")), {})
+
+
+def test_the_bundled_trainer_wants_a_newer_python(tmp_path: Path) -> None:
+    old = fake_python(tmp_path, OLD)
+    assert find_interpreter(replace(SCRIPT, python=old), {}).version == "3.9.1"
+    with pytest.raises(JobError, match=r"3\.11"):
+        find_interpreter(replace(SCRIPT, python=old, entry_kind=EntryKind.TRAINER), {})
+
+
+def test_none_has_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "_ask", lambda *_args: None)
+    with pytest.raises(JobError, match="--python") as error:
+        find_interpreter(SCRIPT, {"PATH": "/nowhere"})
+    assert error.value.exit_code == 2
+    assert "\n" not in error.value.message
+    assert (
+        find_interpreter(replace(SCRIPT, entry_kind=EntryKind.COMMAND), {"PATH": "/nowhere"}).path
+        == sys.executable
+    )
+
+
+def test_torch_is_found_and_not_imported() -> None:
+    before = "torch" in sys.modules
+    found = find_interpreter(replace(SCRIPT, python=sys.executable), os.environ)
+    assert found.torch_version is not None
+    assert found.version.startswith("3.")
+    assert ("torch" in sys.modules) is before
+
+
+def test_a_target_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "ASK_TIMEOUT_S", 0.2)
+    with pytest.raises(JobError, match="does not run"):
+        find_interpreter(
+            replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30")), {"PATH": os.environ["PATH"]}
+        )
+
+
+def test_flags_of_the_target(tmp_path: Path) -> None:
+    listing = fake_python(tmp_path, "echo '  --new-flag X, --new_flag X   something --other'")
+    assert interpreter.torchrun_flags(listing, {}) == {"--new-flag", "--new_flag", "--other"}
+    assert interpreter.torchrun_flags(str(tmp_path / "nope"), {}) == frozenset()
