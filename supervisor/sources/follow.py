@@ -99,9 +99,13 @@ class LineFeed:
         self._open = self._shown = b""
         return Batch(self.key, self.generation, self.offset, b"", (line,))
 
-    def restart(self, offset: int) -> None:
+    def restart(self) -> None:
         """Another content begins."""
         self.generation += 1
+        self.skip_to(0)
+
+    def skip_to(self, offset: int) -> None:
+        """What comes next stands at `offset` and begins line 1."""
         self.offset = offset
         self._splitter = LineSplitter(offset, 1)
         self._open = self._shown = b""
@@ -212,14 +216,27 @@ class FollowedFile:
             self._say(NoteCode.UNREADABLE, error.strerror or "cannot be read")
             return batches, False
         fresh = data[len(self._mark) :]
+        if not self._mark and fresh.startswith(b"\0") and self.feed.generation:
+            fresh = data = self._skip_hole(limit_bytes)
+            limit_bytes = 1
         if not fresh:
-            return batches, False
+            return batches, self.feed.offset < size
         self._said.discard(NoteCode.UNREADABLE)
         self._mark = data[-_MARK_BYTES:]
         self._last_byte = time.monotonic()
         self._quiet = False
         batches.append(self.feed.feed(fresh))
         return batches, len(fresh) >= limit_bytes
+
+    def _skip_hole(self, limit_bytes: int) -> bytes:
+        """After copytruncate a writer without O_APPEND leaves zeros up to its old position: go past them."""
+        start = self.feed.offset
+        with contextlib.suppress(OSError):
+            start = os.lseek(self._fd, start, os.SEEK_DATA)
+        data = os.pread(self._fd, limit_bytes, start)
+        text = data.lstrip(b"\0")
+        self.feed.skip_to(start + len(data) - len(text))
+        return text
 
     def _idle(self) -> list[Batch]:
         """Called at a look that finds nothing new."""
@@ -232,18 +249,14 @@ class FollowedFile:
     def _restart(self, batches: list[Batch]) -> None:
         batches += self.finish()
         self._say(NoteCode.TRUNCATED, "truncated; read again from its start", again=True)
-        start = 0
-        with contextlib.suppress(OSError):
-            # A writer without O_APPEND leaves a hole of zeros up to its old position.
-            start = os.lseek(self._fd, 0, os.SEEK_DATA)
-        self.feed.restart(start)
+        self.feed.restart()
         self._mark = b""
 
     def _rotate(self, now: os.stat_result, batches: list[Batch]) -> None:
         batches += self.finish()
         self.close()
         self._say(NoteCode.ROTATED, "another file took its place", again=True)
-        self.feed.restart(0)
+        self.feed.restart()
         self._mark = b""
         self._open(now)
 
