@@ -55,8 +55,10 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         )
         return SpecChange(env=pair), "memory is fragmented: expandable segments before a smaller batch"
     batch = history.now.batch
-    if batch is None or not history.knobs.can_change_batch:
+    if not history.knobs.can_change_batch:
         return None, f"{kn.why_not_changeable(history.knobs)}; {rule.else_}"
+    if batch is None:
+        return None, f"the present micro-batch or the number of ranks is not known; {rule.else_}"
     smaller = next_smaller(batch, history.memory, history.retry.min_micro_batch)
     if smaller is None:
         least = max(history.retry.min_micro_batch, 1)
@@ -69,9 +71,13 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
 
 
 def _fewer_workers(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    if history.workers is None or history.workers[1] < 1:
+    if history.workers is None:
         return None, f"no DataLoader flag is known on the command line; {rule.else_}"
     name, count = history.workers
+    for change in history.changes:  # the command line of the first attempt may be out of date
+        count = int(dict(change.set_args).get(name, count))
+    if count < 1:
+        return None, f"{name} is 0 already; {rule.else_}"
     return SpecChange(set_args=((name, str(count // 2)),)), f"DataLoader workers {count} → {count // 2}"
 
 

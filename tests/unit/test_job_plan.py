@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -256,6 +257,15 @@ def test_a_found_batch_that_does_not_divide_is_the_scripts_business() -> None:
     spec = job("--nproc-per-node 2 train.py --micro_batch_size 3 --global_batch_size 64")
     assert spec.batch is None
     assert any("not understood" in note for note in spec.notes)
+
+
+def test_a_job_survives_its_way_through_the_run_file() -> None:
+    config = (
+        "[run]\nscript = 'train.py'\n[policy.cuda_oom]\nmax = 2\n[policy.worker_crash]\nanswer = 'hold'\n"
+    )
+    spec = job("--config job.toml --nproc-per-node 2", config)
+    assert {o.failure for o in spec.retry.overrides} == {"cuda_oom", "worker_crash"}
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
 
 
 def test_script_path() -> None:

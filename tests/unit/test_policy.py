@@ -173,6 +173,22 @@ def test_a_kill_for_memory_takes_workers_first() -> None:
     assert second.change.batch is not None
 
 
+def test_exhausted_shared_memory_halves_the_workers_from_where_they_are() -> None:
+    now = ended(F.SHM_EXHAUSTED, last=4)
+    first = one(now, workers=("--num_workers", 8))
+    second = decide(PolicyInput((restarted(now, first), now), knobs=TRAINER, workers=("--num_workers", 8)))
+    assert second.change is not None
+    assert second.change.set_args == (("--num_workers", "2"),)
+    assert one(now, workers=("--num_workers", 0)).kind is DecisionKind.FAIL
+    assert one(now).kind is DecisionKind.FAIL
+
+
+def test_a_batch_of_unknown_size_gets_advice() -> None:
+    decision = one(ended(F.CUDA_OOM, last=4))
+    assert decision.kind is DecisionKind.FAIL
+    assert "not known" in decision.reason
+
+
 def test_a_taken_port_moves_unless_somebody_named_it() -> None:
     moved = one(ended(F.PORT_IN_USE, seen=False), FOREIGN)
     assert moved.kind is DecisionKind.RESTART
