@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.errors import JobError
@@ -174,6 +174,7 @@ def command_lines(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]], li
     return flags, expected, tail
 
 
+@settings(deadline=None)
 @given(command_lines())
 def test_what_was_said_is_what_is_read(line: tuple[list[str], list[tuple[str, str]], list[str]]) -> None:
     flags, expected, tail = line
@@ -183,6 +184,7 @@ def test_what_was_said_is_what_is_read(line: tuple[list[str], list[tuple[str, st
     assert sorted((*parsed.stoker, *parsed.torchrun)) == sorted(expected)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=12), max_size=6))
 def test_any_words_are_read_or_refused_in_one_line(line: list[str]) -> None:
     with contextlib.suppress(JobError):

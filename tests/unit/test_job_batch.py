@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.batch import (
@@ -112,6 +112,7 @@ def test_change_reads_as_one_line() -> None:
     assert describe(BatchSpec(8, 4, 2)) == "8 × accumulation 4 × 2 ranks = global batch 64"
 
 
+@settings(deadline=None)
 @given(specs)
 def test_every_candidate_keeps_the_global_batch(spec: BatchSpec) -> None:
     found = candidates(spec)
@@ -123,6 +124,7 @@ def test_every_candidate_keeps_the_global_batch(spec: BatchSpec) -> None:
         assert changed.world_size == spec.world_size
 
 
+@settings(deadline=None)
 @given(specs, st.integers(1, 64))
 def test_shrinking_ends_at_the_minimum_and_never_changes_the_global_batch(
     spec: BatchSpec, minimum: int
@@ -136,6 +138,7 @@ def test_shrinking_ends_at_the_minimum_and_never_changes_the_global_batch(
     assert len(seen) <= 64
 
 
+@settings(deadline=None)
 @given(specs, st.integers(1, 200))
 def test_a_refusal_names_values_that_work(spec: BatchSpec, wanted: int) -> None:
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
@@ -150,6 +153,7 @@ def test_a_refusal_names_values_that_work(spec: BatchSpec, wanted: int) -> None:
         assert with_micro_batch(spec, int(value)).global_batch == spec.global_batch
 
 
+@settings(deadline=None)
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 16), st.integers(1, 4096))
 def test_resolve_is_exact_or_refused(micro: int, world: int, accumulation: int, total: int) -> None:
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.config_files import MAX_BYTES, parse_config
@@ -115,6 +115,7 @@ def test_size_and_encoding_are_bounded() -> None:
         parse_config("a.toml", b"a = '\xff'")
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["a.toml", "a.yaml", "a.py"]), st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(name: str, data: bytes) -> None:
     try:
@@ -135,6 +136,7 @@ OPERATORS: dict[str, Callable[[int, int], float]] = {
 numbers = st.integers(-1000, 1000)
 
 
+@settings(deadline=None)
 @given(numbers, numbers, st.sampled_from(sorted(OPERATORS)))
 def test_arithmetic_agrees_with_python(left: int, right: int, op: str) -> None:
     text = f"x = ({left}) {op} ({right})"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.batch import BatchSpec, next_smaller
@@ -204,6 +204,7 @@ def test_workers_and_removal() -> None:
 word = st.text("abcxyz0123456789-_=./ ", max_size=10)
 
 
+@settings(deadline=None)
 @given(
     st.lists(word, max_size=6),
     st.sampled_from(["--micro_batch_size", "-b", "model.batch"]),

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.batch import BatchSpec, BatchUnit
@@ -318,6 +318,7 @@ def test_the_plan_as_a_command_hides_secrets_and_escapes() -> None:
     assert record["schema"] == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=8), max_size=5))
 def test_the_plan_pastes_back_to_its_own_words(args: list[str]) -> None:
     spec = JobSpec("n", EntryKind.COMMAND, "prog", tuple(args))
