@@ -1,0 +1,122 @@
+"""The trainer's wire: one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
+
+``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader takes what it knows:
+half lines, unknown kinds and unknown keys are passed over, so that either side may be newer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+_NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "pid", "local_rank", "code"})
+
+
+class TelemetryKind(StrEnum):
+    """What a line of the wire tells."""
+
+    PHASE = "phase"
+    STEP = "step"
+    CHECKPOINT_COMMITTED = "checkpoint_committed"
+    WARNING = "warning"
+    EXIT = "exit"
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryRecord:
+    """One line of the wire. Absent parts are None.
+
+    `t_wall`: seconds since the epoch, for display. `t_mono`: the rank's monotonic seconds. `values`: numbers under
+    their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s, memory_used_bytes, …),
+    NaN where the trainer had no finite number. `text`: a warning's message or the reason of
+    an exit, raw.
+    """
+
+    kind: TelemetryKind
+    t_wall: float
+    t_mono: float | None = None
+    step: int | None = None
+    rank: int | None = None
+    phase: str | None = None
+    path: str | None = None
+    final: bool = False
+    code: str | None = None
+    text: str | None = None
+    exit_code: int | None = None
+    values: dict[str, float] = field(default_factory=dict)
+
+
+def parse_telemetry(line: bytes) -> TelemetryRecord | None:
+    """Parse one line; None for a half line, a kind unknown to this version, or anything else."""
+    try:
+        document: Any = msgspec.json.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        document = _lenient(line)
+    if not isinstance(document, dict):
+        return None
+    t_wall = _number(document.get("t_wall"))
+    try:
+        kind = TelemetryKind(str(document.get("kind")))
+    except ValueError:
+        return None
+    if t_wall is None:
+        return None
+    values: dict[str, float] = {}
+    for name, held in document.items():
+        if name in _NOT_VALUES:
+            continue
+        # The wire is strict JSON: a number that is not finite stands in it as null.
+        value = math.nan if held is None else _number(held)
+        if value is not None:
+            values[name] = value
+    return TelemetryRecord(
+        kind=kind,
+        t_wall=t_wall,
+        t_mono=_number(document.get("t_mono")),
+        step=_whole(document.get("step")),
+        rank=_whole(document.get("rank")),
+        phase=_text(document.get("phase")),
+        path=_text(document.get("path")),
+        final=document.get("final") is True,
+        code=_text(document.get("code")),
+        text=_text(document.get("text")) or _text(document.get("message")) or _text(document.get("reason")),
+        exit_code=_whole(document.get("exit_code", document.get("code"))),
+        values=values,
+    )
+
+
+def _lenient(line: bytes) -> Any:
+    """Python's own writer puts a bare NaN where JSON has none."""
+    if b"NaN" not in line and b"Infinity" not in line:
+        return None
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        # An integer that no float can hold is no measurement.
+        return float(value) if abs(value) < 1 << 1000 else None
+    if isinstance(value, float):
+        return value
+    if isinstance(value, str) and value in {"NaN", "Infinity", "-Infinity"}:
+        return float(value)
+    return None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and math.isfinite(number) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
