@@ -275,6 +275,6 @@ def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:
 
 
 def _decided(s: st.RunState, event: ev.Decided) -> st.RunState:
-    s = _edit(s, event.attempt, decision=event.decision)
+    s = _edit(s, event.attempt, decision=event.decision, decided_by=event.by)
     tone = "good" if event.decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
     return _mark(s, event.t, tone, f"{event.decision.kind.replace('_', ' ')}: {event.decision.reason}")

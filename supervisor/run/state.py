@@ -131,6 +131,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     verdict_provisional: bool = False
     decision: Decision | None = None
+    decided_by: str = ""
 
 
 class Mark(Part, frozen=True, kw_only=True):
