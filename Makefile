@@ -1,0 +1,57 @@
+# Everything a fresh machine needs: python3.11 (or newer) with venv, and make.
+#   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
+#   make test    the test suite (under 10 minutes on 2 cores after the install)
+#   make e2e     the long matrices with real torchrun children
+#   make check   ruff, mypy --strict, import-linter
+#
+# PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
+# PIP_ARGS=…  extra arguments for pip, e.g. another index
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+E2E_STAMP := $(VENV)/.e2e-packages
+.DEFAULT_GOAL := help
+.PHONY: help install demo test e2e check format corpus bench pictures soak clean
+
+help:
+	@sed -n '2,9p' Makefile
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) -e '.[trainer,dev]'
+	touch $(STAMP)
+
+install: $(STAMP)
+
+demo:
+	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/demo.sh
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -m 'not e2e and not gpu'
+
+e2e: $(STAMP)
+	$(BIN)/python -m pytest -q -m e2e
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+corpus: $(STAMP)
+	$(BIN)/python -m pytest -q -s tests/corpus
+
+pictures: $(STAMP)
+	$(BIN)/python docs/pictures.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis
