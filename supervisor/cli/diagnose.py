@@ -17,10 +17,14 @@ EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder (one job), a run directory, or - for stdin")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a log, a folder (one job), a run directory, or - for stdin"
+    )
     parser.add_argument("--json", action="store_true", help="one compact object a path")
     parser.add_argument("--each", action="store_true", help="judge each file of a folder by itself")
-    parser.add_argument("--attempt", type=int, metavar="N", help="the attempt of a run directory (default: the last)")
+    parser.add_argument(
+        "--attempt", type=int, metavar="N", help="the attempt of a run directory (default: the last)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,5 +102,3 @@ def _context(path: str, line: int, around: int = 3) -> list[tuple[int, str]]:
     except OSError:
         return []
     return found
-
-

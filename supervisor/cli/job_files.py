@@ -12,14 +12,29 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.text.prefixes import origin_of_path
 
 MOST_FILES = 4096
-_LOG_NAMES = re.compile(r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-", re.IGNORECASE)
+_LOG_NAMES = re.compile(
+    r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
+    re.IGNORECASE,
+)
 _NOT_LOGS = re.compile(
     r"^(?:meta|config|run|plan|args|params|settings|tokenizer\w*|special_tokens_map|vocab|generation_config|model\.safetensors\.index|trainer_state|all_results|train_results)\.json$|"
     r"^(?:requirements|LICENSE|README|CMakeLists)\S*|\.(?:json)$",
     re.IGNORECASE,
 )
 _RECORDS = re.compile(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
-_SKIPPED_FOLDERS = frozenset(("telemetry", "series", "control", "artifacts", ".git", "__pycache__", "wandb", "checkpoints", "tensorboard"))
+_SKIPPED_FOLDERS = frozenset(
+    (
+        "telemetry",
+        "series",
+        "control",
+        "artifacts",
+        ".git",
+        "__pycache__",
+        "wandb",
+        "checkpoints",
+        "tensorboard",
+    )
+)
 
 
 class BadInputError(ValueError):
@@ -42,7 +57,15 @@ def read_jobs(
             jobs.extend(_folder(path, each=each, attempt=attempt))
         else:
             _check(path)
-            jobs.append((path, None, JobEvidence(logs=(LogSource(path, file_chunks(path), origin_of_path(os.path.basename(path))),))))
+            jobs.append(
+                (
+                    path,
+                    None,
+                    JobEvidence(
+                        logs=(LogSource(path, file_chunks(path), origin_of_path(os.path.basename(path))),)
+                    ),
+                )
+            )
     return jobs
 
 
@@ -66,23 +89,34 @@ def _check(path: str) -> None:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise BadInputError(f"{path}: {error.strerror or error}; give a log, a folder of logs, or -") from error
+        raise BadInputError(
+            f"{path}: {error.strerror or error}; give a log, a folder of logs, or -"
+        ) from error
 
 
 def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, int | None, JobEvidence]]:
     chosen, inner = _attempt_of(path, attempt)
     logs, errors, records = _walk(inner)
     if not logs:
-        raise BadInputError(f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names")
+        raise BadInputError(
+            f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names"
+        )
     if each:
-        return [(name, None, JobEvidence(logs=(LogSource(name, file_chunks(name), origin_of_path(name)),))) for name in logs]
+        return [
+            (name, None, JobEvidence(logs=(LogSource(name, file_chunks(name), origin_of_path(name)),)))
+            for name in logs
+        ]
     return [(path, chosen, evidence_of(inner, logs, errors, records))]
 
 
-def evidence_of(root: Sequence[str], logs: Iterable[str], errors: Iterable[str], records: Iterable[str]) -> JobEvidence:
+def evidence_of(
+    root: Sequence[str], logs: Iterable[str], errors: Iterable[str], records: Iterable[str]
+) -> JobEvidence:
     """One job's evidence from its files: consoles come before the ranks' own logs."""
     ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
-    sources = tuple(LogSource(name, file_chunks(name), origin_of_path(_inside(name, root))) for name in ordered)
+    sources = tuple(
+        LogSource(name, file_chunks(name), origin_of_path(_inside(name, root))) for name in ordered
+    )
     files = []
     for name in sorted(errors):
         try:
@@ -106,7 +140,9 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], errors: Iterable[str],
 def _inside(name: str, roots: Sequence[str]) -> str:
     for root in roots:
         if name.startswith(root):
-            return os.path.relpath(name, os.path.dirname(root.rstrip("/")) if os.path.basename(root).startswith("node") else root)
+            return os.path.relpath(
+                name, os.path.dirname(root.rstrip("/")) if os.path.basename(root).startswith("node") else root
+            )
     return name
 
 
@@ -140,7 +176,11 @@ def _last_torchrun_attempt(logs: list[str]) -> list[str]:
     if len(numbers) < 2:
         return logs
     last = max(numbers)
-    return [name for name in logs if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or int(match.group(1)) == last]
+    return [
+        name
+        for name in logs
+        if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or int(match.group(1)) == last
+    ]
 
 
 def _any_text(root: str) -> list[str]:
@@ -168,7 +208,9 @@ def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
                         folders.setdefault(int(name), []).append(os.path.join(tries, name))
     if not folders:
         if attempt is not None:
-            raise BadInputError(f"{path}: not a run directory, so it has no attempt {attempt}; leave --attempt away")
+            raise BadInputError(
+                f"{path}: not a run directory, so it has no attempt {attempt}; leave --attempt away"
+            )
         return None, [path]
     chosen = attempt if attempt is not None else max(folders)
     if chosen not in folders:
@@ -185,7 +227,11 @@ def _slurm_state(records: Iterable[str]) -> str | None:
             continue
         if match := re.search(r"JobState=([A-Z_]+)", text):
             return match.group(1)
-        if "sacct" in os.path.basename(name) and (match := re.search(r"\b(COMPLETED|FAILED|TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\b", text)):
+        if "sacct" in os.path.basename(name) and (
+            match := re.search(
+                r"\b(COMPLETED|FAILED|TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\b", text
+            )
+        ):
             return match.group(1)
     return None
 

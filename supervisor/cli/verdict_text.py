@@ -10,11 +10,16 @@ from supervisor.text.decode import strip_escapes
 ContextReader = Callable[[str, int], list[tuple[int, str]]]
 
 
-def verdict_lines(path: str, attempt: int | None, verdict: Verdict, context: ContextReader | None) -> list[str]:
+def verdict_lines(
+    path: str, attempt: int | None, verdict: Verdict, context: ContextReader | None
+) -> list[str]:
     """The lines to print; whatever came out of a log is free of control characters."""
     where = f"{path} (attempt {attempt})" if attempt is not None else path
     reason = f", {verdict.reason.value.replace('_', ' ')}" if verdict.reason is not None else ""
-    lines = [_safe(f"{where}: {verdict.title}"), f"  {verdict.failure.value}{reason} · confidence {verdict.confidence:.2f}"]
+    lines = [
+        _safe(f"{where}: {verdict.title}"),
+        f"  {verdict.failure.value}{reason} · confidence {verdict.confidence:.2f}",
+    ]
     if verdict.node is not None:
         lines[-1] += _safe(f" · node {verdict.node}")
     cause = verdict.cause
@@ -23,7 +28,10 @@ def verdict_lines(path: str, attempt: int | None, verdict: Verdict, context: Con
         lines += ["", _safe(f"  cause  {place}")]
         around = context(cause.path, cause.line) if context is not None and cause.line is not None else []
         if around:
-            lines += [_safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}") for number, text in around]
+            lines += [
+                _safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}")
+                for number, text in around
+            ]
         else:
             lines.append(_safe(f"    {cause.text[:300]}"))
     if verdict.consequences:

@@ -72,13 +72,22 @@ def _particular(failure: FailureClass, reason: Reason | None, text: str, job: Jo
         case FailureClass.PORT_IN_USE:
             taken = present.port or _number(text, r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
             said = [f"Port {taken} is taken."] if taken else []
-            return [*said, f"Port {present.free_port} is free: `--master-port {present.free_port}`."] if present.free_port else said
+            return (
+                [*said, f"Port {present.free_port} is free: `--master-port {present.free_port}`."]
+                if present.free_port
+                else said
+            )
         case FailureClass.IMPORT_ERROR:
             return _missing_module(text)
         case FailureClass.MISSING_FILE:
-            if match := re.search(r"(?:No such file or directory: |can't open file |: )['\"]([^'\"]+)['\"]", text):
+            if match := re.search(
+                r"(?:No such file or directory: |can't open file |: )['\"]([^'\"]+)['\"]", text
+            ):
                 return [f"Not there: {match.group(1)}"]
-            if match := re.search(r"(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)", text):
+            if match := re.search(
+                r"(\S*/\S+) (?:does not exist|not found)|(?:does not exist|not found|missing)[: ]+(\S*/\S+)",
+                text,
+            ):
                 return [f"Not there: {match.group(1) or match.group(2)}"]
         case FailureClass.DISK_FULL:
             if job.machine.disk_free_bytes is not None:
@@ -87,12 +96,16 @@ def _particular(failure: FailureClass, reason: Reason | None, text: str, job: Jo
         case FailureClass.LIBUV:
             return ["Set USE_LIBUV=0: this build has no libuv."]
         case FailureClass.USAGE_ERROR if "--local_rank" in text or "--local-rank" in text:
-            return ["Since 2.0 the old launcher passes --local-rank: accept both spellings, or read LOCAL_RANK with torchrun."]
+            return [
+                "Since 2.0 the old launcher passes --local-rank: accept both spellings, or read LOCAL_RANK with torchrun."
+            ]
         case FailureClass.RENDEZVOUS:
             if match := re.search(r"(\d+)/(\d+) clients joined", text):
                 return [f"{match.group(1)} of {match.group(2)} ranks came: look at the nodes that did not."]
         case FailureClass.CUDA_ERROR if "invalid device ordinal" in text:
-            return ["More processes a node than visible GPUs: lower --nproc-per-node or check CUDA_VISIBLE_DEVICES."]
+            return [
+                "More processes a node than visible GPUs: lower --nproc-per-node or check CUDA_VISIBLE_DEVICES."
+            ]
         case FailureClass.HOST_OOM | FailureClass.SHM_EXHAUSTED | FailureClass.TERMINATED:
             return []
         case _:
@@ -113,7 +126,9 @@ def _smaller_batch(job: JobEvidence) -> list[str]:
 def _memory(text: str, job: JobEvidence) -> list[str]:
     said: list[str] = []
     if is_fragmented(text) and not job.present.allocator_set:
-        said.append("Much is reserved but not allocated: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first.")
+        said.append(
+            "Much is reserved but not allocated: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first."
+        )
     if user := other_user(text, job):
         said.append(f"Another process uses this GPU: {user}.")
     return said + _smaller_batch(job)
@@ -128,7 +143,9 @@ def _missing_module(text: str) -> list[str]:
     if match := re.search(r"No module named ['\"]?([\w.]+)", text):
         return [f"Install {match.group(1).split('.')[0]} into the interpreter that runs the job."]
     if match := re.search(r"(lib\w[\w.+-]*\.so[\w.]*): cannot open shared object", text):
-        return [f"{match.group(1)} is not found: check LD_LIBRARY_PATH and the CUDA version that the package was built for."]
+        return [
+            f"{match.group(1)} is not found: check LD_LIBRARY_PATH and the CUDA version that the package was built for."
+        ]
     if "undefined symbol" in text:
         return ["The extension was built against another PyTorch: reinstall or rebuild it."]
     return []

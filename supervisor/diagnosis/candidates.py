@@ -10,7 +10,12 @@ from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tables import Role
 from supervisor.diagnosis.timeline import is_progress, went_on, when
-from supervisor.diagnosis.tracebacks import class_by_frames, frames_above, is_quoted_code, last_exception_after
+from supervisor.diagnosis.tracebacks import (
+    class_by_frames,
+    frames_above,
+    is_quoted_code,
+    last_exception_after,
+)
 from supervisor.run.records import FailureClass, Reason
 
 GENERIC = frozenset(("code-exception", "code-python"))
@@ -55,7 +60,9 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     year = years[0] if years else 2000
     steps_seen = any(is_progress(line) for scan in scans for line in (*scan.head, *scan.tail))
     found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
-    found = [item for item in found if not _recovered(item, scans)]
+    died = any(item.code != 0 for item in launch.exits)
+    found = [item for item in found if not _recovered(item, scans, died)]
+    found = _plain_lines_after_exceptions(found)
     return ordered(found, scans)
 
 
@@ -100,11 +107,15 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
             failure, reason, strength = _worker_cause(shown, hit, scans, steps_seen, strength)
     elif signature.id in GENERIC or signature.id in {"ckpt-oserror22", "missing-file-errno"}:
         by_frames = class_by_frames(frames_above(hit), text)
-        if by_frames is not None and not (signature.id == "missing-file-errno" and by_frames is not FailureClass.COMPILE_ERROR):
+        if by_frames is not None and not (
+            signature.id == "missing-file-errno" and by_frames is not FailureClass.COMPILE_ERROR
+        ):
             failure, strength = by_frames, max(strength, 70)
         elif signature.id == "ckpt-oserror22":
             failure, strength = FailureClass.CODE_ERROR, 50
-    if signature.id == "ckpt-pickle" and any("multiprocessing/spawn.py" in line for line in hit.lines_before(12)):
+    if signature.id == "ckpt-pickle" and any(
+        "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
+    ):
         return None
     soft = bool(_SOFT.search(text)) and not _NOT_SOFT.search(text)
     is_cause = signature.role is Role.CAUSE
@@ -122,13 +133,28 @@ def _is_warning(text: str) -> bool:
 _WORKER_CLASSES = (
     (re.compile(r"Errno 24|[Tt]oo many open files|ancdata"), FailureClass.FD_LIMIT, None, 92),
     (re.compile(r"/dev/shm|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
-    (re.compile(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"), FailureClass.HOST_OOM, Reason.ALLOCATOR, 88),
+    (
+        re.compile(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"),
+        FailureClass.HOST_OOM,
+        Reason.ALLOCATOR,
+        88,
+    ),
     (re.compile(r"Errno 28|Errno 122|No space left"), FailureClass.DISK_FULL, None, 88),
     (re.compile(r"CUDA out of memory|HIP out of memory"), FailureClass.CUDA_OOM, None, 92),
     (re.compile(r"CUDA error|Cannot re-initialize CUDA"), FailureClass.CUDA_ERROR, None, 80),
-    (re.compile(r"ModuleNotFoundError|ImportError|cannot open shared object"), FailureClass.IMPORT_ERROR, None, 80),
+    (
+        re.compile(r"ModuleNotFoundError|ImportError|cannot open shared object"),
+        FailureClass.IMPORT_ERROR,
+        None,
+        80,
+    ),
     (re.compile(r"PermissionError|Errno 13"), FailureClass.PERMISSION_DENIED, None, 84),
-    (re.compile(r"HTTPError|HfHubHTTPError|Max retries|GatedRepo|ClientError"), FailureClass.AUTH_OR_HUB, None, 82),
+    (
+        re.compile(r"HTTPError|HfHubHTTPError|Max retries|GatedRepo|ClientError"),
+        FailureClass.AUTH_OR_HUB,
+        None,
+        82,
+    ),
 )
 
 
@@ -151,7 +177,7 @@ def _stamp(hit: Hit, year: int) -> float | None:
     stamp = when(hit.text, year)
     if stamp is not None:
         return stamp
-    for line in reversed(hit.lines_before(12)):
+    for line in reversed(hit.lines_before(40)):
         if (stamp := when(line, year)) is not None:
             return stamp
     for line in hit.lines_after(12):
@@ -160,7 +186,26 @@ def _stamp(hit: Hit, year: int) -> float | None:
     return None
 
 
-def _recovered(item: Candidate, scans: Sequence[SourceScan]) -> bool:
+_TOLD_BY_EXCEPTION = frozenset(
+    (
+        FailureClass.AUTH_OR_HUB, FailureClass.IMPORT_ERROR, FailureClass.CUDA_UNAVAILABLE, FailureClass.CODE_ERROR,
+        FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
+    )
+)  # fmt: skip
+_EXCEPTION = re.compile(r"^(?:\S{0,40} )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b")
+
+
+def _plain_lines_after_exceptions(found: list[Candidate]) -> list[Candidate]:
+    """Of one class, an exception speaks before a logged line or a warning about the same trouble."""
+    raised = {item.failure for item in found if item.is_cause and _EXCEPTION.match(item.text)}
+    return [
+        item for item in found
+        if item.failure not in _TOLD_BY_EXCEPTION or item.failure not in raised or _EXCEPTION.match(item.text) or not item.is_cause
+        or item.hit.text.startswith(("\t", "  ")) or item.strength >= 90
+    ]  # fmt: skip
+
+
+def _recovered(item: Candidate, scans: Sequence[SourceScan], died: bool) -> bool:
     """Whether training went on after it, or the run came to a good end."""
     hit = item.hit
     scan = scans[hit.source]
@@ -174,7 +219,10 @@ def _recovered(item: Candidate, scans: Sequence[SourceScan]) -> bool:
         return went_on(mine, need=12)
     if item.failure is FailureClass.TERMINATED:
         return went_on(mine, need=25)
-    return went_on(mine, need=3 if item.soft else 6) and not _dies_soon(hit)
+    if item.soft or not frames_above(hit).found:
+        return went_on(mine, need=3) and not _dies_soon(hit)
+    # A traceback in a job that died: logs put together file by file show a rank's earlier steps after it.
+    return went_on(mine, need=60 if died else 6) and not _dies_soon(hit)
 
 
 def _after(item: Candidate, scan: SourceScan) -> list[str]:
@@ -194,7 +242,14 @@ def _speaks_with(line: str, item: Candidate) -> bool:
 
 
 def _dies_soon(hit: Hit) -> bool:
-    words = ("failed (exitcode:", "ChildFailedError", "Sending process", "Killing subprocess", "exits with return code", "Exited with exit code")
+    words = (
+        "failed (exitcode:",
+        "ChildFailedError",
+        "Sending process",
+        "Killing subprocess",
+        "exits with return code",
+        "Exited with exit code",
+    )
     return any(word in line for line in hit.lines_after(40) for word in words)
 
 

@@ -7,11 +7,14 @@ torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's lau
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan import Hit, SourceScan
+from supervisor.diagnosis.tables import Role, Signature
+from supervisor.run.records import FailureClass
+from supervisor.text.prefixes import NOWHERE
 
 
 class Exit(NamedTuple):
@@ -24,6 +27,7 @@ class Exit(NamedTuple):
     pid: int | None
     hit: Hit
     summary: bool = False
+    task: int | None = None
 
 
 class Launch(NamedTuple):
@@ -51,14 +55,23 @@ def _patterns() -> dict[str, re.Pattern[str]]:
         "spawn": re.compile(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
         "spawned": re.compile(r"-- Process (\d+) terminated with the following error"),
         "lightning": re.compile(r"Child process with PID (\d+) terminated with code (-?\d+)"),
-        "composer": re.compile(r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"),
+        "composer": re.compile(
+            r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"
+        ),
         "died": re.compile(r"died with <Signals\.(SIG\w+): (\d+)>"),
         "nonzero": re.compile(r"returned non-zero exit status (\d+)"),
         "term": re.compile(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
-        "nproc": re.compile(r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"),
+        "nproc": re.compile(
+            r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"
+        ),
         "nnodes": re.compile(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)"),
-        "world": re.compile(r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined", re.IGNORECASE),
-        "raypid": re.compile(r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"),
+        "world": re.compile(
+            r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined|\brank \d+ of (\d+)\b|\brank \d+/(\d+)\b",
+            re.IGNORECASE,
+        ),
+        "raypid": re.compile(
+            r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
+        ),
         "ncclpid": re.compile(r"^[\w.-]+:(\d+):\d+ \[(\d+)\]"),
     }
 
@@ -68,8 +81,10 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-def read_launch(scans: Sequence[SourceScan]) -> Launch:
-    """Collect what launchers said in all logs."""
+def read_launch(
+    scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
+) -> Launch:
+    """Collect what launchers said in all logs; what is known of the sizes otherwise wins."""
     patterns = _patterns()
     exits: list[Exit] = []
     sigtermed: set[int] = set()
@@ -88,6 +103,8 @@ def read_launch(scans: Sequence[SourceScan]) -> Launch:
                         by_pid[found.pid] = found.rank
                     if is_root and root is None:
                         root = found.rank
+            if name in {"launch-srun-exit", "silent-death"} and (event := _event(hit)) is not None:
+                exits.append(event)
             if name == "launch-killing":
                 for text in (hit.text, *hit.lines_after(24)):
                     for match in patterns["term"].finditer(text):
@@ -104,13 +121,73 @@ def read_launch(scans: Sequence[SourceScan]) -> Launch:
                 elif groups[4]:
                     by_pid.setdefault(int(groups[4]), int(groups[5]))
     per_node, world = _sizes(scans, patterns)
+    per_node = known_per_node or per_node
+    world = known_world or world
+    if world is None:
+        # One agent signals the survivors of its group: they and the fallen are the group.
+        local = {item.pid for item in exits if item.pid is not None} | sigtermed
+        world = len(local) if len(local) > 1 else None
     ranks = [rank for scan in scans for rank in _ranks_seen(scan)]
     if ranks:
         distributed = distributed or max(ranks) > 0
         if world is not None and max(ranks) >= world:
-            world = None
+            world = max(ranks) + 1
     failed = tuple(dict.fromkeys(item.rank for item in exits if item.summary and item.rank is not None))
-    return Launch(tuple(exits), root, failed, frozenset(sigtermed), by_pid, world, per_node, distributed or (world or 1) > 1)
+    return Launch(
+        tuple(exits),
+        root,
+        failed,
+        frozenset(sigtermed),
+        by_pid,
+        world,
+        per_node,
+        distributed or (world or 1) > 1,
+    )
+
+
+def with_known_exits(launch: Launch, codes: Mapping[int, int], first_dead: int | None) -> Launch:
+    """Add exit codes that somebody saw himself, by global rank.
+
+    Where one rank fell by itself, the -15 of the others is the launcher's doing; where the first to die is
+    known, what came after it is too.
+    """
+    own = {rank: code for rank, code in codes.items() if code != 0}
+    if first_dead is not None and own.get(first_dead):
+        own = {first_dead: own[first_dead]}
+    elif any(code != -15 for code in own.values()):
+        own = {rank: code for rank, code in own.items() if code != -15}
+    told = {(item.rank, item.code) for item in launch.exits}
+    seen = tuple(
+        Exit(code, rank, None, None, None, _UNSEEN)
+        for rank, code in sorted(own.items())
+        if (rank, code) not in told
+    )
+    if first_dead is not None and own:
+        # What the launcher says of other ranks is later by its own clock.
+        kept = tuple(item for item in launch.exits if item.rank in {None, first_dead})
+        return launch._replace(exits=(*seen, *kept), root_rank=first_dead)
+    return launch._replace(exits=(*launch.exits, *seen))
+
+
+_UNSEEN = Hit(
+    Signature(-1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMATION, None, 30, "exit"),
+    -1,
+    0,
+    0,
+    "",
+    NOWHERE,
+)
+
+
+def _event(hit: Hit) -> Exit | None:
+    """An exit that srun tells of one task, or a trainer's own JSON event."""
+    if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
+        return Exit(int(match.group(2)), None, None, None, None, hit, task=int(match.group(1)))
+    if (match := re.search(r'"rank": ?(\d+)', hit.text)) and (
+        code := re.search(r'"(?:exit)?code": ?(\d+)', hit.text)
+    ):
+        return Exit(int(code.group(1)), int(match.group(1)), None, None, None, hit)
+    return None
 
 
 def _ranks_seen(scan: SourceScan) -> Iterable[int]:
@@ -122,7 +199,9 @@ def _ranks_seen(scan: SourceScan) -> Iterable[int]:
             yield int(line[5:end])
 
 
-def _sizes(scans: Sequence[SourceScan], patterns: dict[str, re.Pattern[str]]) -> tuple[int | None, int | None]:
+def _sizes(
+    scans: Sequence[SourceScan], patterns: dict[str, re.Pattern[str]]
+) -> tuple[int | None, int | None]:
     per_node = nodes = world = None
     for scan in scans:
         for line in (*scan.head, *scan.tail[-200:]):
@@ -167,10 +246,14 @@ def _exit(hit: Hit, patterns: dict[str, re.Pattern[str]]) -> tuple[Exit | None, 
     if match := patterns["lightning"].search(text):
         return Exit(int(match.group(2)), hit.origin.rank, None, node, int(match.group(1)), hit), False
     if match := patterns["composer"].search(text):
-        return Exit(int(match.group(3)), int(match.group(1)), None, node, int(match.group(2) or 0) or None, hit), False
+        return Exit(
+            int(match.group(3)), int(match.group(1)), None, node, int(match.group(2) or 0) or None, hit
+        ), False
     if match := patterns["died"].search(text):
         found = patterns["local"].search(text)
-        return Exit(-int(match.group(2)), None, int(found.group(1)) if found else None, node, None, hit), False
+        return Exit(
+            -int(match.group(2)), None, int(found.group(1)) if found else None, node, None, hit
+        ), False
     if match := patterns["nonzero"].search(text):
         return Exit(int(match.group(1)), None, None, node, None, hit), False
     return None, False

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 MOST_CONSEQUENCES = 24
 
 
-def compose(job: JobEvidence, scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root) -> Verdict:
+def compose(
+    job: JobEvidence, scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
+) -> Verdict:
     """Put the verdict's record together."""
     text = class_texts()[root.failure]
     title = text.title
@@ -40,11 +42,15 @@ def compose(job: JobEvidence, scans: Sequence[SourceScan], candidates: Sequence[
         consequences=_consequences(scans, candidates, root),
         advice=advice_for(root.failure, root.reason, root.text, job),
         action=action_for(root.failure, root.reason, root.text, job),
-        fingerprint="" if root.failure is FailureClass.HEALTHY else fingerprint(root.failure, root.reason, root.text),
+        fingerprint=""
+        if root.failure is FailureClass.HEALTHY
+        else fingerprint(root.failure, root.reason, root.text),
     )
 
 
-def _consequences(scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root) -> tuple[Consequence, ...]:
+def _consequences(
+    scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
+) -> tuple[Consequence, ...]:
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
         return ()
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
@@ -55,5 +61,7 @@ def _consequences(scans: Sequence[SourceScan], candidates: Sequence[Candidate], 
         if key in seen or (path, item.line) == (root.path, root.line) or len(found) >= MOST_CONSEQUENCES:
             continue
         seen.add(key)
-        found.append(Consequence(item.failure, item.hit.origin.rank, path, item.line, item.text.strip()[:200]))
+        found.append(
+            Consequence(item.failure, item.hit.origin.rank, path, item.line, item.text.strip()[:200])
+        )
     return tuple(found)

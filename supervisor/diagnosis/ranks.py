@@ -47,7 +47,7 @@ def device_of(text: str) -> int | None:
     """The visible CUDA device that a message names: a local rank as a rule, never a global one."""
     match = (
         re.search(r"\bGPU (\d+)(?: has a total|;|,)|\(GPU (\d+);|\bNPU (\d+)\b", text)
-        or re.search(r"^(?:[\w.-]+:\d+:\d+ )?\[(\d+)\] (?:\w+/)?\w*\.?\w*:?\d* ?NCCL WARN", text)
+        or re.search(r"^(?:[\w.-]+:\d+:\d+ )?\[(\d+)\] (?:\S+ )?NCCL WARN", text)
         or re.search(r"device='?cuda:(\d+)'?", text)
         or re.search(r"\bGPU[- ](\d+)\b", text)
     )
@@ -96,7 +96,9 @@ class Ranks:
                 device = device_of(rest)
                 if device is not None:
                     device_pairs.setdefault(device, set()).add(rank)
-        self._rank_by_device = {device: min(ranks) for device, ranks in device_pairs.items() if len(ranks) == 1}
+        self._rank_by_device = {
+            device: min(ranks) for device, ranks in device_pairs.items() if len(ranks) == 1
+        }
         for item in launch.exits:
             if item.rank is not None and item.local_rank is not None and item.node is not None:
                 self._base_by_node.setdefault(item.node, item.rank - item.local_rank)
@@ -113,6 +115,12 @@ class Ranks:
         """All ranks that said anything."""
         return frozenset(self._seen)
 
+    def only_silent(self) -> int | None:
+        """The one rank that said nothing, where all others did."""
+        world = self._launch.world_size or (max(self._seen, default=-1) + 1)
+        silent = [rank for rank in range(world) if rank not in self._seen]
+        return silent[0] if len(silent) == 1 and world > 2 else None
+
     def _note_node(self, node: str, rank: int) -> None:
         per_node = self._launch.per_node or 8
         base = rank // per_node * per_node
@@ -125,7 +133,11 @@ class Ranks:
         if node is not None and self._launch.per_node and (match := re.fullmatch(r"node[_-]?(\d+)", node)):
             return int(match.group(1)) * self._launch.per_node + local
         for item in self._launch.exits:
-            if item.local_rank == local and item.rank is not None and (node is None or item.node in {None, node}):
+            if (
+                item.local_rank == local
+                and item.rank is not None
+                and (node is None or item.node in {None, node})
+            ):
                 return item.rank
         if self.multi_node and node is not None:
             return None
@@ -142,23 +154,36 @@ class Ranks:
         frames = frames_above(hit)
         if frames.spawn_rank is not None:
             return frames.spawn_rank
+        if frames.announced is not None:
+            return frames.announced
         if hit.origin.local_rank is not None:
             return self.from_local(hit.origin.local_rank, hit.origin.node)
-        for pid in (pid_of(hit.text), hit.origin.pid):
+        below = (
+            [pid_of(line) for line in hit.lines_after(14)]
+            if "raylet" in hit.text or "killed due to" in hit.text
+            else []
+        )
+        for pid in (pid_of(hit.text), hit.origin.pid, *below):
             if pid is not None and pid in self._launch.rank_by_pid:
                 return self._launch.rank_by_pid[pid]
             if pid is not None:
                 for item in self._launch.exits:
                     if item.pid == pid:
-                        return item.rank if item.rank is not None else self.from_local(item.local_rank or 0, item.node)
+                        return (
+                            item.rank
+                            if item.rank is not None
+                            else self.from_local(item.local_rank or 0, item.node)
+                        )
         if hit.origin.task is not None and self._task_is_rank and failure is not FailureClass.TERMINATED:
             return hit.origin.task
-        for line in hit.lines_after(3)[:2]:
+        for line in hit.lines_after(6):
             if (rank := self._near(line)) is not None:
                 return rank
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
-            device = next((found for line in hit.lines_after(2)[:2] if (found := device_of(line)) is not None), None)
+            device = next(
+                (found for line in hit.lines_after(2)[:2] if (found := device_of(line)) is not None), None
+            )
         if device is not None:
             if hit.origin.node is None and device in self._rank_by_device:
                 return self._rank_by_device[device]
@@ -182,6 +207,9 @@ class Ranks:
         ranked = [item.rank for item in own if item.rank is not None]
         if ranked:
             return ranked[0]
+        tasks = {item.task for item in own if item.task is not None}
+        if len(tasks) == 1 and all(item.task is not None for item in own):
+            return tasks.pop()
         locals_ = [item for item in own if item.local_rank is not None]
         if locals_:
             return self.from_local(locals_[0].local_rank or 0, locals_[0].node)

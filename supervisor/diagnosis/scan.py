@@ -25,7 +25,9 @@ FIRST_HITS = 48
 LAST_HITS = 12
 SHOWN_BYTES = 2000
 
-_CSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)?|\x1b[()][0-9A-Za-z]|\x00")
+_CSI = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)?|\x1b[()][0-9A-Za-z]|\x00"
+)
 
 
 class Hit(NamedTuple):
@@ -114,7 +116,9 @@ class SourceScanner:
             hits = self._scan(window)
             self._offset -= len(keep)
             return hits
-        window, self._open = (self._open, b"") if cut == len(self._open) else (self._open[:cut], self._open[cut:])
+        window, self._open = (
+            (self._open, b"") if cut == len(self._open) else (self._open[:cut], self._open[cut:])
+        )
         return self._scan(window)
 
     def finish(self) -> list[Hit]:
@@ -170,8 +174,12 @@ class SourceScanner:
         newlines = window.count(b"\n")
         self._line += newlines
         self._offset += len(window)
-        self._past = window[-BEFORE_BYTES:] if len(window) >= BEFORE_BYTES else (self._past + window)[-BEFORE_BYTES:]
-        self._tail = window[-TAIL_BYTES:] if len(window) >= TAIL_BYTES else (self._tail + window)[-TAIL_BYTES:]
+        self._past = (
+            window[-BEFORE_BYTES:] if len(window) >= BEFORE_BYTES else (self._past + window)[-BEFORE_BYTES:]
+        )
+        self._tail = (
+            window[-TAIL_BYTES:] if len(window) >= TAIL_BYTES else (self._tail + window)[-TAIL_BYTES:]
+        )
         return hits
 
     def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
@@ -231,7 +239,10 @@ class SourceScanner:
         pattern = self._patterns.get(index)
         if pattern is None:
             pattern = self._patterns[index] = line_pattern(self._entries[index].regex)
-        if pattern.search(shown) is None and pattern.search(split_prefix(shown, self._hosts or ())[1]) is None:
+        if (
+            pattern.search(shown) is None
+            and pattern.search(split_prefix(shown, self._hosts or ())[1]) is None
+        ):
             return None
         return shown
 

@@ -169,7 +169,15 @@ def unpack(raw: bytes) -> Signatures:
     try:
         digest, rows = json.loads(raw)
         entries = tuple(
-            Signature(index, name, FailureClass(cls), Role(role), Reason(reason) if reason else None, int(strength), regex)
+            Signature(
+                index,
+                name,
+                FailureClass(cls),
+                Role(role),
+                Reason(reason) if reason else None,
+                int(strength),
+                regex,
+            )
             for index, (name, cls, role, reason, strength, regex) in enumerate(rows)
         )
     except (TypeError, KeyError) as error:

@@ -14,7 +14,9 @@ def _patterns() -> dict[str, re.Pattern[str]]:
         "iso": re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)"),
         "glog": re.compile(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
         "us": re.compile(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
-        "syslog": re.compile(r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?"),
+        "syslog": re.compile(
+            r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?"
+        ),
         "clock": re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
         "epoch": re.compile(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
         "progress": re.compile(
@@ -75,13 +77,20 @@ def year_of(lines: Iterable[str]) -> int:
 
 def is_progress(text: str) -> bool:
     """Whether a line is one of training's own: a step, an epoch, a bar."""
-    return _patterns()["progress"].search(text) is not None
+    return _patterns()["progress"].search(text) is not None and not _not_training(text)
+
+
+def _not_training(text: str) -> bool:
+    """Lines of schedulers and tracebacks that speak of steps and losses too."""
+    return (
+        "slurmstepd" in text or "srun:" in text or text.startswith("  File ") or "Traceback" in text
+        or "Error: " in text or "rank      :" in text
+    )  # fmt: skip
 
 
 def progress_rows(lines: Sequence[str]) -> list[int]:
     """The indices of training's own lines."""
-    search = _patterns()["progress"].search
-    return [row for row, line in enumerate(lines) if search(line) is not None]
+    return [row for row, line in enumerate(lines) if is_progress(line)]
 
 
 def went_on(after: Sequence[str], need: int = 3) -> bool:

@@ -18,6 +18,7 @@ class Frames(NamedTuple):
     frames: tuple[tuple[str, str], ...]
     chained: bool
     spawn_rank: int | None
+    announced: int | None = None
 
 
 @cache
@@ -39,7 +40,12 @@ def _patterns() -> dict[str, re.Pattern[str]]:
 
 def same_voice(one: Origin, other: Origin) -> bool:
     """Whether two lines were said by the same process, as far as their prefixes tell."""
-    return (one.rank, one.local_rank, one.task, one.pid) == (other.rank, other.local_rank, other.task, other.pid)
+    return (one.rank, one.local_rank, one.task, one.pid) == (
+        other.rank,
+        other.local_rank,
+        other.task,
+        other.pid,
+    )
 
 
 def frames_above(hit: Hit) -> Frames:
@@ -48,6 +54,7 @@ def frames_above(hit: Hit) -> Frames:
     frames: list[tuple[str, str]] = []
     found = False
     spawn_rank: int | None = None
+    announced: int | None = None
     chained = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
@@ -58,6 +65,7 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
+            announced = _announced(lines[max(row - 1, 0) : row + 1])
             for above in range(row, max(row - 6, -1), -1):
                 said = split_prefix(lines[above])[1]
                 if "the above exception" in said or "The above exception" in said:
@@ -72,21 +80,40 @@ def frames_above(hit: Hit) -> Frames:
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), chained, spawn_rank)
+    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced)
+
+
+def _announced(lines: list[str]) -> int | None:
+    """The rank that a logger names right above a traceback: ``[rank 1] ERROR uncaught``."""
+    for line in reversed(lines):
+        if re.search(r"ERROR|CRITICAL|[Uu]ncaught|[Ee]xception|FATAL", line) and (
+            match := re.search(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]", line)
+        ):
+            return int(match.group(1) or match.group(2))
+    return None
 
 
 def _compatible(one: Origin, other: Origin) -> bool:
     return all(
         mine is None or theirs is None or mine == theirs
-        for mine, theirs in ((one.rank, other.rank), (one.local_rank, other.local_rank), (one.task, other.task), (one.pid, other.pid))
+        for mine, theirs in (
+            (one.rank, other.rank),
+            (one.local_rank, other.local_rank),
+            (one.task, other.task),
+            (one.pid, other.pid),
+        )
     )
 
 
 def is_quoted_code(text: str) -> bool:
     """Whether a line is source code that a traceback quotes: its words were not said, they stand in a file."""
+    if re.match(r"\s*raise \w", text):
+        return True
     if not text.startswith((" ", "\t", "│", "|", "❱")):
         return False
-    if text.lstrip().startswith(("size mismatch", "Missing key", "Unexpected key", "what():", "reason:")):
+    if '"message":' in text or text.lstrip().startswith(
+        ("size mismatch", "Missing key", "Unexpected key", "what():", "reason:")
+    ):
         return False
     patterns = _patterns()
     return patterns["quoted"].match(text) is not None and patterns["exception"].match(text.strip()) is None
@@ -115,13 +142,32 @@ def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
     """What the code that raised tells beyond a plain exception's type."""
     paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
     for path, name in reversed(paths):
-        if "torch/serialization.py" in path and name in {"load", "_load", "_legacy_load", "find_class", "persistent_load", "_get_restore_location"}:
+        if "torch/serialization.py" in path and name in {
+            "load",
+            "_load",
+            "_legacy_load",
+            "find_class",
+            "persistent_load",
+            "_get_restore_location",
+        }:
             return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
-        if "safetensors/" in path or name in {"load_state_dict", "load_checkpoint", "_load_state_dict", "_load_zero_checkpoint", "load_pretrained_weights"}:
+        if "safetensors/" in path or name in {
+            "load_state_dict",
+            "load_checkpoint",
+            "_load_state_dict",
+            "_load_zero_checkpoint",
+            "load_pretrained_weights",
+        }:
             return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
         if "torch/serialization.py" in path and name in {"save", "_save", "__exit__"}:
             return FailureClass.DISK_FULL if "No space" in text else None
-        if "/_inductor/" in path or "/_dynamo/" in path or "triton/compiler" in path or "triton/backends" in path or "cpp_extension.py" in path:
+        if (
+            "/_inductor/" in path
+            or "/_dynamo/" in path
+            or "triton/compiler" in path
+            or "triton/backends" in path
+            or "cpp_extension.py" in path
+        ):
             return FailureClass.COMPILE_ERROR
         if path.endswith("/argparse.py") or "hydra/_internal" in path:
             return FailureClass.USAGE_ERROR

@@ -46,7 +46,11 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
             waited_for.extend(int(part) for part in match.group(1).replace(",", " ").split())
         if match := _UNIQUE_ID.search(text):
             waited_for.append(int(match.group(1)))
-        if item.is_cause or item.failure not in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR):
+        if item.is_cause or item.failure not in (
+            FailureClass.NCCL_TIMEOUT,
+            FailureClass.HANG,
+            FailureClass.NCCL_ERROR,
+        ):
             continue
         rank = item.hit.origin.rank
         rank = rank if rank is not None else inline_rank(text)
@@ -73,7 +77,10 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
             lowest = [rank for rank, value in table.items() if value == least]
             if len(lowest) == 1:
                 return lowest[0]
-    return None
+    # All complain: the rank whose agent never told of its end sits where the connection broke.
+    told = {item.rank for item in launch.exits if item.rank is not None}
+    untold = [rank for rank in range(world) if rank not in told]
+    return untold[0] if told and len(untold) == 1 else None
 
 
 _FRAME = re.compile(r"^\s{2,}(\S+) \((\S+?):(\d+)\)|^\s+File \"([^\"]+)\", line \d+,? in (\S+)")
@@ -81,7 +88,9 @@ _LIBRARY = re.compile(
     r"(?:^|/)(?:threading|selectors|queue|socket|ssl|subprocess|contextlib|runpy)\.py|concurrent/futures|multiprocessing/|"
     r"(?:^|/)torch/|c10d_logger|libc|asyncio/|http/client|urllib3?/|<frozen"
 )
-_IN_COLLECTIVE = re.compile(r"all_?reduce|all_?gather|broadcast|barrier|reduce_scatter|c10d|distributed_c10d|reduce_boolean|\bsynchronize\b")
+_IN_COLLECTIVE = re.compile(
+    r"all_?reduce|all_?gather|_engine_run_backward|run_backward|broadcast|barrier|reduce_scatter|c10d|distributed_c10d|reduce_boolean|\bsynchronize\b"
+)
 
 
 def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
@@ -97,8 +106,13 @@ def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
             if found is None:
                 continue
             below, text, in_collective = found
-            rank = hit.origin.rank
-            place = HangPlace(hit.source, hit.line + below, text, rank if rank is not None else _rank_named(hit.lines_before(8), hit.text))
+            rank = hit.origin.rank if hit.origin.rank is not None else hit.origin.local_rank
+            place = HangPlace(
+                hit.source,
+                hit.line + below,
+                text,
+                rank if rank is not None else _rank_named(hit.lines_before(8), hit.text),
+            )
             if not in_collective:
                 return place
             first = first or place

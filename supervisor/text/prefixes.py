@@ -56,7 +56,7 @@ _MPI = re.compile(r"\[\d+,(\d{1,6})\]<std(out|err|diag)>: ?")
 _TASK = re.compile(r"\s{0,4}(\d{1,5}): (?=\S|$|  )")
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
 _NODE = re.compile(
-    r"\[?((?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: ?(?=\S| |$))"
+    r"\[?((?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: |:(?=\[)|:$)"
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
 _HOST = re.compile(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
@@ -163,7 +163,7 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
         if match is None:
             continue
         name = match.group(1) or match.group(2) or match.group(3)
-        if name.isdigit() or name.rstrip("0123456789").lower() in _NOT_HOSTS or not name[0].isalpha():
+        if name.isdigit() or name.rstrip("0123456789").lower() in _NOT_HOSTS or not (name[0].isalpha() or name.count(".") == 3):
             continue
         shape = (
             line[match.start() : match.start(match.lastindex or 1)]

@@ -1,0 +1,163 @@
+"""Evidence beyond text, weighed against what the logs say: error files, the machine's records, our own doing."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from supervisor.diagnosis.evidence import ErrorFile
+from supervisor.diagnosis.root import Case, Root
+from supervisor.diagnosis.tables import Role, Signatures
+from supervisor.run.records import FailureClass, Reason
+from supervisor.text.decode import clean
+
+_HARD_XIDS = frozenset((46, 48, 54, 61, 62, 63, 64, 74, 79, 92, 94, 95, 109, 110, 119, 120, 140, 143))
+_SLURM = {
+    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
+    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
+    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
+    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
+}
+_OPEN = (
+    FailureClass.UNKNOWN,
+    FailureClass.HEALTHY,
+    FailureClass.NCCL_ERROR,
+    FailureClass.NCCL_TIMEOUT,
+    FailureClass.RENDEZVOUS,
+)
+
+
+def weigh(case: Case, root: Root, signatures: Signatures) -> Root:
+    """Correct or confirm a root by what is known beside the logs."""
+    root = _from_error_files(case, root, signatures)
+    root = _from_machine(case, root)
+    root = _at_exit(case, root)
+    if case.job.stop_reason is not None and not (
+        root.chosen is not None
+        and root.chosen.is_cause
+        and root.failure is not FailureClass.TERMINATED
+        and root.chosen.strength >= 60
+    ):
+        return Root(FailureClass.TERMINATED, Reason.USER, None, (), None, "", 0, "", 0.97)
+    if root.failure is FailureClass.HEALTHY and (case.job.launcher_exit or 0) != 0:
+        return root._replace(failure=FailureClass.UNKNOWN, confidence=0.5)
+    if (
+        case.job.first_dead_rank is not None
+        and root.rank is None
+        and not root.ranks
+        and root.failure not in (FailureClass.HEALTHY, FailureClass.TERMINATED)
+    ):
+        rank = case.job.first_dead_rank
+        return root._replace(rank=rank, ranks=(rank,))
+    return root
+
+
+def read_error_file(content: bytes) -> tuple[str, str, float | None]:
+    """The message, the call stack and the time (whole seconds) in an error.json, even if only half of it is there."""
+    text = content.decode("utf-8", "replace")
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    message: object = data.get("message") if isinstance(data, dict) else None
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
+        stamp = str(extra.get("timestamp", "")) if isinstance(extra, dict) else ""
+        return str(message.get("message", "")), stack, float(stamp) if stamp.isdigit() else None
+    if isinstance(message, str):
+        return message, "", None
+    found = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)', text)
+    stack_part = re.search(r'"py_callstack":\s*"((?:[^"\\]|\\.)*)', text)
+    return _unescaped(found), _unescaped(stack_part), None
+
+
+def _unescaped(match: re.Match[str] | None) -> str:
+    if match is None:
+        return ""
+    return match.group(1).replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+
+
+def _from_error_files(case: Case, root: Root, signatures: Signatures) -> Root:
+    """Where the logs name no cause, an error file may: the earliest one that is not about a peer."""
+    if root.chosen is not None and root.chosen.is_cause:
+        return root
+    if root.failure in (FailureClass.TERMINATED, FailureClass.HANG):
+        return root
+    best: tuple[float, int, Root] | None = None
+    for place, file in enumerate(case.job.error_files):
+        message, _, stamp = read_error_file(file.content)
+        if not message:
+            continue
+        found = _judge_message(case, file, message, signatures)
+        if found is not None and (best is None or (stamp or 0.0, place) < best[:2]):
+            best = (stamp or 0.0, place, found)
+    return best[2] if best is not None else root
+
+
+def _judge_message(case: Case, file: ErrorFile, message: str, signatures: Signatures) -> Root | None:
+    text = clean(message.split("\n")[0].encode("utf-8", "replace"))
+    hits = [entry for entry in signatures.entries if re.search(entry.regex, text)]
+    if any(entry.role is not Role.CAUSE for entry in hits if entry.role is not Role.CONFIRMATION):
+        return None
+    causes = [entry for entry in hits if entry.role is Role.CAUSE]
+    if not causes or "SignalException" in text:
+        return None
+    top = max(causes, key=lambda entry: entry.strength)
+    rank = file.origin.rank
+    if rank is None and file.origin.local_rank is not None:
+        rank = case.ranks.from_local(file.origin.local_rank, file.origin.node)
+    return Root(
+        top.failure, top.reason, rank, (rank,) if rank is not None else (), file.origin.node, file.path, 1, text,
+        0.94 if top.strength >= 76 else 0.9,
+    )  # fmt: skip
+
+
+def _from_machine(case: Case, root: Root) -> Root:
+    machine = case.job.machine
+    weak = root.failure in _OPEN or (
+        root.chosen is None
+        and root.failure in (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED)
+    )
+    if machine.cgroup_oom_kills:
+        killed = root.reason is Reason.KERNEL_KILL or any(item.code == -9 for item in case.launch.exits)
+        if weak or killed:
+            return root._replace(failure=FailureClass.HOST_OOM, reason=Reason.CGROUP_KILL, confidence=0.96)
+    if machine.slurm_state is not None and (known := _SLURM.get(machine.slurm_state.split()[0].rstrip("+"))):
+        failure, reason = known
+        if weak:
+            path, line, text = (root.path, root.line, root.text) if root.failure is failure else ("", 0, "")
+            return root._replace(
+                failure=failure, reason=reason, path=path, line=line, text=text, confidence=0.95
+            )
+    if (
+        machine.shm_used_share is not None
+        and machine.shm_used_share > 0.98
+        and root.failure in (FailureClass.DATALOADER_WORKER, FailureClass.WORKER_CRASH)
+    ):
+        return root._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None, confidence=0.93)
+    if any(xid in _HARD_XIDS for _, xid in machine.gpu_xids) and (
+        weak or root.failure is FailureClass.CUDA_ERROR
+    ):
+        return root._replace(failure=FailureClass.GPU_FAULT, reason=None, confidence=0.95)
+    return root
+
+
+def _at_exit(case: Case, root: Root) -> Root:
+    """An abort after the last step or the final checkpoint is the interpreter's, not training's."""
+    job = case.job
+    finished = job.final_checkpoint or (
+        job.total_steps is not None and job.last_step is not None and job.last_step >= job.total_steps
+    )
+    if not finished:
+        finished = any(
+            hit.signature.id == "end-success" and hit.line < root.line and case.scans[hit.source].path == root.path
+            for scan in case.scans for hit in scan.hits
+        )  # fmt: skip
+    aborted = root.failure is FailureClass.WORKER_CRASH or (
+        root.failure is FailureClass.NCCL_ERROR and any(item.code == -6 for item in case.launch.exits)
+    )
+    if finished and aborted:
+        return root._replace(failure=FailureClass.WORKER_CRASH, reason=Reason.AT_EXIT, confidence=0.93)
+    return root
