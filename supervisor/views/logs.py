@@ -143,7 +143,7 @@ class _Source:
         return self._line(text, self.offset - len(self.open_raw)) if text.strip() else None
 
     def _line(self, text: str, offset: int) -> LogLine:
-        origin, rest = split_prefix(text) if text[:1] in "[(" or self.who == AGENT else (None, text)
+        origin, rest = split_prefix(text) if text[:1] in "[(" or self.who in {AGENT, ""} else (None, text)
         who = self.who
         if origin is not None:
             said = origin.rank if origin.rank is not None else origin.local_rank
@@ -194,7 +194,7 @@ class LogReader:
             for rank in attempt.ranks.values():
                 for stream, name in (("stdout", rank.stdout), ("stderr", rank.stderr)):
                     if name:
-                        self._add(attempt.number, rank_label(rank), stream, root / name)
+                        self._add(attempt.number, _label(rank, state), stream, root / name)
         return len(self._sources) != before
 
     def _add(self, attempt: int, who: str, stream: str, path: Path) -> None:
@@ -211,6 +211,11 @@ class LogReader:
             if source.attempt < newest - 1:
                 source.final = True
                 source.open_raw = b""
+
+
+def _label(rank: RankView, state: RunState) -> str:
+    """Who writes a file. An observed log may hold every rank: its own prefixes tell."""
+    return "" if state.mode == "observed" and rank.rank is None else rank_label(rank)
 
 
 def _start_t(state: RunState, number: int) -> float:
@@ -245,6 +250,8 @@ def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
     taken to be as far apart as the lines of the busiest file. An indented line and the one before it stay
     with the line that they lead to, so that a traceback is not torn apart.
     """
+    if not parts:
+        return []
     busiest = max(parts, key=lambda part: len(part.lines))
     gap_s = max((busiest.last_t - start_t) / len(busiest.lines), 0.0)
     timed: list[tuple[float, int, int, LogLine]] = []

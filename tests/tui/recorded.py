@@ -394,6 +394,8 @@ def failed(root: Path) -> RunPaths:
     rec.launch("first start")
     rec.steps(1, 40, step_s=0.8)
     rec.say(0, "Traceback (most recent call last):", "stderr")
+    rec.say(0, '  File "/home/me/gpt/train.py", line 97, in <module>', "stderr")
+    rec.say(0, "    print(los)", "stderr")
     rec.say(0, "NameError: name 'los' is not defined", "stderr")
     path = str(rec.run.node().attempt(1).root / f"{TREE}/0/stderr.log")
     verdict = Verdict(
@@ -404,7 +406,7 @@ def failed(root: Path) -> RunPaths:
         ranks=(0, 1),
         node=None,
         title="NameError: name 'los' is not defined (train.py:97)",
-        cause=Cause(path, 2, "NameError: name 'los' is not defined"),
+        cause=Cause(path, 4, "NameError: name 'los' is not defined"),
         consequences=(),
         advice=("fix train.py line 97, then start again",),
         action=Action.STOP,

@@ -64,28 +64,33 @@ def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:
     return (lost, saved) if lost > 0 else None
 
 
-def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """What a person is asked before a request that would lose something; None: it loses nothing."""
+def cost(snapshot: Snapshot) -> str:
+    """What ending the attempt would lose, in a few words; empty for nothing."""
     lost = lost_steps(snapshot)
-    number = snapshot.state.attempt.number if snapshot.state.attempt else 0
     if lost is None:
-        live = isinstance(snapshot.state.condition, (st.Running, st.Stopping))
-        return (
-            f"end attempt {number} at once, without a checkpoint?"
-            if kind is RequestKind.STOP_NOW and live
-            else None
-        )
+        return ""
     steps, saved = lost
     since = (
-        f"since the checkpoint at step {fm.whole(saved)}" if saved is not None else "(no checkpoint is known)"
+        f" since the checkpoint at step {fm.whole(saved)}"
+        if saved is not None
+        else ", no checkpoint is known"
     )
-    some = f"{fm.whole(steps)} step{'s' if steps != 1 else ''} {since}"
+    return f"{fm.whole(steps)} step{'s' if steps != 1 else ''}{since}"
+
+
+def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
+    """What a person is asked before a request that would lose something; None: it loses nothing."""
+    lost = cost(snapshot)
     match kind:
-        case RequestKind.STOP_NOW:
-            return f"stop attempt {number} at once? {some} are lost"
-        case RequestKind.STOP:
-            return f"stop attempt {number}? {some} are lost unless the script saves when asked to stop"
-        case RequestKind.RESTART | RequestKind.RESTART_WITH:
-            return f"restart attempt {number}? {some} are lost unless the script saves when asked to stop"
+        case RequestKind.STOP_NOW if lost:
+            return f"stop at once? lost: {lost}"
+        case RequestKind.STOP_NOW if isinstance(
+            snapshot.state.condition, (st.Launching, st.Running, st.Stopping)
+        ):
+            return "stop at once, without a checkpoint?"
+        case RequestKind.STOP if lost:
+            return f"stop? may be lost: {lost}"
+        case RequestKind.RESTART | RequestKind.RESTART_WITH if lost:
+            return f"restart? may be lost: {lost}"
         case _:
             return None

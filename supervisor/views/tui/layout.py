@@ -13,7 +13,8 @@ WIDE = 160
 LOW = 30
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
-CARD_HEIGHT = 20
+# Beside the devices, charts and ranks of a wide terminal a card is not lower than this.
+CARD_BESIDE_RIGHT = 20
 ALWAYS = frozenset(["header", "notice", "footer"])
 
 
@@ -34,11 +35,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the layout depends on besides the size."""
+    """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown."""
 
     devices: int
     ranks: int
-    card: bool
+    card_rows: int = 0
     zoomed: str | None = None
 
 
@@ -69,12 +70,13 @@ def _narrow(height: int, needs: Needs) -> Layout:
     shown = set(ALWAYS | {"log"})
     devices = min(needs.devices, 4 if height >= 20 else 1)
     loss = 0
-    if needs.card:
-        middle = min(max(room - 7, 6), CARD_HEIGHT - 3)
+    if needs.card_rows:
+        middle = min(max(room - 7, 6), needs.card_rows)
         shown.add("card")
     else:
         loss = max(8, room * 2 // 5) if room >= 15 else 0
-        shown.add("devices")
+        if devices:
+            shown.add("devices")
         if loss:
             shown.add("loss")
         middle = loss + devices
@@ -104,14 +106,14 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
     if wide:
         shown.add("timeline")
     middle = max(room - max(7, room * 36 // 100), 8)
-    if needs.card:
+    if needs.card_rows:
         shown.add("card")
-        middle = min(max(room - 8, 8), CARD_HEIGHT)
+        middle = min(max(room - 8, 8), max(needs.card_rows, CARD_BESIDE_RIGHT if wide else 8))
     else:
         shown.add("loss")
     devices = _devices_height(middle, needs.devices)
     charts = 0
-    if wide or not needs.card:
+    if needs.devices + needs.ranks and (wide or not needs.card_rows):
         shown.add("devices")
         if middle - devices >= RANKS_LEAST:
             shown.add("ranks")

@@ -102,9 +102,11 @@ class LogBuffer:
         for line in lines:
             self.total += 1
             if line.attempt != self._attempt:
+                if self._attempt:
+                    rule = f"attempt {line.attempt}"
+                    self._append(Entry(line.attempt, [], rule, Tone.NOTE, line.path, -1, ""))
                 self._attempt = line.attempt
                 self._recent.clear()
-                self._append(Entry(line.attempt, [], f"attempt {line.attempt}", Tone.NOTE, line.path, -1, ""))
             self._add(line)
         return self._trim()
 

@@ -48,12 +48,12 @@ class BatchScreen(ModalScreen[int | None]):
         box = Vertical(classes="box")
         box.border_title = "restart with another batch"
         with box:
-            yield Label(Content(f"now   {describe(self.now)}"), classes="quiet")
+            yield Label(Content(f"now: micro-batch {describe(self.now)}"), classes="quiet")
             with Horizontal(classes="field"):
                 yield Label("micro-batch per rank  ")
                 yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
-            yield Label(Content(self.cost), classes="cost")
+            yield Label(Content(f"may be lost: {self.cost}" if self.cost else ""), classes="cost")
             yield Label(
                 Content.from_markup(
                     "[bold]Enter[/] restart   [bold]↑ ↓[/] others that divide   [bold]Esc[/] back"

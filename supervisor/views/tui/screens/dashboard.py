@@ -14,10 +14,11 @@ from textual.screen import Screen
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.tui.actions import ASKING, current_batch, possible, question, suggested_batch
+from supervisor.views.tui.actions import ASKING, cost, current_batch, possible, question, suggested_batch
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.layout import Layout, Needs, plan
+from supervisor.views.tui.keys import GROUPS, KEYS
+from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.logbuffer import LogFilter
 from supervisor.views.tui.screens.batch import BatchScreen
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
@@ -37,11 +38,6 @@ from supervisor.views.tui.widgets.words import leave_word, shows_failure
 
 PANES = ("loss", "devices", "ranks", "log", "timeline")
 TICK_S = 1.0
-GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within a pane"}
-
-
-def _key(key: str, action: str, word: str, shown: str, group: str, *, show: bool = True) -> Binding:
-    return Binding(key, action, word, key_display=shown, show=show, id=f"{group}.{action}.{key}")
 
 
 class Dashboard(Screen[None]):
@@ -55,33 +51,7 @@ class Dashboard(Screen[None]):
         adopt: what adopts a run whose keeper died; None where that is not offered.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        _key("question_mark,f1", "help", "help", "?", "look"),
-        _key("A", "adopt", "adopt", "A", "act"),
-        _key("enter", "start_now", "now", "Enter", "act"),
-        _key("escape", "hold", "hold", "Esc", "act"),
-        _key("b", "smaller_batch", "smaller batch", "b", "act"),
-        _key("r", "restart", "restart", "r", "act"),
-        _key("s", "stop", "stop", "s", "act"),
-        _key("S", "stop_now", "stop now", "S", "act", show=False),
-        _key("K", "stacks", "stacks", "K", "act"),
-        _key("m", "note", "note", "m", "act"),
-        _key("slash", "search", "search", "/", "look"),
-        _key("f,backslash", "filter", "filter", "f", "look"),
-        _key("space", "freeze", "freeze", "Space", "look"),
-        _key("z", "zoom", "zoom", "z", "look"),
-        _key("n", "match(-1)", "next match back", "n", "look", show=False),
-        _key("N", "match(1)", "next match onward", "N", "look", show=False),
-        _key("right_square_bracket", "rank(1)", "log of the next rank", "]", "look", show=False),
-        _key("left_square_bracket", "rank(-1)", "log of the previous rank", "[", "look", show=False),
-        _key("escape", "back", "clear search, filter, zoom", "Esc", "look", show=False),
-        _key("1", "pane('loss')", "loss", "1", "look", show=False),
-        _key("2", "pane('devices')", "devices", "2", "look", show=False),
-        _key("3", "pane('ranks')", "ranks", "3", "look", show=False),
-        _key("4,l", "pane('log')", "log", "4 l", "look", show=False),
-        _key("5,t", "pane('timeline')", "timeline", "5 t", "look", show=False),
-        _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q", "leave"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = KEYS
 
     def __init__(
         self,
@@ -179,13 +149,15 @@ class Dashboard(Screen[None]):
 
     def _arrange(self) -> None:
         snapshot = self.snapshot
-        needs = Needs(devices=1, ranks=1, card=False, zoomed=self._zoomed)
+        needs = Needs(devices=1, ranks=1, zoomed=self._zoomed)
         if snapshot is not None:
             attempt = snapshot.state.attempt
+            ranks = len(attempt.ranks) if attempt else 1
+            observed = snapshot.state.mode == "observed" and not (snapshot.ranks or snapshot.machine)
             needs = Needs(
-                devices=len(snapshot.gpus) or 1 + len(snapshot.ranks),
-                ranks=len(attempt.ranks) if attempt else 1,
-                card=shows_failure(snapshot),
+                devices=len(snapshot.gpus) or (0 if observed else 1 + len(snapshot.ranks)),
+                ranks=0 if observed else ranks,
+                card_rows=self._card_rows(snapshot),
                 zoomed=self._zoomed,
             )
         layout = plan(self.size.width, self.size.height, needs)
@@ -193,6 +165,12 @@ class Dashboard(Screen[None]):
             return
         self._layout = layout
         self._apply(layout)
+
+    def _card_rows(self, snapshot: Snapshot) -> int:
+        if not shows_failure(snapshot):
+            return 0
+        width = self.size.width if self.size.width < WIDE else self.size.width * 55 // 100
+        return self.query_one("#card", FailureCard).needed_rows(View(snapshot, self._clock()), width)
 
     def _apply(self, layout: Layout) -> None:
         shown = layout.shown
@@ -364,16 +342,17 @@ class Dashboard(Screen[None]):
         self.app.push_screen(HelpScreen(self._help_lines()))
 
     def _help_lines(self) -> list[HelpLine]:
-        lines: list[HelpLine] = []
-        for group, title in GROUPS.items():
-            for binding in self.BINDINGS:
-                assert isinstance(binding, Binding)
-                if (binding.id or "").startswith(f"{group}."):
-                    action = binding.action.partition("(")[0]
-                    enabled = bool(self.check_action(action, ()))
-                    lines.append(
-                        HelpLine(title, binding.key_display or binding.key, binding.description, enabled)
-                    )
+        lines = [
+            HelpLine(
+                title,
+                binding.key_display or binding.key,
+                binding.tooltip,
+                bool(self.check_action(binding.action.partition("(")[0], ())),
+            )
+            for group, title in GROUPS.items()
+            for binding in KEYS
+            if isinstance(binding, Binding) and (binding.id or "").startswith(f"{group}.")
+        ]
         inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
         lines += [
             HelpLine(GROUPS["move"], binding.key.replace(",", "  "), binding.description, True)
@@ -434,13 +413,12 @@ class Dashboard(Screen[None]):
         wanted = suggested_batch(snapshot) if snapshot else None
         if snapshot is None or now is None or wanted is None:
             return
-        cost = question(RequestKind.RESTART_WITH, snapshot) or ""
 
         def closed(number: int | None) -> None:
             if number is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
-        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, cost), closed)
+        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, cost(snapshot)), closed)
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""

@@ -15,6 +15,7 @@ from supervisor.views.tui.widgets.words import is_live
 
 # The words beside q give way when fewer than this many other keys would fit.
 WANTED_HINTS = 8
+ANSWER_S = 20.0
 
 
 class NoticeBar(Panel):
@@ -24,24 +25,21 @@ class NoticeBar(Panel):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self.answer: Span | None = None
+        self._answer: Span | None = None
+        self._answer_until = 0.0
         self.can_adopt = False
         self.read_only = False
 
     def say(self, text: str, ink: Ink = Ink.PLAIN) -> None:
-        """Show an answer until the next one, or until `hush`."""
-        self.answer = Span(text, ink)
-        self.repaint()
-
-    def hush(self) -> None:
-        """Take the answer away."""
-        self.answer = None
+        """Show an answer for a while, or until the next one."""
+        self._answer = Span(text, ink)
+        self._answer_until = (self.view.now if self.view else 0.0) + ANSWER_S
         self.repaint()
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
         if self.view is None:
-            return [row(Span(" reading the run directory…", Ink.DIM))]
+            return []
         snapshot = self.view.snapshot
         state = snapshot.state
         if snapshot.gone:
@@ -60,8 +58,8 @@ class NoticeBar(Panel):
             )
             said = f" ⚠ the keeper is gone; ranks may live on. {then}"
             return [row(Span(said, Ink.BAD))]
-        if self.answer is not None:
-            return [row(" ", self.answer)]
+        if self._answer is not None and self.view.now < self._answer_until:
+            return [row(" ", self._answer)]
         if state.advisories:
             newest = state.advisories[-1]
             more = len(state.advisories) - 1

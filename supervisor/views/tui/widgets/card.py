@@ -10,7 +10,7 @@ from supervisor.run.records import Decision, SpecChange, Verdict
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import Panel, View
 
 LABEL = 9
 COUNT_CELLS = 10
@@ -21,6 +21,11 @@ class FailureCard(Panel, can_focus=True):
     """Stands in place of the charts while the newest attempt has failed and no new one runs."""
 
     number = 1
+
+    def needed_rows(self, view: View, width: int) -> int:
+        """Rows that the whole card takes at this width, its frame included."""
+        self.view = view
+        return len(self.body(width - 2, 100)) + 2
 
     def titles(self) -> tuple[Row, Row]:
         """Which attempt, when; the class and how sure we are."""

@@ -11,7 +11,7 @@ from supervisor.views import format as fm
 from supervisor.views.history import Point, Track
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.canvas import Canvas
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.plotting import (
     Bucket,
@@ -241,7 +241,7 @@ def _failures(attempts: tuple[AttemptView, ...], x: Scale) -> list[tuple[int, st
 
 def _trend(smoothed: Sequence[float]) -> str:
     """Down, up or level over the newest fifth."""
-    past = smoothed[-max(2, len(smoothed) // 5)]
+    past = smoothed[-min(len(smoothed), max(2, len(smoothed) // 5))]
     change = (smoothed[-1] - past) / (abs(past) or 1.0)
     return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
 
@@ -257,8 +257,9 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int) -> list[Row]:
         said = "no loss seen yet: it appears with the first log line that names one"
     else:
         said = "no loss seen yet: no log file has appeared"
-    rows: list[Row] = [EMPTY] * max(0, (height - 1) // 2)
-    return [*rows, row(Span(fit(said.center(width) if len(said) < width else said, width), Ink.DIM))]
+    lines = wrap(said, max(width - 4, 1), 3)
+    rows: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
+    return [*rows, *(row(Span(line.center(width), Ink.DIM)) for line in lines)]
 
 
 def _step(point: Point) -> float:

@@ -98,7 +98,8 @@ class RanksPanel(ListPanel, can_focus=True):
             "step": Span(fm.whole(values.get("step"))),
             "ms/step": Span(fm.whole(step_time * 1000) if step_time else fm.DASH),
             "skew": Span(
-                f"{100 * skew:+.0f} %" if skew is not None else fm.DASH, Ink.WARN if late else Ink.PLAIN
+                f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH,
+                Ink.WARN if late else Ink.PLAIN,
             ),
             "data": Span(("⚠ " if starved else "") + fm.seconds(wait), Ink.WARN if starved else Ink.PLAIN),
             "mem": Span(fm.memory(memory)),

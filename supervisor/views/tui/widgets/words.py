@@ -67,15 +67,17 @@ def is_live(snapshot: Snapshot) -> bool:
 
 def leave_word(snapshot: Snapshot) -> str:
     """What leaving does, and what it does not end."""
-    if not is_live(snapshot) or snapshot.state.mode == "observed":
+    if not is_live(snapshot) or not snapshot.keeper_alive or snapshot.state.mode == "observed":
         return "leave"
     match snapshot.state.condition:
         case st.HeldOpen():
             return "leave (stays held)"
         case st.Backoff():
             return "leave (it restarts by itself)"
-        case _:
+        case st.Running() | st.Launching():
             return "leave (training goes on)"
+        case _:
+            return "leave (the run goes on)"
 
 
 def shows_failure(snapshot: Snapshot) -> bool:

@@ -1,0 +1,62 @@
+"""The keys of the dashboard: what they are called in the footer, and their sentences in the help."""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within this pane"}
+
+
+def _key(
+    key: str, action: str, word: str, shown: str, group: str, said: str, *, show: bool = True
+) -> Binding:
+    return Binding(
+        key, action, word, key_display=shown, show=show, tooltip=said, id=f"{group}.{action}.{key}"
+    )
+
+
+# In the footer's order: what does not fit there is dropped from the end.
+KEYS: list[BindingType] = [
+    _key("question_mark,f1", "help", "help", "?", "look", "this help"),
+    _key("A", "adopt", "adopt", "A", "act", "adopt a run whose keeper is gone"),
+    _key("enter", "start_now", "now", "Enter", "act", "during a back-off: start the next attempt now"),
+    _key("escape", "hold", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
+    _key(
+        "b",
+        "smaller_batch",
+        "smaller batch",
+        "b",
+        "act",
+        "restart with another micro-batch, same global batch",
+    ),
+    _key("r", "restart", "restart", "r", "act", "restart as it was"),
+    _key("s", "stop", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+    _key("S", "stop_now", "stop now", "S", "act", "stop at once", show=False),
+    _key("K", "stacks", "stacks", "K", "act", "dump the Python stacks of all ranks"),
+    _key("m", "note", "note", "m", "act", "put a note on the timeline"),
+    _key("slash", "search", "search", "/", "look", "search the log"),
+    _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),
+    _key("space", "freeze", "freeze", "Space", "look", "freeze the log, or follow it again"),
+    _key("z", "zoom", "zoom", "z", "look", "the pane that has the keys alone, or all again"),
+    _key("n", "match(-1)", "older match", "n", "look", "next match, older", show=False),
+    _key("N", "match(1)", "newer match", "N", "look", "next match, newer", show=False),
+    _key(
+        "right_square_bracket", "rank(1)", "next rank", "]", "look", "log of the next rank alone", show=False
+    ),
+    _key(
+        "left_square_bracket",
+        "rank(-1)",
+        "previous rank",
+        "[",
+        "look",
+        "log of the previous rank",
+        show=False,
+    ),
+    _key("escape", "back", "back", "Esc", "look", "clear search, filter, zoom", show=False),
+    _key("1", "pane('loss')", "loss", "1", "look", "go to the loss, or the failure", show=False),
+    _key("2", "pane('devices')", "devices", "2", "look", "go to the devices", show=False),
+    _key("3", "pane('ranks')", "ranks", "3", "look", "go to the ranks; Enter shows a rank's log", show=False),
+    _key("4,l", "pane('log')", "log", "4 l", "look", "go to the log", show=False),
+    _key("5,t", "pane('timeline')", "timeline", "5 t", "look", "go to the timeline", show=False),
+    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave; nothing is ended by it"),
+]

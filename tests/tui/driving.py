@@ -1,0 +1,95 @@
+"""Driving the app in tests: a recorded run, a fixed clock, conditions instead of sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+from textual.pilot import Pilot
+
+from supervisor.run import control
+from supervisor.run.journal import read_state
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.widgets.panel import Panel
+
+DEADLINE_S = 20.0
+Scenario = Callable[[StokerApp, Pilot[None]], Awaitable[None]]
+
+
+def clock_after(run: RunPaths, later_s: float = 2.0) -> Callable[[], float]:
+    """A clock that stands `later_s` after the last fact."""
+    now = (read_state(run.node().journal).last_t or 0.0) + later_s
+    return lambda: now
+
+
+@contextlib.contextmanager
+def keeper_of(run: RunPaths, *, alive: bool = True) -> Iterator[None]:
+    """The keeper's lock, held as a living keeper holds it."""
+    if not alive or not run.node().root.is_dir():
+        yield
+        return
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def drive(
+    run: RunPaths,
+    scenario: Scenario,
+    *,
+    size: tuple[int, int] = (120, 40),
+    keeper: bool = True,
+    read_only: bool = False,
+    adopt: Callable[[], None] | None = None,
+) -> StokerApp:
+    """Open the app on a run, play a scenario, leave; no thread may be left."""
+    app = StokerApp(run, clock=clock_after(run), read_only=read_only, adopt=adopt)
+
+    async def play() -> None:
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+            await pilot.pause()
+            await scenario(app, pilot)
+
+    with keeper_of(run, alive=keeper):
+        asyncio.run(play())
+    assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
+    return app
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:
+    """Wait until something is so; fails after a deadline."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        await pilot.pause(0.01)
+
+
+def on_dashboard(app: StokerApp) -> bool:
+    """Whether nothing is open over the dashboard."""
+    return app.screen is app.dashboard
+
+
+def shown(app: StokerApp) -> str:
+    """The text of the screen that is on top."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+def pane(app: StokerApp, name: str) -> str:
+    """The text of one pane."""
+    panel = app.dashboard.query_one(f"#{name}", Panel)
+    return "\n".join(strip.text for strip in panel._strips)
+
+
+def requests(run: RunPaths) -> list[control.Request]:
+    """The requests that wait for the keeper."""
+    found = control.pending(run.control)
+    assert all(isinstance(request, control.Request) for request in found)
+    return [request for request in found if isinstance(request, control.Request)]
