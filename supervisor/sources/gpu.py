@@ -1,0 +1,400 @@
+"""NVIDIA GPUs through NVML: utilization, memory, who uses it, throttling, errors, and GPUs that are lost.
+
+The only file that knows pynvml. No driver, or no library, is a normal state with a reason; a reading that a
+card does not offer is None, not 0; a GPU that has fallen off the bus is said to be lost, not left out.
+NVML's "utilization" is the share of time in which any kernel ran, not how much of the GPU it filled.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+# nvml.h: what NVML_ERROR_… means for one card, and for all of NVML.
+_LOST = frozenset({15, 16})  # GPU_IS_LOST, RESET_REQUIRED
+_NVML_GONE = frozenset(
+    {1, 9, 12, 18}
+)  # UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, version mismatch
+_TIMEOUT = 10
+# nvmlClocksEventReason… bits (named …ThrottleReason… before driver 535) that mean: slower than asked for.
+_THROTTLE = (
+    (0x04, "power_cap"),
+    (0x08, "hw_slowdown"),
+    (0x10, "sync_boost"),
+    (0x20, "sw_thermal"),
+    (0x40, "hw_thermal"),
+    (0x80, "power_brake"),
+)
+_XID_EVENT = 0x8
+_RETRY_S = 30.0
+_MAX_XIDS_A_ROUND = 16
+
+log = logging.getLogger("stoker.gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """What does not change of a GPU. `index` is NVML's, in PCI order: CUDA's order may differ, `uuid` joins them."""
+
+    index: int
+    uuid: str | None
+    name: str | None
+    memory_total_bytes: int | None
+    pci_bus_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A compute process on a GPU. The pid is the host's, which differs within a container of its own."""
+
+    pid: int
+    memory_used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One reading of one GPU, at wall time `t`. Every reading may be None: the card or driver does not tell.
+
+    Ratios are 0–1. `throttle` names the active reasons for running slower than asked for. `ecc_uncorrected`
+    counts since the driver was loaded. `lost`: the GPU does not answer any more, and nothing else is known.
+    """
+
+    t: float
+    device: GpuDevice
+    lost: bool = False
+    util_ratio: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    sm_clock_hz: float | None = None
+    throttle: tuple[str, ...] | None = None
+    ecc_uncorrected: int | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+
+    def values(self) -> dict[str, float | None]:
+        """The numbers of it, by the names that series hold."""
+        throttled = None if self.throttle is None else float(bool(set(self.throttle) - {"power_cap"}))
+        return {
+            "util_ratio": self.util_ratio,
+            "memory_used_bytes": self.memory_used_bytes,
+            "memory_total_bytes": self.memory_total_bytes,
+            "temperature_celsius": self.temperature_celsius,
+            "power_watts": self.power_watts,
+            "sm_clock_hz": self.sm_clock_hz,
+            "throttled": throttled,
+            "ecc_uncorrected": self.ecc_uncorrected,
+            "lost": 1.0 if self.lost else 0.0,
+        }
+
+
+class GpuNoteCode(StrEnum):
+    """What is worth saying once about the GPUs."""
+
+    ABSENT = "gpu_absent"  # no driver, library or card: a normal state
+    LOST = "gpu_lost"
+    BACK = "gpu_back"
+    XID = "gpu_xid"
+    ECC = "gpu_ecc"
+    NVML_FAILED = "nvml_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNote:
+    """Something happened. `index` is None where it concerns them all; `xid` only with code XID."""
+
+    t: float
+    code: GpuNoteCode
+    text: str
+    index: int | None = None
+    xid: int | None = None
+
+
+class NvmlUnavailableError(Exception):
+    """NVML cannot be used here; the message says why, in one line."""
+
+
+def load_nvml() -> Any:
+    """Import pynvml. Any: it has no types of its own.
+
+    Raises:
+        NvmlUnavailableError: it is not installed.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlUnavailableError(f"nvidia-ml-py is not installed ({error})") from None
+    return pynvml
+
+
+class GpuReader:
+    """Reads all GPUs on demand. Not thread-safe.
+
+    Args:
+        on_note: gets what is worth saying.
+        load: how NVML's binding is come by; tests give their own.
+
+    Raises:
+        NvmlUnavailableError: no library, driver or card.
+    """
+
+    def __init__(self, on_note: Callable[[GpuNote], None], load: Callable[[], Any] = load_nvml) -> None:
+        self._on_note = on_note
+        self._nvml = load()
+        self._lost: set[int] = set()  # in this round
+        self._said_lost: set[int] = set()
+        self._ecc: dict[int, int] = {}
+        self._events: Any = None
+        self._open = True
+        try:
+            self._nvml.nvmlInit()
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise NvmlUnavailableError(f"NVML: {error}") from None
+        if count == 0:
+            self.close()
+            raise NvmlUnavailableError("the NVIDIA driver sees no GPU")
+        self._handles: list[Any] = [None] * count
+        self.devices: tuple[GpuDevice, ...] = tuple(self._find(index) for index in range(count))
+        self._listen()
+
+    def read(self) -> list[GpuSample]:
+        """One sample a GPU, in the order of their indexes.
+
+        Raises:
+            NvmlUnavailableError: the driver is gone (unloaded, updated).
+        """
+        self._hear_xids()
+        return [self._sample(device) for device in self.devices]
+
+    def close(self) -> None:
+        """Let go of NVML."""
+        if not self._open:
+            return
+        self._open = False
+        if self._events is not None:
+            self._ask(None, "nvmlEventSetFree", self._events)
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:
+            log.debug("nvmlShutdown failed; the driver is gone")
+
+    def _ask(self, index: int | None, function: str, *args: Any) -> Any:
+        """The one way to NVML: its answer, or None where there is none.
+
+        Raises:
+            NvmlUnavailableError: NVML as a whole does not work any more.
+        """
+        try:
+            return getattr(self._nvml, function)(*args)
+        except AttributeError:
+            return None  # a binding older than the function
+        except self._nvml.NVMLError as error:
+            if error.value in _LOST and index is not None:
+                self._lose(index, str(error))
+            elif error.value in _NVML_GONE and self._open:
+                raise NvmlUnavailableError(f"NVML: {error}") from None
+            return None
+
+    def _find(self, index: int) -> GpuDevice:
+        handle = self._ask(index, "nvmlDeviceGetHandleByIndex", index)
+        self._handles[index] = handle
+        if handle is None:
+            return GpuDevice(index, None, None, None, None)
+        memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
+        pci = self._ask(index, "nvmlDeviceGetPciInfo", handle)
+        return GpuDevice(
+            index=index,
+            uuid=_text(self._ask(index, "nvmlDeviceGetUUID", handle)),
+            name=_text(self._ask(index, "nvmlDeviceGetName", handle)),
+            memory_total_bytes=memory.total if memory is not None else None,
+            pci_bus_id=_text(pci.busId) if pci is not None else None,
+        )
+
+    def _sample(self, device: GpuDevice) -> GpuSample:
+        index = device.index
+        self._lost.discard(index)
+        if self._handles[index] is None:
+            self._handles[index] = self._ask(index, "nvmlDeviceGetHandleByIndex", index)
+        handle = self._handles[index]
+        t = time.time()
+        if handle is None:
+            # Lost, or hidden from us (a container's cgroup): only the first is evidence.
+            return GpuSample(t, device, lost=index in self._lost)
+        memory = self._ask(index, "nvmlDeviceGetMemoryInfo", handle)
+        if index in self._lost:
+            return GpuSample(t, device, lost=True)
+        rates = self._ask(index, "nvmlDeviceGetUtilizationRates", handle)
+        power = self._ask(index, "nvmlDeviceGetPowerUsage", handle)
+        limit = self._ask(index, "nvmlDeviceGetEnforcedPowerLimit", handle)
+        clock = self._ask(index, "nvmlDeviceGetClockInfo", handle, 1)  # NVML_CLOCK_SM
+        reasons = self._ask(index, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if reasons is None:
+            reasons = self._ask(index, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        ecc = self._ask(index, "nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # uncorrected, volatile
+        processes = self._ask(index, "nvmlDeviceGetComputeRunningProcesses", handle)
+        if index in self._lost:
+            return GpuSample(t, device, lost=True)
+        if index in self._said_lost:
+            self._said_lost.discard(index)
+            self._on_note(GpuNote(t, GpuNoteCode.BACK, f"GPU {index} answers again", index))
+        self._watch_ecc(t, index, ecc)
+        return GpuSample(
+            t=t,
+            device=device,
+            util_ratio=rates.gpu / 100 if rates is not None else None,
+            memory_used_bytes=memory.used if memory is not None else None,
+            memory_total_bytes=memory.total if memory is not None else device.memory_total_bytes,
+            temperature_celsius=self._ask(index, "nvmlDeviceGetTemperature", handle, 0),
+            power_watts=power / 1000 if power is not None else None,
+            power_limit_watts=limit / 1000 if limit is not None else None,
+            sm_clock_hz=clock * 1e6 if clock is not None else None,
+            throttle=tuple(name for bit, name in _THROTTLE if reasons & bit) if reasons is not None else None,
+            ecc_uncorrected=ecc,
+            processes=tuple(GpuProcess(p.pid, p.usedGpuMemory) for p in processes)
+            if processes is not None
+            else None,
+        )
+
+    def _lose(self, index: int, why: str) -> None:
+        self._lost.add(index)
+        if index not in self._said_lost:
+            self._said_lost.add(index)
+            self._on_note(GpuNote(time.time(), GpuNoteCode.LOST, f"GPU {index} is lost: {why}", index))
+
+    def _watch_ecc(self, t: float, index: int, errors: int | None) -> None:
+        if errors is None:
+            return
+        before = self._ecc.setdefault(index, errors)
+        if errors > before:
+            self._ecc[index] = errors
+            text = f"GPU {index}: {errors - before} new uncorrected ECC errors"
+            self._on_note(GpuNote(t, GpuNoteCode.ECC, text, index))
+
+    def _listen(self) -> None:
+        """Ask for Xid events; where they cannot be had there are simply none."""
+        self._events = self._ask(None, "nvmlEventSetCreate")
+        if self._events is None:
+            return
+        for index, handle in enumerate(self._handles):
+            if handle is not None:
+                self._ask(index, "nvmlDeviceRegisterEvents", handle, _XID_EVENT, self._events)
+
+    def _hear_xids(self) -> None:
+        if self._events is None:
+            return
+        for _ in range(_MAX_XIDS_A_ROUND):
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
+            except (self._nvml.NVMLError, AttributeError) as error:
+                if getattr(error, "value", None) != _TIMEOUT:
+                    self._events = None
+                return
+            uuid = _text(self._ask(None, "nvmlDeviceGetUUID", event.device))
+            index = next((d.index for d in self.devices if d.uuid == uuid and uuid), None)
+            number = int(event.eventData)
+            where = f"GPU {index}" if index is not None else "a GPU"
+            self._on_note(GpuNote(time.time(), GpuNoteCode.XID, f"{where}: Xid {number}", index, number))
+
+
+class GpuSampler:
+    """A thread that reads all GPUs every `interval_s` and hands the samples over.
+
+    Without NVML it says so once (a note ABSENT) and ends. When the driver goes away midway it says so and
+    tries again every half minute.
+    """
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        on_samples: Callable[[Sequence[GpuSample]], None],
+        *,
+        on_note: Callable[[GpuNote], None],
+        interval_s: float = 1.0,
+        retry_s: float = _RETRY_S,
+        load: Callable[[], Any] = load_nvml,
+    ) -> None:
+        self._stop = stop
+        self._on_samples = on_samples
+        self._on_note = on_note
+        self._interval_s = interval_s
+        self._retry_s = retry_s
+        self._load = load
+        # Daemon: a call into a wedged driver never returns, and must not keep the keeper from leaving.
+        self._thread = threading.Thread(target=self._run, name="stoker-gpu", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end (set the stop event first); False when it did not."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        reader: GpuReader | None = None
+        had_one = False
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            wait_s = self._interval_s
+            try:
+                if reader is None:
+                    reader = GpuReader(self._on_note, self._load)
+                    had_one = True
+                self._on_samples(reader.read())
+            except NvmlUnavailableError as error:
+                if reader is not None:
+                    self._on_note(GpuNote(time.time(), GpuNoteCode.NVML_FAILED, str(error)))
+                    reader.close()
+                    reader = None
+                elif not had_one:
+                    self._on_note(GpuNote(time.time(), GpuNoteCode.ABSENT, str(error)))
+                    return
+                wait_s = self._retry_s
+        if reader is not None:
+            reader.close()
+
+
+def probe_gpus(load: Callable[[], Any] = load_nvml) -> tuple[tuple[GpuDevice, ...], str | None]:
+    """The GPUs of this machine, and where there are none, why (one line)."""
+    try:
+        reader = GpuReader(lambda _note: None, load)
+    except NvmlUnavailableError as error:
+        return (), str(error)
+    reader.close()
+    return reader.devices, None
+
+
+def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:
+    """What CUDA_VISIBLE_DEVICES lets a process see, in its order.
+
+    None where it cannot be told (a MIG slice). Numbers count as NVML does, which is CUDA's own order only with
+    CUDA_DEVICE_ORDER=PCI_BUS_ID or cards all alike. As CUDA does, the list ends at the first bad entry.
+    """
+    if value is None:
+        return tuple(devices)
+    found: list[GpuDevice] = []
+    for entry in (part.strip() for part in value.split(",")):
+        if entry.startswith("MIG"):
+            return None
+        if entry.isdigit():
+            match = [device for device in devices if device.index == int(entry)]
+        else:
+            match = [d for d in devices if entry.startswith("GPU-") and (d.uuid or "").startswith(entry)]
+        if len(match) != 1:
+            break
+        found += match
+    return tuple(found)
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return value if isinstance(value, str) and value else None
