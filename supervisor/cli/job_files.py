@@ -77,7 +77,8 @@ def file_chunks(path: str, size: int = 1 << 20) -> Iterator[bytes]:
 
 
 def _stdin() -> Iterator[bytes]:
-    while chunk := sys.stdin.buffer.read1(1 << 20):
+    stream = sys.stdin.buffer.fileno()
+    while chunk := os.read(stream, 1 << 20):
         yield chunk
 
 

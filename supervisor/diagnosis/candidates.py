@@ -63,7 +63,7 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     died = any(item.code != 0 for item in launch.exits)
     found = [item for item in found if not _recovered(item, scans, died)]
     found = _plain_lines_after_exceptions(found)
-    return ordered(found, scans)
+    return ordered(found)
 
 
 def _year(scan: SourceScan) -> int | None:
@@ -132,7 +132,7 @@ def _is_warning(text: str) -> bool:
 
 _WORKER_CLASSES = (
     (re.compile(r"Errno 24|[Tt]oo many open files|ancdata"), FailureClass.FD_LIMIT, None, 92),
-    (re.compile(r"/dev/shm|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
+    (re.compile(r"\bshm\b|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
     (
         re.compile(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"),
         FailureClass.HOST_OOM,
@@ -269,10 +269,10 @@ def ends_well(scan: SourceScan, after_line: int) -> bool:
     return not bad or max(bad) < min(good)
 
 
-def ordered(found: list[Candidate], scans: Sequence[SourceScan]) -> list[Candidate]:
+def ordered(found: list[Candidate]) -> list[Candidate]:
     """Put candidates in the job's order: by lines within one log, by time stamps across logs where all have them."""
     sources = {item.hit.source for item in found}
-    stamped = [item for item in found if item.order == item.order]  # noqa: PLR0124 - NaN is not itself
+    stamped = [item for item in found if item.order == item.order]
     if len(sources) > 1 and len(stamped) == len(found):
         return sorted(found, key=lambda item: (item.order, item.hit.source, item.line))
     return sorted(found, key=lambda item: (item.hit.source, item.line))

@@ -107,8 +107,8 @@ def read_launch(
                 exits.append(event)
             if name == "launch-killing":
                 for text in (hit.text, *hit.lines_after(24)):
-                    for match in patterns["term"].finditer(text):
-                        sigtermed.add(int(match.group(1) or match.group(2)))
+                    for signalled in patterns["term"].finditer(text):
+                        sigtermed.add(int(signalled.group(1) or signalled.group(2)))
             if hit.origin.rank is not None and hit.origin.pid is not None:
                 by_pid.setdefault(hit.origin.pid, hit.origin.rank)
         for line in (*scan.head, *scan.tail):
@@ -223,17 +223,18 @@ def _exit(hit: Hit, patterns: dict[str, re.Pattern[str]]) -> tuple[Exit | None, 
         return Exit(code, None, local, node, pid, hit), False
     if match := patterns["code"].search(text):
         code, pid = int(match.group(1)), int(match.group(2))
-        rank = local = None
+        rank: int | None = None
+        own: int | None = None
         is_root = False
         host = node
         for line in reversed(hit.lines_before(6)):
-            if found := patterns["rank"].search(line):
-                rank, local = int(found.group(1)), int(found.group(2))
-            if found := patterns["host"].search(line):
-                host = found.group(1)
+            if named := patterns["rank"].search(line):
+                rank, own = int(named.group(1)), int(named.group(2))
+            if placed := patterns["host"].search(line):
+                host = placed.group(1)
             if "Root Cause" in line:
                 is_root = True
-        return Exit(code, rank, local, host, pid, hit, summary=True), is_root
+        return Exit(code, rank, own, host, pid, hit, summary=True), is_root
     if match := patterns["deepspeed"].search(text):
         found = patterns["local"].search(text)
         return Exit(int(match.group(1)), None, int(found.group(1)) if found else None, node, None, hit), False

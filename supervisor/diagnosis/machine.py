@@ -97,7 +97,7 @@ def _from_error_files(case: Case, root: Root, signatures: Signatures) -> Root:
 
 
 def _judge_message(case: Case, file: ErrorFile, message: str, signatures: Signatures) -> Root | None:
-    text = clean(message.split("\n")[0].encode("utf-8", "replace"))
+    text = clean(message.split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
     hits = [entry for entry in signatures.entries if re.search(entry.regex, text)]
     if any(entry.role is not Role.CAUSE for entry in hits if entry.role is not Role.CONFIRMATION):
         return None

@@ -6,9 +6,11 @@ takes 130-230 ms to make and 0.3 ms to load: `dump` gives it for a cache.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.tables import Signatures
@@ -29,7 +31,7 @@ def _for_bytes(regex: str) -> bytes:
 class HyperscanMatcher:
     """All signatures in one Hyperscan database."""
 
-    def __init__(self, database: object) -> None:
+    def __init__(self, database: Any) -> None:
         self._database = database
 
     def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
@@ -38,7 +40,7 @@ class HyperscanMatcher:
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             found(index, end)
 
-        self._database.scan(block, match_event_handler=on_match)  # type: ignore[attr-defined]
+        self._database.scan(block, match_event_handler=on_match)
 
     def dump(self) -> bytes:
         """The compiled database, for this machine and this version of Hyperscan."""
@@ -53,9 +55,9 @@ def engine_name() -> str:
         import hyperscan
     except ImportError:
         return "re2"
-    import platform
-
-    return f"hyperscan-{hyperscan.__version__}-{platform.machine()}"
+    # importlib.metadata would cost 20 ms: the binding's own number, by whatever type stubs call it.
+    version = getattr(hyperscan, "__version__", "?")
+    return f"hyperscan-{version}-{os.uname().machine if hasattr(os, 'uname') else sys.platform}"
 
 
 def compile_matcher(signatures: Signatures) -> HyperscanMatcher | Re2Matcher:
@@ -67,7 +69,7 @@ def compile_matcher(signatures: Signatures) -> HyperscanMatcher | Re2Matcher:
     database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
     database.compile(
         expressions=[_for_bytes(entry.regex) for entry in signatures.entries],
-        ids=[entry.index for entry in signatures.entries],
+        ids=[entry.place for entry in signatures.entries],
         flags=hyperscan.HS_FLAG_MULTILINE,
     )
     database.scratch = hyperscan.Scratch(database)
@@ -100,7 +102,7 @@ class Re2Matcher:
         options.never_nl = False
         options.log_errors = False
         options.max_mem = 256 << 20
-        self._set = re2.Set.SearchSet(options)
+        self._set: Any = re2.Set.SearchSet(options)  # type: ignore[no-untyped-call]
         for regex in regexes:
             self._set.Add(_for_bytes("(?m)" + regex).decode("utf-8"))
         self._set.Compile()

@@ -14,7 +14,7 @@ from supervisor.diagnosis.scan import SourceScan
 from supervisor.run.records import Cause, Consequence, FailureClass, Verdict
 
 if TYPE_CHECKING:
-    from supervisor.diagnosis.verdict import Root
+    from supervisor.diagnosis.root import Root
 
 MOST_CONSEQUENCES = 24
 

@@ -257,7 +257,7 @@ class SourceScanner:
         self._waiting = still
 
     def _keep(self, hit: Hit) -> None:
-        kept = self._kept.setdefault(hit.signature.index, _Kept())
+        kept = self._kept.setdefault(hit.signature.place, _Kept())
         if len(kept.first) < FIRST_HITS:
             kept.first.append(hit)
         else:

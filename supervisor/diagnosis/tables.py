@@ -26,9 +26,9 @@ class Role(StrEnum):
 
 
 class Signature(NamedTuple):
-    """One wording. `strength` (0-100) is how much a match alone tells; `index` its place in the set."""
+    """One wording. `strength` (0-100) is how much a match alone tells; `place` its index in the set."""
 
-    index: int
+    place: int
     id: str
     failure: FailureClass
     role: Role
@@ -97,7 +97,7 @@ def _entry(raw: Mapping[str, object], family: str, index: int) -> Signature:
     try:
         reason = raw.get("reason")
         entry = Signature(
-            index=index,
+            place=index,
             id=name,
             failure=FailureClass(str(raw["class"])),
             role=Role(str(raw["role"])),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from itertools import pairwise
 
 
 @cache
@@ -118,7 +119,7 @@ def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
     later = [stamp for row, stamp in stamps if row > last_step]
     if len(steps) < 2 or not later:
         return None
-    intervals = sorted(b - a for a, b in zip(steps, steps[1:], strict=False) if b >= a)
+    intervals = sorted(b - a for a, b in pairwise(steps) if b >= a)
     if not intervals:
         return None
     gap = max(b - a for a, b in zip([steps[-1], *later], later, strict=False))

@@ -131,9 +131,9 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
             if inside and "Original" not in text:
                 return None
             inside = True
-        elif inside and exception.match(text.strip()) and not text.startswith((" ", "\t")):
-            return below, text
-        elif inside and re.match(r"^[\w.]+(?:Error|Exception|Interrupt)\b", text):
+        elif (inside and exception.match(text.strip()) and not text.startswith((" ", "\t"))) or (
+            inside and re.match(r"^[\w.]+(?:Error|Exception|Interrupt)\b", text)
+        ):
             return below, text
     return None
 
@@ -169,6 +169,10 @@ def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
             or "cpp_extension.py" in path
         ):
             return FailureClass.COMPILE_ERROR
+        if "torch/distributed/elastic/rendezvous/" in path or path.endswith(
+            "torch/distributed/rendezvous.py"
+        ):
+            return FailureClass.RENDEZVOUS
         if path.endswith("/argparse.py") or "hydra/_internal" in path:
             return FailureClass.USAGE_ERROR
         if "huggingface_hub/" in path or "requests/" in path or "urllib3/" in path or "botocore/" in path:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.diagnosis import timeline
 from supervisor.diagnosis.candidates import GENERIC, Candidate, ends_well, gather
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.fingerprint import plain_form
 from supervisor.diagnosis.exits import Exit, read_launch, with_known_exits
+from supervisor.diagnosis.fingerprint import plain_form
 from supervisor.diagnosis.machine import weigh
 from supervisor.diagnosis.matcher import Matcher
 from supervisor.diagnosis.outcome import compose
 from supervisor.diagnosis.ranks import Ranks
 from supervisor.diagnosis.root import Case, Root
-from supervisor.diagnosis.scan import SourceScan, scan_source
+from supervisor.diagnosis.scan import scan_source
 from supervisor.diagnosis.tables import Signatures
 from supervisor.diagnosis.tracebacks import frames_above
-from supervisor.diagnosis.waiting import hang_place, lagging_rank
-from supervisor.diagnosis import timeline
+from supervisor.diagnosis.waiting import different_rendezvous, hang_place, lagging_rank
 from supervisor.run.records import FailureClass, Reason, Verdict
 
 _FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
@@ -76,7 +76,7 @@ def choose(case: Case) -> Root:
             FailureClass.HANG, None, rank, (), None, case.scans[hang.source].path, hang.line, hang.text, 0.86
         )
     if root is not None and not (
-        strong_stop is not None and _before(strong_stop, root, case) and _stop_explains(strong_stop, root)
+        strong_stop is not None and _before(strong_stop, root, case) and _stop_explains(root)
     ):
         return _from_candidate(root, causes, case)
     if hard_stop is not None:
@@ -158,13 +158,13 @@ def _pick_stop(stops: Sequence[Candidate]) -> Candidate:
 
 
 def _before(one: Candidate, other: Candidate, case: Case) -> bool:
-    if one.hit.source != other.hit.source and not (one.order == one.order and other.order == other.order):  # noqa: PLR0124 - NaN
+    if one.hit.source != other.hit.source and not (one.order == one.order and other.order == other.order):
         return False
     order = {id(item): place for place, item in enumerate(case.candidates)}
     return order[id(one)] < order[id(other)]
 
 
-def _stop_explains(stop: Candidate, root: Candidate) -> bool:
+def _stop_explains(root: Candidate) -> bool:
     """Whether a failure after a stop is only its echo: workers torn down raise anything, but not all classes."""
     return (
         root.failure
@@ -267,7 +267,7 @@ def _first_effect(effects: Sequence[Candidate]) -> Candidate | None:
     return max(effects, key=lambda item: item.strength) if effects else None
 
 
-def _own_line(item: Candidate, peers: Sequence[Candidate], case: Case) -> Candidate:
+def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
     """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
     origin = item.hit.origin
     for other in peers:
@@ -303,7 +303,7 @@ def _same_words(one: Candidate, other: Candidate) -> bool:
 
 
 def _from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> Root:
-    item = _own_line(item, peers, case)
+    item = _own_line(item, peers)
     alike_all = [other for other in peers if other.failure is item.failure]
     rank = case.ranks.of(item.hit, item.failure)
     if item.failure is FailureClass.HANG:
@@ -379,7 +379,7 @@ def _from_exit(item: Exit, case: Case) -> Root:
 
 def _from_effect(item: Candidate, effects: Sequence[Candidate], case: Case) -> Root:
     rank = None
-    item = _own_line(item, effects, case)
+    item = _own_line(item, effects)
     if item.failure is FailureClass.RENDEZVOUS and "Error" not in item.text:
         item = next(
             (
@@ -402,6 +402,9 @@ def _from_effect(item: Candidate, effects: Sequence[Candidate], case: Case) -> R
         }:
             rank = lagging_rank(case.candidates, case.launch, case.ranks)
         rank = rank if rank is not None else case.ranks.of(item.hit, item.failure)
+    if item.failure is FailureClass.RENDEZVOUS and (odd := different_rendezvous(case.scans)) is not None:
+        source, line, text = odd
+        return Root(item.failure, None, None, (), None, case.scans[source].path, line, text, 0.93, item)
     confidence = 0.9 if item.strength >= 70 else 0.8 if item.strength >= 45 else 0.65
     return Root(
         item.failure, item.reason, rank, (rank,) if rank is not None else (), item.hit.origin.node,
@@ -456,9 +459,9 @@ def _quiet_end(case: Case, died: bool, job: JobEvidence) -> Root:
             )
     first = next((item for item in case.launch.exits if item.code != 0), None)
     if died:
-        rank = case.ranks.blamed() if first is not None else None
-        ranks = (rank,) if rank is not None else ()
-        return Root(FailureClass.UNKNOWN, None, rank, ranks, None, "", 0, "", 0.5)
+        blamed = case.ranks.blamed() if first is not None else None
+        ranks = (blamed,) if blamed is not None else ()
+        return Root(FailureClass.UNKNOWN, None, blamed, ranks, None, "", 0, "", 0.5)
     good = any(hit.signature.id == "end-success" for scan in case.scans for hit in scan.hits)
     if good or _any_progress(case) or job.launcher_exit == 0:
         return Root(FailureClass.HEALTHY, None, None, (), None, "", 0, "", 0.95 if good else 0.85)

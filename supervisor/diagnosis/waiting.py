@@ -68,6 +68,9 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
+    if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
+        # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
+        world = 2
     silent = [rank for rank in range(world) if rank not in complaining]
     if len(silent) == 1 and len(complaining) >= 1 and world <= 4096:
         return silent[0]
@@ -81,6 +84,23 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     told = {item.rank for item in launch.exits if item.rank is not None}
     untold = [rank for rank in range(world) if rank not in told]
     return untold[0] if told and len(untold) == 1 else None
+
+
+_RDZV_ID = re.compile(r"--rdzv[-_]id[= ]+(\S+)")
+
+
+def different_rendezvous(scans: Sequence[SourceScan]) -> tuple[int, int, str] | None:
+    """The first command whose rendezvous id is not the one before: (source, line, text). Such nodes never meet."""
+    first: str | None = None
+    for index, scan in enumerate(scans):
+        for row, line in enumerate(scan.head):
+            match = _RDZV_ID.search(line)
+            if match is None:
+                continue
+            if first is not None and match.group(1) != first:
+                return index, row + 1, line
+            first = first or match.group(1)
+    return None
 
 
 _FRAME = re.compile(r"^\s{2,}(\S+) \((\S+?):(\d+)\)|^\s+File \"([^\"]+)\", line \d+,? in (\S+)")
