@@ -82,12 +82,12 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         run.faults.at_exit()
     except BaseException as error:
         limit.lift()
-        telemetry.emit(Kind.EXIT, state.step, code=1, reason=f"{type(error).__name__}: {error}"[:500])
+        telemetry.emit(Kind.EXIT, state.step, exit_code=1, reason=f"{type(error).__name__}: {error}"[:500])
         raise
     code = 0 if ending is Ending.DONE else EXIT_STOPPED
     if ending is Ending.STOPPED:
         console.say(f"stopped at step {state.step} ({wish.reason or 'asked on another rank'}): exit {code}")
-    telemetry.emit(Kind.EXIT, state.step, code=code, reason=ending.value)
+    telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=ending.value)
     telemetry.close()
     return code
 

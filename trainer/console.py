@@ -46,6 +46,10 @@ class Console:
         if self._rank == 0:
             print(text, flush=True)
 
+    def say_from_any(self, text: str) -> None:
+        """One line from whatever rank this is, with its number."""
+        print(f"rank {self._rank}: {text}", flush=True)
+
     def warn(self, text: str) -> None:
         """One warning, with its rank."""
         sys.stderr.write(f"WARNING rank {self._rank}: {text}\n")

@@ -53,6 +53,7 @@ class TelemetryHook(Quiet):
         if not self._telemetry.on:
             return
         rate = report.tokens / report.step_time_s
+        held = memory.read(self._device)
         self._telemetry.emit(
             Kind.STEP,
             report.step,
@@ -68,7 +69,8 @@ class TelemetryHook(Quiet):
             tokens_seen=state.tokens_seen,
             mfu=rate * self._flops / self._peak if self._peak else None,
             memory_cap_bytes=self._limit.limit_bytes,
-            **asdict(memory.read(self._device)),
+            memory_used_bytes=held.used_bytes,
+            **asdict(held),
         )
 
     def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
@@ -157,7 +159,7 @@ class CapHook(Quiet):
             return
         limit_bytes = self._limit.set(self._headroom_mib)
         text = f"memory cap: {limit_bytes / memory.MIB:.0f} MiB, {self._headroom_mib:.0f} MiB over what is held now"
-        self._console.say(text)
+        self._console.say_from_any(text)
         self._telemetry.emit(
             Kind.WARNING, report.step, code="memory_cap", text=text, memory_cap_bytes=limit_bytes
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +15,16 @@ class Readings:
 
     rss_bytes: int | None = None
     vm_bytes: int | None = None
+    vm_peak_bytes: int | None = None
     memory_allocated_bytes: int | None = None
     memory_reserved_bytes: int | None = None
     memory_peak_bytes: int | None = None
     alloc_retries: int | None = None
+
+    @property
+    def used_bytes(self) -> int | None:
+        """What a person calls its memory: reserved on CUDA, else resident."""
+        return self.memory_reserved_bytes if self.memory_reserved_bytes is not None else self.rss_bytes
 
     @property
     def held_bytes(self) -> int:
@@ -29,11 +34,16 @@ class Readings:
 
 def read(device: torch.device) -> Readings:
     """The memory this process holds now."""
-    vm, rss = _statm()
+    host = _status()
     if device.type != "cuda":
-        return Readings(rss_bytes=rss, vm_bytes=vm)
+        return Readings(
+            rss_bytes=host.get("VmRSS"),
+            vm_bytes=host.get("VmSize"),
+            vm_peak_bytes=host.get("VmPeak"),
+            memory_peak_bytes=host.get("VmHWM"),
+        )
     return Readings(
-        rss_bytes=rss,
+        rss_bytes=host.get("VmRSS"),
         memory_allocated_bytes=torch.cuda.memory_allocated(device),
         memory_reserved_bytes=torch.cuda.memory_reserved(device),
         memory_peak_bytes=torch.cuda.max_memory_allocated(device),
@@ -79,12 +89,15 @@ class MemoryCap:
             self._before = None
 
 
-def _statm() -> tuple[int | None, int | None]:
-    """(address space, resident) in bytes, from Linux' /proc; None elsewhere."""
+def _status() -> dict[str, int]:
+    """The sizes that Linux' /proc tells of this process, in bytes; empty elsewhere."""
+    found = {}
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = file.read().split()
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                if name.startswith("Vm") and value.endswith("kB\n"):
+                    found[name] = int(value[:-3]) * 1024
     except OSError:
-        return None, None
-    size = os.sysconf("SC_PAGE_SIZE")
-    return int(pages[0]) * size, int(pages[1]) * size
+        return {}
+    return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = 1
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class Kind(StrEnum):
@@ -59,7 +60,7 @@ class Telemetry:
         return self._file is not None
 
     def emit(self, kind: Kind, step: int, **values: Any) -> None:
-        """Writes one record. Values of None are left out; a number that is not finite becomes null."""
+        """Writes one record. Values of None are left out; JSON has no NaN: it becomes the text "NaN"."""
         if self._file is None:
             return
         record: dict[str, Any] = {
@@ -72,7 +73,7 @@ class Telemetry:
         }
         for name, value in values.items():
             if isinstance(value, float):
-                record[name] = float(f"{value:.9g}") if math.isfinite(value) else None
+                record[name] = float(f"{value:.9g}") if math.isfinite(value) else _NOT_FINITE[str(value)]
             elif value is not None:
                 record[name] = value
         line = json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n"

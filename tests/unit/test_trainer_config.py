@@ -1,0 +1,126 @@
+"""Settings: names, precedence, and one clear line for whatever cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.config import Config, UsageError, check, plan_batch, plan_lengths
+from trainer.settings import help_text, read, types
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_flags_in_every_spelling() -> None:
+    config = read(["--device_batch_size=12", "--total-batch-size", "49152", "--max_seq_len", "2048"]).config
+    assert (config.device_batch_size, config.total_batch_size, config.max_seq_len) == (12, 49152, 2048)
+    assert read(["--debug", "--log_interval", "5"]).config.debug
+    assert not read(["--debug=false"]).config.debug
+    assert not read(["--tf32", "no"]).config.tf32
+    assert read(["--batch_size", "2"]).config.device_batch_size == 2
+
+
+def test_a_flag_wins_over_the_file_and_the_file_over_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("depth = 7\nseed = 5\nnproc_per_node = 2\n[env]\nOMP_NUM_THREADS = '1'\n")
+    effective = read(["--config", str(file), "--seed", "6"])
+    assert (effective.config.depth, effective.config.seed, effective.config.log_interval) == (7, 6, 10)
+    assert effective.origins == {"depth": str(file), "seed": "flag"}
+
+
+def test_yaml_with_the_names_of_the_cluster_config(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "batch_size: 4\nnum_gpus: 4\nlearning_rate: 2.0e-4\ndistributed_backend: gloo\npin_memory: true\n"
+    )
+    config = read([f"--config={file}"]).config
+    assert (config.device_batch_size, config.learning_rate, config.backend) == (4, 2e-4, "gloo")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--dept", "3"], "did you mean --depth?"),
+        (["--device-batch-sise=3"], "did you mean --device_batch_size?"),
+        (["--qqqqqqqq"], "see --help"),
+        (["--depth"], "wants a value"),
+        (["--depth", "three"], "whole number"),
+        (["--learning_rate=nan"], "a number"),
+        (["--dtype", "int8"], "float32, bfloat16, float16"),
+        (["--debug=perhaps"], "true or false"),
+        (["train.py"], "unexpected argument 'train.py'"),
+        (["--depth=0"], "at least 1"),
+        (["--config", "/nowhere/a.toml"], "No such file"),
+        (["--config", "a.py"], "stoker run --config"),
+        (["--seq_len_schedule=0:64,50:128"], "max_seq_len"),
+        (["--seq_len_schedule=5:256"], "starts at step 0"),
+        (["--seq_len_schedule=64-256"], "step:length"),
+        (["--model_dim=100", "--head_dim=64"], "does not divide into heads"),
+        (["--memory_cap_mib=lots"], "wants numbers"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    argv: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("depth = 3\n")
+    with pytest.raises(UsageError) as error:
+        read(argv)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["depth: [1", "- 1", "depth: {a: 1}", "dept: 3", "batch_size: 1\ndevice_batch_size: 2"]
+)
+def test_a_bad_file_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=r"bad\.yaml"):
+        read(["--config", str(file)])
+
+
+def test_the_seeds_own_numbers_do_not_divide_and_the_refusal_names_those_that_do() -> None:
+    config = Config(device_batch_size=16, total_batch_size=49152, max_seq_len=2048)
+    with pytest.raises(UsageError, match=r"device_batch_size that works: 12, 6, 4$"):
+        plan_batch(config, 2)
+    with pytest.raises(UsageError, match=r"total_batch_size that works: 49152, 73728$"):
+        plan_batch(Config(device_batch_size=12, total_batch_size=50000, max_seq_len=1024), 2)
+
+
+@given(
+    micro=st.integers(1, 64), steps=st.integers(1, 16), world=st.integers(1, 64), length=st.integers(1, 4096)
+)
+def test_a_batch_that_divides_is_cut_exactly(micro: int, steps: int, world: int, length: int) -> None:
+    total = micro * steps * world * length
+    batch = plan_batch(Config(device_batch_size=micro, total_batch_size=total, max_seq_len=length), world)
+    assert (batch.micro, batch.accumulation, batch.samples) == (micro, steps, total // length)
+
+
+def test_accumulation_counts_where_no_total_is_given() -> None:
+    assert plan_batch(Config(device_batch_size=2, gradient_accumulation_steps=3), 4).samples == 24
+
+
+def test_lengths_follow_the_schedule() -> None:
+    lengths = plan_lengths(Config(seq_len_schedule="0:64, 10:128,20:256"))
+    assert [lengths.at(step) for step in (0, 9, 10, 19, 20, 999)] == [64, 64, 128, 128, 256, 256]
+    assert plan_lengths(Config()).at(0) == 256
+
+
+def test_help_and_the_readme_explain_every_key() -> None:
+    readme = (ROOT / "configs" / "README.md").read_text()
+    for name in types():
+        assert f"--{name} " in help_text()
+        assert f"`{name}`" in readme, f"configs/README.md does not explain {name}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*/*.toml")) + sorted((ROOT / "configs").glob("*/*.yaml"))
+)
+def test_our_own_configs_are_read(path: Path) -> None:
+    config = read(["--config", str(path)]).config
+    check(config)
+    plan_batch(config, 2)
