@@ -23,7 +23,7 @@ from supervisor.text.prefixes import split_prefix
 # What is read of all files together when a run is opened: some 40 000 lines, shown within a tenth of a second.
 OPEN_BYTES = 4 << 20
 OPEN_MIN_BYTES = 16 << 10
-OPEN_MAX_BYTES = 512 << 10
+OPEN_MAX_BYTES = 2 << 20
 # One file's share of one refresh; a backlog beyond four of these is skipped, and the skip is said.
 READ_BYTES = 1 << 20
 AGENT = "agent"
@@ -83,6 +83,13 @@ class _Source:
     skip_first: bool = False
     written_t: float = 0.0
 
+    def size_bytes(self) -> int:
+        """The file's size; 0 where there is none."""
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return 0
+
     def read(self, budget_bytes: int) -> list[LogLine]:
         """Lines added since the last call."""
         try:
@@ -104,6 +111,7 @@ class _Source:
             first_time = self.inode == 0
             self.inode, self.offset, self.open_raw = info.st_ino, 0, b""
             self.splitter.reset()
+            self.skip_first = False
             if not first_time:
                 notes.append(self._note("… the file was replaced or cut: read anew"))
             if info.st_size > budget_bytes:
@@ -116,7 +124,8 @@ class _Source:
         self.offset += len(data)
         lines = self.splitter.feed(data)
         if self.skip_first and lines:
-            lines = lines[1:]
+            # The rest of the line that the jump fell into; alone it is a giant's end, better than nothing.
+            lines = lines[1:] or lines
             self.skip_first = False
         self._keep_open(data)
         return notes + [self._line(clean(line.raw), line.offset) for line in lines]
@@ -167,7 +176,8 @@ class LogReader:
         """Lines added since the last call, in the order of attempts; ranks interleaved."""
         added = self._discover(state)
         attempts = sorted({s.attempt for s in self._sources.values()})
-        budget = min(max(OPEN_BYTES // max(len(self._sources), 1), OPEN_MIN_BYTES), OPEN_MAX_BYTES)
+        fresh = [size for s in self._sources.values() if not s.inode and (size := s.size_bytes())]
+        budget = min(max(fair_share(fresh, OPEN_BYTES), OPEN_MIN_BYTES), OPEN_MAX_BYTES)
         lines: list[LogLine] = []
         for attempt in attempts:
             mine = [s for s in self._sources.values() if s.attempt == attempt and not s.final]
@@ -226,6 +236,17 @@ def _start_t(state: RunState, number: int) -> float:
 def rank_label(rank: RankView) -> str:
     """The global rank where it is known, else the local one."""
     return str(rank.rank if rank.rank is not None else rank.local_rank)
+
+
+def fair_share(sizes: Sequence[int], total: int) -> int:
+    """The greatest cap with which the sizes, each cut to it, are at most `total` together."""
+    left = total
+    for index, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - index)
+        if size > share:
+            return share
+        left -= size
+    return total
 
 
 def tone_of(text: str) -> Tone:

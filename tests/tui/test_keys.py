@@ -156,7 +156,9 @@ def test_footer_offers_only_what_is_possible(
     run = maker(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        keys = {part.strip().split(" ", 1)[0] for part in pane(app, "footer").strip().split("  ") if part.strip()}
+        keys = {
+            part.strip().split(" ", 1)[0] for part in pane(app, "footer").strip().split("  ") if part.strip()
+        }
         assert has <= keys
         assert not lacks & keys
 

@@ -19,7 +19,7 @@ ANSWER_S = 20.0
 
 
 class NoticeBar(Panel):
-    """One line, by urgency: folder gone, keeper gone, the answer to a request, the newest advisory."""
+    """One line, by urgency: folder gone, the answer to a request, keeper gone, the newest advisory."""
 
     framed = False
 
@@ -50,6 +50,8 @@ class NoticeBar(Panel):
             return [
                 row(Span(" no journal yet: a keeper has not begun, or this is not a run directory", Ink.WARN))
             ]
+        if self._answer is not None and self.view.now < self._answer_until:
+            return [row(" ", self._answer)]
         if is_live(snapshot) and not snapshot.keeper_alive:
             then = (
                 "A adopts the run"
@@ -58,8 +60,6 @@ class NoticeBar(Panel):
             )
             said = f" ⚠ the keeper is gone; ranks may live on. {then}"
             return [row(Span(said, Ink.BAD))]
-        if self._answer is not None and self.view.now < self._answer_until:
-            return [row(" ", self._answer)]
         if state.advisories:
             newest = state.advisories[-1]
             more = len(state.advisories) - 1
@@ -122,7 +122,7 @@ class FooterBar(Panel):
         for hint in self._hints:
             found = _hint(hint)
             size = cells(found)
-            if at + size > room:
+            if at + size >= room:
                 break
             self._places.append((at, at + size, hint.action))
             spans += found

@@ -111,9 +111,8 @@ class LogPanel(Panel, can_focus=True):
         start = max(end - room, 0)
         rows = [self._row(visible[i], width, matched=i == self.match) for i in range(start, end)]
         rows += [self._line_row((line.who,), line.text, line.tone, width, matched=False) for line in opened]
-        if not rows:
-            rows = [row(Span(self._nothing(), Ink.DIM))]
-        # Short logs stand at the top; full panes end at the newest line.
+        if not opened and all(visible[i].offset < 0 for i in range(start, end)):
+            rows.append(row(Span(self._nothing(), Ink.DIM)))
         return rows
 
     def _nothing(self) -> str:

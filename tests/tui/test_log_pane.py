@@ -1,0 +1,169 @@
+"""The log pane: every line as plain text, filtered, searched, followed, folded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from supervisor.views.tui.app import StokerApp
+from tests.tui import recorded
+from tests.tui.driving import drive, pane, shown, until
+
+HOSTILE = [
+    "[bold red]markup[/] [@click=app.quit]click[/] [link=http://x]l[/link]",
+    "\x1b[31mred\x1b[0m \x1b[2J\x1b[H cleared",
+    "\x1b]52;c;aGVsbG8=\x07 clipboard \x1b]0;title\x07",
+    "\x9b31m eight bit \x9d52;c;eHl6\x9c end",
+    "right \u202eot tfel\u202c \u2066isolate\u2069 zero\u200bwidth",
+    "tab\there\x00nul\x7fdel\x08back",
+    "宽字符 wide é 🙂 done",
+    "bad \udcff\udcfe bytes",
+    "x" * (1 << 20) + " END",
+]
+
+
+def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for text in HOSTILE:
+        rec.say(0, text)
+    rec.say(1, "last line of rank 1")
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "last line of rank 1" in pane(app, "log"), "the log")
+        text = shown(app)
+        assert "[bold red]markup[/] [@click=app.quit]click[/]" in text
+        assert "red  cleared" in text
+        assert "clipboard" in text
+        for bad in ("\x1b", "\x9b", "\x9d", "\x07", "\x00", "\u202e", "\u2066", "\u200b", "aGVsbG8", "eHl6"):
+            assert bad not in text
+        panel = app.dashboard.log_panel
+        assert all(strip.cell_length == panel.size.width for strip in panel._strips), "no row is torn"
+        assert all(span.text.isprintable() for strip in panel._strips for span in strip)
+        assert max(len(entry.text) for entry in panel.buffer.visible) < 20_000, "a megabyte is cut"
+        await pilot.click("#log", offset=(14, 1))
+        assert app.is_running
+
+    drive(run, play, size=(120, 70))
+
+
+def test_last_line_longer_than_what_is_read(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.say(0, "y" * (3 << 20))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "yyyy" in pane(app, "log"), "the end of the line")
+
+    drive(run, play)
+
+
+def test_filter_by_rank_and_words(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        everything = len(log.buffer.visible)
+        await pilot.press("f", *"r1 dataloader")
+        assert "UserWarning" in pane(app, "log"), "shown while it is typed"
+        await pilot.press("enter")
+        assert str(log.buffer.filter) == "rank 1 · “dataloader”"
+        assert 0 < len(log.buffer.visible) < 10
+        await pilot.press("escape")
+        assert len(log.buffer.visible) == everything
+        await pilot.press("right_square_bracket")
+        assert log.buffer.filter.who == {"0"}
+        await pilot.press("right_square_bracket")
+        assert log.buffer.filter.who == {"1"}
+        await pilot.press("right_square_bracket")
+        assert not log.buffer.filter
+
+    drive(run, play)
+
+
+def test_filter_left_by_escape_changes_nothing(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("f", *"nothing like this")
+        assert "no line of" in pane(app, "log")
+        await pilot.press("escape")
+        assert not app.dashboard.log_panel.buffer.filter
+
+    drive(run, play)
+
+
+def test_rank_is_chosen_in_the_table(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3", "j", "enter")
+        assert app.dashboard.log_panel.buffer.filter.who == {"1"}
+        assert app.focused is app.dashboard.log_panel
+
+    drive(run, play)
+
+
+def test_search_jumps_and_marks(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        await pilot.press("slash", *"step  1705", "enter")
+        assert log.match is not None
+        assert "step  1705" in pane(app, "log")
+        assert not log.following
+        await pilot.press("escape")
+        assert log.following
+        await pilot.press("slash", *"| loss 2", "enter")
+        first = log.match
+        await pilot.press("n")
+        assert log.match is not None
+        assert first is not None
+        assert log.match < first
+        await pilot.press("N")
+        assert log.match == first
+
+    drive(run, play)
+
+
+def test_follow_and_freeze(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for number in range(200):
+        rec.say(0, f"line {number}")
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        assert "line 199" in pane(app, "log")
+        await pilot.press("k")
+        assert not log.following
+        assert "line 199" not in pane(app, "log")
+        rec.say(0, "line 200")
+        await until(pilot, lambda: log.buffer.total == 202, "the new line")
+        assert "line 200" not in pane(app, "log")
+        assert "2 below" in pane(app, "log")
+        await pilot.press("G")
+        assert log.following
+        assert "line 200" in pane(app, "log")
+        rec.say(0, "line 201")
+        await until(pilot, lambda: "line 201" in pane(app, "log"), "the followed line")
+        await pilot.press("g")
+        assert "line 0" in pane(app, "log")
+        await pilot.press("space")
+        assert log.following
+
+    drive(run, play)
+
+
+def test_equal_lines_of_ranks_are_one(tmp_path: Path) -> None:
+    run = recorded.many(tmp_path / "run", ranks=12, gpus=2)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "0-11 ×12" in pane(app, "log")
+
+    drive(run, play)

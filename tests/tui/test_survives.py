@@ -1,0 +1,162 @@
+"""What the screen says when things are not as they should be; it never crashes and never lies."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.views.tui.app import StokerApp
+from tests.tui import recorded
+from tests.tui.driving import drive, pane, shown, until
+
+
+def test_run_directory_is_removed(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        shutil.rmtree(run.root)
+        await until(pilot, lambda: "the run directory is gone" in pane(app, "notice"), "the notice")
+        assert "1 840" in pane(app, "header"), "the last that was read stays"
+        assert "restart" not in pane(app, "footer")
+
+    drive(run, play)
+
+
+def test_journal_is_cut(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        journal = run.node().journal
+        journal.write_bytes(journal.read_bytes()[:700])
+        await until(pilot, lambda: "no step yet" in pane(app, "header"), "the shorter state")
+
+    drive(run, play)
+
+
+def test_folder_that_is_no_run(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "no journal yet" in pane(app, "notice")
+
+    drive(RunPaths(tmp_path), play)
+
+
+def test_keeper_is_gone(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    adopted: list[bool] = []
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "the keeper is gone" in pane(app, "notice")
+        assert "no keeper" in pane(app, "header")
+        assert "A adopt" in pane(app, "footer")
+        await pilot.press("r", "A")
+        await until(pilot, lambda: bool(adopted), "the adoption")
+
+    drive(run, play, keeper=False, adopt=lambda: adopted.append(True))
+
+
+def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    def refuse() -> None:
+        raise OSError("no such host")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("A")
+        await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
+
+    drive(run, play, keeper=False, adopt=refuse)
+
+
+def test_keeper_is_gone_and_nobody_can_adopt(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "`stoker attach` adopts" in pane(app, "notice")
+        await pilot.press("A")
+
+    drive(run, play, keeper=False)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50), (60, 15), (40, 10), (20, 5), (300, 80)])
+@pytest.mark.parametrize("name", ["healthy", "backing_off", "many", "empty", "failed"])
+def test_every_size_paints_whole_rows(tmp_path: Path, size: tuple[int, int], name: str) -> None:
+    run = getattr(recorded, name)(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        strips = app.screen._compositor.render_strips()
+        assert len(strips) == size[1]
+        assert {strip.cell_length for strip in strips} == {size[0]}
+        assert "stoker" in shown(app)
+        assert "q" in pane(app, "footer")
+
+    drive(run, play, size=size)
+
+
+def test_resized_while_open(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for width, height in [(80, 24), (200, 50), (30, 8), (120, 40), (100, 30), (99, 29)]:
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            assert {strip.cell_length for strip in app.screen._compositor.render_strips()} == {width}
+
+    drive(run, play)
+
+
+def test_escape_codes_in_facts_do_nothing(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", name="\x1b]52;c;eA==\x07evil[bold]")
+    rec.launch("because \x1b[2J[red]of this[/]")
+    rec.fact(ev.NoteAdded(t=rec.t, text="\x1b[31mnote\u202e [@click=app.quit]x[/]", by="me"))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        text = shown(app)
+        assert "evil[bold]" in text
+        assert "[@click=app.quit]x[/]" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+    drive(run, play, size=(200, 50))
+
+
+def test_new_facts_move_the_screen(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "restarts by itself in 8 s" in pane(app, "card")
+        writer = JournalWriter(run.node().journal)
+        writer.append(ev.LaunchIntended(t=recorded.T0 + 300, attempt=2, argv=(), reason="smaller"))
+        writer.append(ev.AttemptStarted(t=recorded.T0 + 301, attempt=2, pid=5, start_time=1.0))
+        writer.close()
+        await until(pilot, lambda: "rendezvous" in pane(app, "header"), "attempt 2")
+        assert not app.dashboard.query_one("#card").display
+        assert app.dashboard.query_one("#loss").display
+        assert "Enter" not in pane(app, "footer")
+
+    drive(run, play)
+
+
+@pytest.mark.parametrize("pane_key", ["1", "2", "3", "4", "5"])
+def test_panes_by_number_and_zoom(tmp_path: Path, pane_key: str) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    names = {"1": "loss", "2": "devices", "3": "ranks", "4": "log", "5": "timeline"}
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(pane_key)
+        assert app.focused is not None
+        assert app.focused.id == names[pane_key]
+        assert app.focused.size.height > 1, "a pane without room is zoomed"
+        await pilot.press("escape")
+        await pilot.press("4", "z")
+        assert app.dashboard.log_panel.size.height > 15
+        await pilot.press("z")
+        assert app.dashboard.log_panel.size.height < 15
+
+    drive(run, play, size=(80, 24))
