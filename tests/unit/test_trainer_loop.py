@@ -34,7 +34,12 @@ def test_two_identical_runs_are_equal_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_equals_the_unbroken_one_even_with_another_micro_batch(tmp_path: Path) -> None:
-    schedule: dict[str, Any] = {"seq_len_schedule": "0:16,4:32", "num_iterations": 8, "save_every": 3, "warmup_steps": 2}
+    schedule: dict[str, Any] = {
+        "seq_len_schedule": "0:16,4:32",
+        "num_iterations": 8,
+        "save_every": 3,
+        "warmup_steps": 2,
+    }
     train_here(tmp_path / "whole", **schedule)
     stop = tmp_path / "stop"
     # The supervisor's wish is there from the start: one step, a checkpoint, exit 75.
