@@ -9,19 +9,20 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import origin_of_path
 
 MOST_FILES = 4096
-_LOG_NAMES = re.compile(
+_LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
     re.IGNORECASE,
 )
-_NOT_LOGS = re.compile(
+_NOT_LOGS = Lazy(
     r"^(?:meta|config|run|plan|args|params|settings|tokenizer\w*|special_tokens_map|vocab|generation_config|model\.safetensors\.index|trainer_state|all_results|train_results)\.json$|"
     r"^(?:requirements|LICENSE|README|CMakeLists)\S*|\.(?:json)$",
     re.IGNORECASE,
 )
-_RECORDS = re.compile(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
+_RECORDS = Lazy(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
 _SKIPPED_FOLDERS = frozenset(
     (
         "telemetry",

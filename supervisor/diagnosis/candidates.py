@@ -17,16 +17,17 @@ from supervisor.diagnosis.tracebacks import (
     last_exception_after,
 )
 from supervisor.run.records import FailureClass, Reason
+from supervisor.text.patterns import Lazy
 
 GENERIC = frozenset(("code-exception", "code-python"))
-_LAUNCHER_WORDS = re.compile(
+_LAUNCHER_WORDS = Lazy(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
     r"ray\.exceptions\.\w+|TaskFailedError|SystemExit|RemoteTraceback|torchelastic|Command '\['?.{0,40}(?:python|torchrun)"
 )
-_SOFT = re.compile(
+_SOFT = Lazy(
     r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\w+Warning: |\bretry(?:ing)?\b|\bwill retry\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
-_NOT_SOFT = re.compile(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
+_NOT_SOFT = Lazy(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
 
 
 class Candidate(NamedTuple):
@@ -131,26 +132,26 @@ def _is_warning(text: str) -> bool:
 
 
 _WORKER_CLASSES = (
-    (re.compile(r"Errno 24|[Tt]oo many open files|ancdata"), FailureClass.FD_LIMIT, None, 92),
-    (re.compile(r"\bshm\b|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
+    (Lazy(r"Errno 24|[Tt]oo many open files|ancdata"), FailureClass.FD_LIMIT, None, 92),
+    (Lazy(r"\bshm\b|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
     (
-        re.compile(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"),
+        Lazy(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"),
         FailureClass.HOST_OOM,
         Reason.ALLOCATOR,
         88,
     ),
-    (re.compile(r"Errno 28|Errno 122|No space left"), FailureClass.DISK_FULL, None, 88),
-    (re.compile(r"CUDA out of memory|HIP out of memory"), FailureClass.CUDA_OOM, None, 92),
-    (re.compile(r"CUDA error|Cannot re-initialize CUDA"), FailureClass.CUDA_ERROR, None, 80),
+    (Lazy(r"Errno 28|Errno 122|No space left"), FailureClass.DISK_FULL, None, 88),
+    (Lazy(r"CUDA out of memory|HIP out of memory"), FailureClass.CUDA_OOM, None, 92),
+    (Lazy(r"CUDA error|Cannot re-initialize CUDA"), FailureClass.CUDA_ERROR, None, 80),
     (
-        re.compile(r"ModuleNotFoundError|ImportError|cannot open shared object"),
+        Lazy(r"ModuleNotFoundError|ImportError|cannot open shared object"),
         FailureClass.IMPORT_ERROR,
         None,
         80,
     ),
-    (re.compile(r"PermissionError|Errno 13"), FailureClass.PERMISSION_DENIED, None, 84),
+    (Lazy(r"PermissionError|Errno 13"), FailureClass.PERMISSION_DENIED, None, 84),
     (
-        re.compile(r"HTTPError|HfHubHTTPError|Max retries|GatedRepo|ClientError"),
+        Lazy(r"HTTPError|HfHubHTTPError|Max retries|GatedRepo|ClientError"),
         FailureClass.AUTH_OR_HUB,
         None,
         82,
@@ -192,7 +193,7 @@ _TOLD_BY_EXCEPTION = frozenset(
         FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
     )
 )  # fmt: skip
-_EXCEPTION = re.compile(r"^(?:\S{0,40} )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b")
+_EXCEPTION = Lazy(r"^(?:\S{0,40} )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b")
 
 
 def _plain_lines_after_exceptions(found: list[Candidate]) -> list[Candidate]:

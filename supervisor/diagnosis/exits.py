@@ -14,6 +14,7 @@ from typing import NamedTuple
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tables import Role, Signature
 from supervisor.run.records import FailureClass
+from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE
 
 
@@ -44,35 +45,35 @@ class Launch(NamedTuple):
 
 
 @cache
-def _patterns() -> dict[str, re.Pattern[str]]:
+def _patterns() -> dict[str, Lazy]:
     return {
-        "failed": re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)"),
-        "code": re.compile(r"exitcode +: (-?\d+) \(pid: (\d+)\)"),
-        "rank": re.compile(r"rank +: (\d+) \(local_rank: (\d+)\)"),
-        "host": re.compile(r"host +: (\S+)"),
-        "deepspeed": re.compile(r"exits with return code = (-?\d+)"),
-        "local": re.compile(r"--local[-_]rank[= '\",]*(\d+)"),
-        "spawn": re.compile(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
-        "spawned": re.compile(r"-- Process (\d+) terminated with the following error"),
-        "lightning": re.compile(r"Child process with PID (\d+) terminated with code (-?\d+)"),
-        "composer": re.compile(
+        "failed": Lazy(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)"),
+        "code": Lazy(r"exitcode +: (-?\d+) \(pid: (\d+)\)"),
+        "rank": Lazy(r"rank +: (\d+) \(local_rank: (\d+)\)"),
+        "host": Lazy(r"host +: (\S+)"),
+        "deepspeed": Lazy(r"exits with return code = (-?\d+)"),
+        "local": Lazy(r"--local[-_]rank[= '\",]*(\d+)"),
+        "spawn": Lazy(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
+        "spawned": Lazy(r"-- Process (\d+) terminated with the following error"),
+        "lightning": Lazy(r"Child process with PID (\d+) terminated with code (-?\d+)"),
+        "composer": Lazy(
             r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"
         ),
-        "died": re.compile(r"died with <Signals\.(SIG\w+): (\d+)>"),
-        "nonzero": re.compile(r"returned non-zero exit status (\d+)"),
-        "term": re.compile(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
-        "nproc": re.compile(
+        "died": Lazy(r"died with <Signals\.(SIG\w+): (\d+)>"),
+        "nonzero": Lazy(r"returned non-zero exit status (\d+)"),
+        "term": Lazy(r"Sending process (\d+) closing signal|Killing subprocess (\d+)"),
+        "nproc": Lazy(
             r"nproc[-_]per[-_]node[= ]+(\d+)|nproc_per_node *: (\d+)|num_processes[= ]+(\d+)|--gpus[= ]+(\d+)\b"
         ),
-        "nnodes": re.compile(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)"),
-        "world": re.compile(
+        "nnodes": Lazy(r"--nnodes[= ]+(\d+)(?!:)\b|min_nodes *: (\d+)|num_nodes[= ]+(\d+)"),
+        "world": Lazy(
             r"world[_ ]size[:= ]+(\d+)|dist_world_size=(\d+)|MEMBER: \d+/(\d+)|world-size +(\d+)|\"world\": ?(\d+)|/(\d+) clients joined|\brank \d+ of (\d+)\b|\brank \d+/(\d+)\b",
             re.IGNORECASE,
         ),
-        "raypid": re.compile(
+        "raypid": Lazy(
             r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
         ),
-        "ncclpid": re.compile(r"^[\w.-]+:(\d+):\d+ \[(\d+)\]"),
+        "ncclpid": Lazy(r"^[\w.-]+:(\d+):\d+ \[(\d+)\]"),
     }
 
 
@@ -199,9 +200,7 @@ def _ranks_seen(scan: SourceScan) -> Iterable[int]:
             yield int(line[5:end])
 
 
-def _sizes(
-    scans: Sequence[SourceScan], patterns: dict[str, re.Pattern[str]]
-) -> tuple[int | None, int | None]:
+def _sizes(scans: Sequence[SourceScan], patterns: dict[str, Lazy]) -> tuple[int | None, int | None]:
     per_node = nodes = world = None
     for scan in scans:
         for line in (*scan.head, *scan.tail[-200:]):
@@ -216,7 +215,7 @@ def _sizes(
     return per_node, world or None
 
 
-def _exit(hit: Hit, patterns: dict[str, re.Pattern[str]]) -> tuple[Exit | None, bool]:
+def _exit(hit: Hit, patterns: dict[str, Lazy]) -> tuple[Exit | None, bool]:
     text, node = hit.text, hit.origin.node
     if match := patterns["failed"].search(text):
         code, local, pid = (int(part) for part in match.groups())

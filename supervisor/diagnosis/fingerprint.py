@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 from supervisor.run.records import FailureClass, Reason
+from supervisor.text.patterns import Lazy
 
 
 @cache
-def _volatile() -> tuple[tuple[re.Pattern[str], str], ...]:
+def _volatile() -> tuple[tuple[Lazy, str], ...]:
     return tuple(
-        (re.compile(pattern), to)
+        (Lazy(pattern), to)
         for pattern, to in (
             (r"^\W*(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d\S*\s*)?(?:[\[(][^\])]{1,60}[\])]:?\s*)*", ""),
             (r"\b[IWEFD]\d{3,4} \d\d:\d\d:\d\d\.\d+ +(?:\d+ )?\S+\] ?", ""),
@@ -35,6 +35,13 @@ def plain_form(text: str) -> str:
 
 def fingerprint(failure: FailureClass, reason: Reason | None, text: str) -> str:
     """16 hexadecimal digits that stay the same across attempts and runs of the same failure."""
-    import hashlib
+    form = f"{failure}|{reason or ''}|{plain_form(text)}"
+    return f"{_fnv1a(form.encode()):016x}"
 
-    return hashlib.sha256(f"{failure}\0{reason or ''}\0{plain_form(text)}".encode()).hexdigest()[:16]
+
+def _fnv1a(data: bytes) -> int:
+    """FNV-1a, 64 bits: hashlib's import costs more than the whole of it over 300 bytes."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value

@@ -10,13 +10,14 @@ from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tracebacks import frames_above
 from supervisor.run.records import FailureClass
+from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
 
 @cache
-def _inline() -> tuple[re.Pattern[str], ...]:
+def _inline() -> tuple[Lazy, ...]:
     return tuple(
-        re.compile(text)
+        Lazy(text)
         for text in (
             r"\[Rank (\d+)\]",
             r"\[PG [^\]]*?Rank (\d+)\]",

@@ -236,6 +236,8 @@ class SourceScanner:
         elif len(raw) > 16384:
             raw = raw[max(0, end - 4096) : end + 4096]
         shown = clean(raw)
+        if not self._entries[index].confirm:
+            return shown
         pattern = self._patterns.get(index)
         if pattern is None:
             pattern = self._patterns[index] = line_pattern(self._entries[index].regex)

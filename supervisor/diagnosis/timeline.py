@@ -8,19 +8,21 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
 
+from supervisor.text.patterns import Lazy
+
 
 @cache
-def _patterns() -> dict[str, re.Pattern[str]]:
+def _patterns() -> dict[str, Lazy]:
     return {
-        "iso": re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)"),
-        "glog": re.compile(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
-        "us": re.compile(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
-        "syslog": re.compile(
+        "iso": Lazy(r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)"),
+        "glog": Lazy(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
+        "us": Lazy(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
+        "syslog": Lazy(
             r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?"
         ),
-        "clock": re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
-        "epoch": re.compile(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
-        "progress": re.compile(
+        "clock": Lazy(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
+        "epoch": Lazy(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
+        "progress": Lazy(
             r"""\{['"]loss['"]: ?[-\d.]+
             |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
             |\d+%\|.{0,60}\|\s*\d+/\d+\s\[
@@ -32,7 +34,7 @@ def _patterns() -> dict[str, re.Pattern[str]]:
             |\bep\s\d+\strain""",
             re.VERBOSE | re.IGNORECASE,
         ),
-        "nan": re.compile(
+        "nan": Lazy(
             r"""(?:^|[^\w])(?:train(?:ing)?[_/ ])?(?:total_)?(?:loss|lm[ _]loss|nll_loss|loss_total|loss_cls|step_loss|train_loss)["']?\s?[=:]?\s*["']?\s*(nan|inf|[-\d.][\d.e+-]*)""",
             re.IGNORECASE,
         ),

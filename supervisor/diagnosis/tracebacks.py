@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.scan import Hit
 from supervisor.run.records import FailureClass
+from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
 
 
@@ -22,19 +23,19 @@ class Frames(NamedTuple):
 
 
 @cache
-def _patterns() -> dict[str, re.Pattern[str]]:
+def _patterns() -> dict[str, Lazy]:
     return {
-        "frame": re.compile(r'File "([^"]+)", line \d+, in (\S+)|^[│|]? ?(/\S+\.py):\d+ in (\S+)'),
-        "exception": re.compile(
+        "frame": Lazy(r'File "([^"]+)", line \d+, in (\S+)|^[│|]? ?(/\S+\.py):\d+ in (\S+)'),
+        "exception": Lazy(
             r"^(?:\S{0,40} )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Abort|Fault|NotFound))(?:: (.*))?$"
         ),
-        "quoted": re.compile(
+        "quoted": Lazy(
             r"""^\s*(?:raise|assert|print|return|log(?:ger|ging)?\.\w+|warnings\.warn|if|elif|else|for|while|with|try|except|from|import|def|class|self\.|f?["'].*["'],?\)?$|[\w.\[\]]+\s?[+*/-]?=\s|[\w.]+\(.*\)?$|\#)
             |^\s*[│|]\s+(?:❱\s*)?\d+\s+[│|]
             |^\s*[\^~]+\s*$""",
             re.VERBOSE,
         ),
-        "indent": re.compile(r"^(?: {4,}|\t+)\S"),
+        "indent": Lazy(r"^(?: {4,}|\t+)\S"),
     }
 
 

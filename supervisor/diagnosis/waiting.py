@@ -12,6 +12,7 @@ from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.ranks import Ranks, inline_rank
 from supervisor.diagnosis.scan import SourceScan
 from supervisor.run.records import FailureClass
+from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
 
@@ -24,13 +25,13 @@ class HangPlace(NamedTuple):
     rank: int | None
 
 
-_SEQ = re.compile(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)")
-_COMPLETED = re.compile(r"last completed(?: NCCL)? work: (-?\d+)")
-_META = re.compile(r"workMetaList_\.size\(\)=(\d+)")
-_GROUP = re.compile(r"PG (?:ID )?(\d+)")
-_UNIQUE_ID = re.compile(r"retrieving ncclUniqueId from \[(\d+)\]")
-_BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
-_OP = re.compile(r"OpType=(\w+)")
+_SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)")
+_COMPLETED = Lazy(r"last completed(?: NCCL)? work: (-?\d+)")
+_META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
+_GROUP = Lazy(r"PG (?:ID )?(\d+)")
+_UNIQUE_ID = Lazy(r"retrieving ncclUniqueId from \[(\d+)\]")
+_BARRIER = Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
+_OP = Lazy(r"OpType=(\w+)")
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
@@ -86,7 +87,7 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     return untold[0] if told and len(untold) == 1 else None
 
 
-_RDZV_ID = re.compile(r"--rdzv[-_]id[= ]+(\S+)")
+_RDZV_ID = Lazy(r"--rdzv[-_]id[= ]+(\S+)")
 
 
 def different_rendezvous(scans: Sequence[SourceScan]) -> tuple[int, int, str] | None:
@@ -103,12 +104,12 @@ def different_rendezvous(scans: Sequence[SourceScan]) -> tuple[int, int, str] | 
     return None
 
 
-_FRAME = re.compile(r"^\s{2,}(\S+) \((\S+?):(\d+)\)|^\s+File \"([^\"]+)\", line \d+,? in (\S+)")
-_LIBRARY = re.compile(
+_FRAME = Lazy(r"^\s{2,}(\S+) \((\S+?):(\d+)\)|^\s+File \"([^\"]+)\", line \d+,? in (\S+)")
+_LIBRARY = Lazy(
     r"(?:^|/)(?:threading|selectors|queue|socket|ssl|subprocess|contextlib|runpy)\.py|concurrent/futures|multiprocessing/|"
     r"(?:^|/)torch/|c10d_logger|libc|asyncio/|http/client|urllib3?/|<frozen"
 )
-_IN_COLLECTIVE = re.compile(
+_IN_COLLECTIVE = Lazy(
     r"all_?reduce|all_?gather|_engine_run_backward|run_backward|broadcast|barrier|reduce_scatter|c10d|distributed_c10d|reduce_boolean|\bsynchronize\b"
 )
 

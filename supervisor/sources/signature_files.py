@@ -7,14 +7,14 @@ or not writable costs time and nothing else.
 
 from __future__ import annotations
 
-import hashlib
 import os
+import zlib
 from typing import NamedTuple
 
 from supervisor.diagnosis.matcher import HyperscanMatcher, Matcher, compile_matcher, engine_name, load_matcher
 from supervisor.diagnosis.tables import Signatures, digest_of, pack, parse_tables, unpack
 
-_MAGIC = b"stoker-signatures-1\n"
+_MAGIC = b"stoker-signatures-2\n"
 
 
 class Engine(NamedTuple):
@@ -46,9 +46,9 @@ def read_tables() -> dict[str, bytes]:
 def load_engine(cache_dir: str | None = None) -> Engine:
     """Load signatures and matcher, from the cache where it fits, else afresh (and store them)."""
     tables = read_tables()
-    key = hashlib.sha256(f"{digest_of(tables)} {engine_name()}".encode()).hexdigest()[:32]
-    path = os.path.join(cache_dir, f"signatures-{key}.bin") if cache_dir else None
-    if path is not None and (stored := _stored(path, digest_of(tables))) is not None:
+    digest = digest_of(tables)
+    path = os.path.join(cache_dir, f"signatures-{digest}-{engine_name()}.bin") if cache_dir else None
+    if path is not None and (stored := _stored(path, digest)) is not None:
         return stored
     signatures = parse_tables(tables)
     matcher = compile_matcher(signatures)
@@ -68,7 +68,7 @@ def _stored(path: str, digest: str) -> Engine | None:
         if not raw.startswith(_MAGIC):
             return None
         check, sizes, body = raw[len(_MAGIC) :].split(b"\n", 2)
-        if hashlib.sha256(body).hexdigest().encode() != check:
+        if b"%08x" % zlib.crc32(body) != check:
             return None
         packed_size = int(sizes)
         signatures = unpack(body[:packed_size])
@@ -84,7 +84,7 @@ def _store(path: str, packed: bytes, database: bytes) -> None:
     import tempfile
 
     body = packed + database
-    header = _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + str(len(packed)).encode() + b"\n"
+    header = _MAGIC + b"%08x" % zlib.crc32(body) + b"\n" + str(len(packed)).encode() + b"\n"
     temporary = None
     try:
         folder = os.path.dirname(path)

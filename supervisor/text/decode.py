@@ -12,20 +12,22 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 
+from supervisor.text.patterns import Lazy
+
 LINE_CAP_BYTES = 16384
 CAP_MARK = " …[cut]"
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # CSI, OSC/DCS/APC/PM/SOS with their terminators (BEL or ST), two-character escapes; and their 8-bit forms.
 # An unterminated string ends at the line's end: a hostile line must not swallow more than itself.
-_ESCAPES = re.compile(
+_ESCAPES = Lazy(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
 # C0 except tab and newline, DEL, C1, bidi controls and isolates, zero-width joiners and the BOM, line and
 # paragraph separators (a terminal or a widget may break the line there).
-_CONTROLS = re.compile(
+_CONTROLS = Lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))

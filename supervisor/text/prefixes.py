@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from supervisor.text.patterns import Lazy
+
 
 class Origin(NamedTuple):
     """Who said a line, as far as its prefix or its file's path tells. Unknown parts are None.
@@ -46,21 +48,19 @@ class Origin(NamedTuple):
 
 NOWHERE = Origin()
 
-_RANK = re.compile(
-    r"\[(?:rank[ :=]{0,2}(\d{1,6})|([A-Za-z_][A-Za-z_-]{1,24}?)(\d{1,4}))\](:? ?)", re.IGNORECASE
-)
-_RAY = re.compile(
+_RANK = Lazy(r"\[(?:rank[ :=]{0,2}(\d{1,6})|([A-Za-z_][A-Za-z_-]{1,24}?)(\d{1,4}))\](:? ?)", re.IGNORECASE)
+_RAY = Lazy(
     r"\(([A-Za-z_][\w.:/-]*(?:\([^()]{1,60}\))?)(?: rank=(\d{1,6}))?,? ?pid=(\d+)(?:, ip=([^\s,)]+))?\) ?"
 )
-_MPI = re.compile(r"\[\d+,(\d{1,6})\]<std(out|err|diag)>: ?")
-_TASK = re.compile(r"\s{0,4}(\d{1,5}): (?=\S|$|  )")
-_POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
-_NODE = re.compile(
+_MPI = Lazy(r"\[\d+,(\d{1,6})\]<std(out|err|diag)>: ?")
+_TASK = Lazy(r"\s{0,4}(\d{1,5}): (?=\S|$|  )")
+_POD = Lazy(r"\[pod/([\w.-]+)/[\w.-]+\] ?")
+_NODE = Lazy(
     r"\[?((?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: |:(?=\[)|:$)"
 )
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
-_HOST = re.compile(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
-_BARE_TASK = re.compile(r"\[(\d{1,5})\]:? ")
+_TIME = Lazy(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
+_HOST = Lazy(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
+_BARE_TASK = Lazy(r"\[(\d{1,5})\]:? ")
 _NOT_HOSTS = frozenset(
     [
         "python",
@@ -80,13 +80,13 @@ _NOT_HOSTS = frozenset(
         "default",
     ]
 )
-_PATH_ATTEMPT = re.compile(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
-_PATH_LOCAL = re.compile(r"(?:^|[/\\])attempt_(\d+)[/\\](\d+)[/\\](stdout|stderr)\.log")
-_PATH_NODE = re.compile(
+_PATH_ATTEMPT = Lazy(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
+_PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_(\d+)[/\\](\d+)[/\\](stdout|stderr)\.log")
+_PATH_NODE = Lazy(
     r"(?:^|[/\\._-])(node[s]?[/\\_-]?\d+|node[-_]?[a-z0-9]{1,20}(?=[._/\\])|host[-_]?\w{1,30}(?=[._/\\]))",
     re.IGNORECASE,
 )
-_PATH_RANK = re.compile(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", re.IGNORECASE)
+_PATH_RANK = Lazy(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", re.IGNORECASE)
 
 
 def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
@@ -163,7 +163,11 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
         if match is None:
             continue
         name = match.group(1) or match.group(2) or match.group(3)
-        if name.isdigit() or name.rstrip("0123456789").lower() in _NOT_HOSTS or not (name[0].isalpha() or name.count(".") == 3):
+        if (
+            name.isdigit()
+            or name.rstrip("0123456789").lower() in _NOT_HOSTS
+            or not (name[0].isalpha() or name.count(".") == 3)
+        ):
             continue
         shape = (
             line[match.start() : match.start(match.lastindex or 1)]
