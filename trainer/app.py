@@ -69,7 +69,10 @@ def _leave(execute: Callable[[Config], int], config: Config) -> NoReturn:
         # (1 of 8 ranks ended by SIGABRT after its own traceback): leave at once, with a plain exit code.
         sys.excepthook(type(error), error, error.__traceback__)
         _exit_now(EXIT_FAILED)
-    sys.exit(code)
+    # All is written and the group is gone. Measured: with the clean end of `execute` alone, 1 of about 25
+    # healthy gloo runs still aborted ("terminate called without an active exception", in a static destructor,
+    # no Python frame left); without the interpreter's teardown there is nothing left to abort.
+    _exit_now(code)
 
 
 def _refuse(message: str) -> NoReturn:

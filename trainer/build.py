@@ -21,10 +21,11 @@ from trainer.console import Console, short
 from trainer.data import Feed, Samples, Stream, open_data
 from trainer.device import peak_flops_of
 from trainer.dist import Device, Group, Place, choose_device, detect
-from trainer.hooks import CapHook, ConsoleHook, TelemetryHook
+from trainer.ema import Ema
+from trainer.hooks import CapHook, ConsoleHook, EmaHook, SaveHook, TelemetryHook
 from trainer.loop import Ending, Run, TrainState, train
 from trainer.model import GPT, flops_per_token, shape_of
-from trainer.optim import build_optimizer, peak_rate
+from trainer.optim import Moments, build_optimizer, peak_rate
 from trainer.stop import StopWish
 from trainer.telemetry import Kind, Phase, Telemetry
 
@@ -42,7 +43,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
     """
     place = detect(env, config)
     batch = plan_batch(config, place.world_size)
-    planned = fl.parse(config.fault)
+    faults = fl.Faults(fl.parse(config.fault), place.rank)
     device = choose_device(config, place)
     streams = open_data(config)
     wish = StopWish(env.get("STOKER_STOP_FILE", ""))
@@ -59,7 +60,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         group.join(config, device.backend, env)
         telemetry.emit(Kind.PHASE, 0, phase=Phase.LOADING.value)
         run = _build(
-            config, env, place, device, group, batch, streams, wish, telemetry, limit, console, planned
+            config, env, place, device, group, batch, streams, wish, telemetry, limit, console, faults
         )
         state = run.state
         telemetry.emit(
@@ -76,6 +77,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
             resumed_step=state.step or None,
         )
         ending = train(run)
+        run.finish_saving()
         # The order is what keeps a healthy run from aborting at exit: the graph went with the steps, now
         # all ranks meet, the group ends, and only then the model goes (with `run`, when this returns).
         group.leave()
@@ -104,7 +106,7 @@ def _build(
     telemetry: Telemetry,
     limit: memory.MemoryCap,
     console: Console,
-    planned: tuple[fl.Fault, ...],
+    faults: fl.Faults,
 ) -> Run:
     where = device.torch_device
     train_stream, valid_stream = streams
@@ -117,15 +119,15 @@ def _build(
     parameters = sum(p.numel() for p in bare.parameters())
     optimizer = build_optimizer(config, bare, where)
     compute, scaler = _precision(config, where)
+    ema = Ema(bare, config.ema_decay) if config.ema_decay else None
     saver = saving.Saver(
         root=checkpoint_root(config, env),
         config=config,
         group=group,
         console=console,
         telemetry=telemetry,
-        model=bare,
-        optimizer=optimizer,
-        scaler=scaler,
+        faults=faults,
+        parts=saving.Parts(bare, Moments(optimizer, bare), scaler, ema, split=False),
         facts={"shape": shape.as_record(), "data": train_stream.fingerprint()},
     )
     _say_start(config, place, device, batch, train_stream, parameters, compute, console)
@@ -146,11 +148,14 @@ def _build(
         validation=Samples(valid_stream, config.max_seq_len, config.seed, shuffled=False),
         autocast=lambda: _autocast(where, compute),
         wish=wish,
-        faults=fl.Faults(planned, place.rank),
+        faults=faults,
         console=console,
         save=saver.save,
+        finish_saving=saver.finish,
         state=state,
     )
+    if ema is not None:
+        run.hooks.append(EmaHook(ema))
     run.hooks.append(
         TelemetryHook(
             telemetry,
@@ -162,6 +167,8 @@ def _build(
         )
     )
     run.hooks.append(ConsoleHook(console, interval=config.log_interval, total_steps=config.num_iterations))
+    if config.async_save:
+        run.hooks.append(SaveHook(saver))
     headroom = cap_of_rank(
         config.memory_cap_cuda_mib if where.type == "cuda" else config.memory_cap_mib, place.rank
     )

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -51,8 +51,22 @@ def step_of(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
-def save(root: Path, step: int, meta: Mapping[str, Any], state: Mapping[str, Any]) -> Path:
+def save(
+    root: Path,
+    step: int,
+    meta: Mapping[str, Any],
+    state: Mapping[str, Any],
+    *,
+    prepare: Callable[[Path], None] | None = None,
+) -> Path:
     """Writes and commits a checkpoint; one process calls this.
+
+    Args:
+        root: the folder of checkpoints; made if need be.
+        step: steps done.
+        meta: plain facts.
+        state: tensors, in plain dictionaries.
+        prepare: is called with the new folder before tensors are written (for faults).
 
     Returns:
         The committed folder.
@@ -68,6 +82,8 @@ def save(root: Path, step: int, meta: Mapping[str, Any], state: Mapping[str, Any
         temporary.mkdir()
         record = {"format": FORMAT, "step": step, **meta}
         (temporary / META).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        if prepare is not None:
+            prepare(temporary)
         torch.save(dict(state), temporary / STATE)
         files = {name: _sync(temporary / name) for name in (META, STATE)}
         _sync_folder(temporary)
@@ -163,6 +179,19 @@ def newest(root: Path) -> tuple[Path | None, list[str]]:
         else:
             return path, passed_over
     return None, passed_over
+
+
+def best(root: Path) -> Path | None:
+    """The committed checkpoint with the lowest validation loss; None if none was evaluated."""
+    found = []
+    for path in committed(root):
+        try:
+            value = json.loads((path / META).read_text(encoding="utf-8")).get("val_loss")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(value, float):
+            found.append((value, path))
+    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def prune(root: Path, keep: int, protect: set[Path]) -> None:

@@ -12,9 +12,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import assert_never
 
 from trainer.config import UsageError
@@ -34,6 +35,8 @@ class FaultKind(StrEnum):
     NAN = "nan"
     SLOW = "slow"
     ABORT_AT_EXIT = "abort_at_exit"
+    DISK_FULL = "disk_full"
+    CORRUPT_CHECKPOINT = "corrupt_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,18 @@ class Faults:
         """Whether the loss of `step` is to be NaN on this rank."""
         return any(f.kind is FaultKind.NAN and f.step == step for f in self._mine)
 
+    def before_save(self, step: int) -> Callable[[Path], None] | None:
+        """What spoils the folder into which the checkpoint of `step` is about to be written."""
+        if any(f.kind is FaultKind.DISK_FULL and f.step <= step for f in self._mine):
+            return _fill_disk
+        return None
+
+    def after_save(self, step: int, path: Path) -> None:
+        """Damages the committed checkpoint of `step`, if that is planned."""
+        if any(f.kind is FaultKind.CORRUPT_CHECKPOINT and f.step == step for f in self._mine):
+            state = path / "state.pt"
+            os.truncate(state, state.stat().st_size // 2)
+
     def at_exit(self) -> None:
         """Aborts after all work is done, as a bare end of a process group does now and then."""
         if any(f.kind is FaultKind.ABORT_AT_EXIT for f in self._mine):
@@ -124,7 +139,13 @@ def _happen(fault: Fault, rank: int) -> None:
             os.abort()
         case FaultKind.HANG:
             _never_return()
-        case FaultKind.NAN | FaultKind.SLOW | FaultKind.ABORT_AT_EXIT:
+        case (
+            FaultKind.NAN
+            | FaultKind.SLOW
+            | FaultKind.ABORT_AT_EXIT
+            | FaultKind.DISK_FULL
+            | FaultKind.CORRUPT_CHECKPOINT
+        ):
             pass  # handled where they apply
         case _:
             assert_never(fault.kind)
@@ -146,6 +167,11 @@ def _run_out_of_memory() -> None:
             held.append(torch.zeros(64 * memory.MIB, dtype=torch.uint8, device=device))
     finally:
         limit.lift()
+
+
+def _fill_disk(folder: Path) -> None:
+    """Lets the tensors go to the device that is always full."""
+    (folder / "state.pt").symlink_to("/dev/full")
 
 
 def _never_return() -> None:

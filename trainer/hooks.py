@@ -9,8 +9,10 @@ import torch
 
 from trainer import memory
 from trainer.console import Console, Line, step_line
+from trainer.ema import Ema
 from trainer.loop import StepReport, TrainState
 from trainer.memory import MemoryCap
+from trainer.saving import Saver
 from trainer.telemetry import Kind, Phase, Telemetry
 
 
@@ -132,6 +134,29 @@ class ConsoleHook(Quiet):
     def _start(self, now: float) -> None:
         self._since = now
         self._steps = self._tokens = 0
+
+
+class EmaHook(Quiet):
+    """Averages the weights after each step that was applied."""
+
+    def __init__(self, ema: Ema) -> None:
+        self._ema = ema
+
+    def after_step(self, _state: TrainState, report: StepReport, /) -> None:
+        """Takes in the new weights."""
+        if report.applied:
+            self._ema.update(report.step)
+
+
+class SaveHook(Quiet):
+    """Announces checkpoints that were written in the background."""
+
+    def __init__(self, saver: Saver) -> None:
+        self._saver = saver
+
+    def after_step(self, _state: TrainState, _report: StepReport, /) -> None:
+        """Looks whether one is done."""
+        self._saver.poll()
 
 
 class CapHook(Quiet):

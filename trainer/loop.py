@@ -45,8 +45,8 @@ class TrainState:
     step: int = 0
     samples_seen: int = 0
     tokens_seen: int = 0
-    best_val_loss: float = math.inf
     skipped_in_a_row: int = 0
+    val_losses: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class Run:
     faults: Faults
     console: Console
     save: Callable[[TrainState, bool], None]
+    finish_saving: Callable[[], None]
     state: TrainState = field(default_factory=TrainState)
     hooks: list[Hook] = field(default_factory=list)
 
@@ -201,7 +202,7 @@ def evaluate(run: Run) -> float:
     run.bare.train()
     total, seen = run.group.total([total, seen])
     value = total / seen
-    run.state.best_val_loss = min(run.state.best_val_loss, value)
+    run.state.val_losses[run.state.step] = value
     took = time.perf_counter() - started
     for hook in run.hooks:
         hook.after_evaluation(run.state, value, took)

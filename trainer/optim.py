@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.config import Config
+
+# What AdamW keeps of a parameter.
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def peak_rate(config: Config, world_size: int) -> float:
@@ -52,6 +56,54 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> t
         betas=(config.beta1, config.beta2),
         fused=device.type in {"cpu", "cuda"},
     )
+
+
+class Moments:
+    """The optimizer's memory by parameter name: independent of order, groups, ranks and sharding."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        self._optimizer = optimizer
+        self._model = model
+
+    def named(self) -> dict[str, dict[str, Tensor]]:
+        """Moments by parameter name; a collective where parameters are split over ranks."""
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        return {
+            names[id(parameter)]: {key: whole(held[key]) for key in MOMENTS if key in held}
+            for parameter, held in self._optimizer.state.items()
+        }
+
+    def load(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Puts moments back, cut as each parameter is cut here.
+
+        Raises:
+            KeyError: a parameter that the optimizer holds is not in `saved`.
+        """
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                held = saved[names[id(parameter)]]
+                counter = held["step"].to(parameter.device if parameter.is_cuda else "cpu", copy=True)
+                moments = {key: cut_like(held[key], parameter) for key in MOMENTS[1:]}
+                self._optimizer.state[parameter] = {"step": counter, **moments}
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor split over ranks, put together; any other as it is."""
+    put_together = getattr(tensor, "full_tensor", None)  # a DTensor's; its class costs 0.7 s to import
+    together: Tensor = tensor if put_together is None else put_together()
+    return together
+
+
+def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A copy of a whole tensor, on the device of `like` and split over ranks as it is."""
+    here = tensor.to(like.device, copy=True)
+    if hasattr(like, "device_mesh"):
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        assert isinstance(like, DTensor)
+        return distribute_tensor(here, like.device_mesh, like.placements)
+    return here
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
