@@ -96,6 +96,10 @@ def _from_error_files(case: Case, root: Root, signatures: Signatures) -> Root:
     return best[2] if best is not None else root
 
 
+# What a SIGKILL without any text is worth (see `settle`).
+BARE_KILL = 0.7
+
+
 def _judge_message(case: Case, file: ErrorFile, message: str, signatures: Signatures) -> Root | None:
     text = clean(message.split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
     hits = [entry for entry in signatures.entries if re.search(entry.regex, text)]
@@ -124,6 +128,10 @@ def _from_machine(case: Case, root: Root) -> Root:
         killed = root.reason is Reason.KERNEL_KILL or any(item.code == -9 for item in case.launch.exits)
         if weak or killed:
             return root._replace(failure=FailureClass.HOST_OOM, reason=Reason.CGROUP_KILL, confidence=0.96)
+    if machine.cgroup_oom_kills == 0 and root.reason is Reason.KERNEL_KILL and root.confidence <= BARE_KILL:
+        # oom_kill in memory.events counts kills by any OOM killer (Linux, cgroup-v2.rst): none, so it was
+        # somebody else who sent the SIGKILL.
+        return root._replace(failure=FailureClass.WORKER_CRASH, reason=Reason.SIGNAL, confidence=0.85)
     if machine.slurm_state is not None and (known := _SLURM.get(machine.slurm_state.split()[0].rstrip("+"))):
         failure, reason = known
         if weak:

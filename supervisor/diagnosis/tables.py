@@ -202,6 +202,6 @@ def unpack(raw: bytes) -> Signatures:
             )
             for place, (name, cls, role, reason, strength, regex, confirm) in enumerate(rows)
         )
-    except (TypeError, KeyError, EOFError) as error:
+    except (TypeError, KeyError, EOFError, ValueError) as error:
         raise ValueError(f"not a packed signature set: {error}") from error
     return Signatures(entries, str(digest))

@@ -1,0 +1,137 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.cli.main import main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+
+
+def verdicts(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def check_schema(found: dict[str, Any]) -> None:
+    schema = json.loads((DOCS / "diagnose.schema.json").read_text())
+    assert list(found) == schema["required"]
+    for key, rule in schema["properties"].items():
+        if "enum" in rule:
+            assert found[key] in rule["enum"]
+    assert found["schema"] == 1
+    if found["cause"] is not None:
+        assert list(found["cause"]) == ["path", "line", "text"]
+    for item in found["consequences"]:
+        assert list(item) == ["failure", "rank", "path", "line"]
+
+
+def test_exit_codes_and_the_wire(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, good, mute = tmp_path / "bad.log", tmp_path / "good.log", tmp_path / "mute.log"
+    bad.write_text(STEPS + OOM)
+    good.write_text(STEPS)
+    mute.write_text("")
+    assert main(["diagnose", "--json", str(good)]) == 0
+    assert main(["diagnose", "--json", str(good), str(mute)]) == 11
+    assert main(["diagnose", "--json", str(bad), str(mute), str(good)]) == 10
+    found = verdicts(capsys)
+    assert [item["failure"] for item in found[-3:]] == ["cuda_oom", "unknown", "healthy"]
+    for item in found:
+        check_schema(item)
+    assert found[-3]["cause"] == {"path": str(bad), "line": 21, "text": OOM.removeprefix("[rank1]: ").strip()}
+
+
+@pytest.mark.parametrize("kind", ["absent", "empty folder", "no attempt", "a device"])
+def test_bad_input_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    match kind:
+        case "absent":
+            argv = [str(tmp_path / "nothing.log")]
+        case "empty folder":
+            argv = [str(tmp_path)]
+        case "no attempt":
+            (tmp_path / "x.log").write_text(STEPS)
+            argv = [str(tmp_path), "--attempt", "3"]
+        case _:
+            argv = ["/dev/null"]
+    assert main(["diagnose", *argv]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert argv[0] in said.err
+
+
+def test_a_run_directory_is_judged_by_its_last_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for attempt, text in ((1, STEPS + OOM), (2, STEPS)):
+        folder = tmp_path / "nodes" / "0" / "attempts" / str(attempt)
+        rank = folder / "torchrun" / "x_y" / "attempt_0" / "1"
+        rank.mkdir(parents=True)
+        (rank / "stderr.log").write_text(text.replace("[rank1]: ", ""))
+        (rank / "stdout.log").write_text("")
+        (folder / "agent.log").write_text("")
+    assert main(["diagnose", "--json", str(tmp_path)]) == 0
+    assert main(["diagnose", "--json", str(tmp_path), "--attempt", "1"]) == 10
+    last, first = verdicts(capsys)
+    assert (last["attempt"], first["attempt"]) == (2, 1)
+    assert (first["failure"], first["rank"]) == ("cuda_oom", 1)
+    assert first["cause"]["path"].endswith("1/stderr.log")
+
+
+def test_a_folder_is_one_job_and_each_is_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.log").write_text(STEPS)
+    (tmp_path / "rank1.log").write_text(STEPS + OOM)
+    assert main(["diagnose", "--json", str(tmp_path)]) == 10
+    assert main(["diagnose", "--json", "--each", str(tmp_path)]) == 10
+    one, *each = verdicts(capsys)
+    assert (one["failure"], one["rank"]) == ("cuda_oom", 1)
+    assert [item["failure"] for item in each] == ["healthy", "cuda_oom"]
+
+
+def test_packed_and_utf16_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress((STEPS + OOM).encode()))
+    (tmp_path / "b.txt").write_bytes((STEPS + OOM).encode("utf-16"))
+    assert main(["diagnose", "--json", str(tmp_path / "a.log.gz"), str(tmp_path / "b.txt")]) == 10
+    assert [(item["failure"], item["cause"]["line"]) for item in verdicts(capsys)] == [("cuda_oom", 21)] * 2
+
+
+def test_no_escape_code_reaches_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    evil = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\xe2\x80\xaeKeyError: '\x1b[5mx'\x08\x00\r"
+    log.write_bytes(STEPS.encode() + b"Traceback (most recent call last):\n" + evil + b"\n" + evil + b"\n")
+    for flags in ([], ["--json"]):
+        assert main(["diagnose", *flags, str(log)]) == 10
+        shown = capsys.readouterr().out
+        assert all(char == "\n" or (ord(char) >= 0x20 and not 0x7F <= ord(char) <= 0x9F) for char in shown)
+        assert "\u202e" not in shown
+        assert "KeyError" in shown
+
+
+def run_stoker(*argv: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    root = str(Path(__file__).resolve().parents[2])
+    return subprocess.run(
+        [sys.executable, *argv],
+        input=given,
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+
+
+def test_stdin_and_what_is_not_imported() -> None:
+    code = (
+        "import sys; from supervisor.cli.main import main; code = main(['diagnose', '-'])\n"
+        "heavy = {'msgspec', 'psutil', 'watchdog', 'textual', 'torch', 'asyncio'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr); sys.exit(code)"
+    )
+    done = run_stoker("-c", code, given=(STEPS + OOM).encode())
+    assert done.returncode == 10
+    assert done.stderr.decode().strip() == "[]"
+    assert "GPU memory ran out on rank 1" in done.stdout.decode()
