@@ -29,6 +29,7 @@ RECENT_POINTS = 600
 LIVENESS_S = 1.0
 WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
+TOGETHER_S = 0.5
 MACHINE = "machine"
 
 
@@ -69,7 +70,8 @@ class Snapshot:
     """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
-    `rate_steps_per_s` is the median over the newest steps.
+    `rate_steps_per_s` is the median over the newest steps. `gpu_util` and `gpu_memory` are ratios over all
+    devices of this node.
     """
 
     revision: int
@@ -81,6 +83,8 @@ class Snapshot:
     smoothed: tuple[float, ...]
     rate_steps_per_s: float | None
     gpus: tuple[Gpu, ...]
+    gpu_util: Track
+    gpu_memory: Track
     ranks: dict[str, Rank]
     machine: Machine | None
     logs: LogNews
@@ -89,6 +93,38 @@ class Snapshot:
         """The newest value of a metric."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track else None
+
+
+class _Pool:
+    """Readings of several devices taken together, as one point: least, mean and greatest of them."""
+
+    def __init__(self) -> None:
+        self._done = Recent(RECENT_POINTS)
+        self._open: list[tuple[float, float, int]] = []
+        self._view: Track = ()
+        self._stale = False
+
+    def add(self, t: float, value: float | None, attempt: int) -> None:
+        """One device's reading; those within half a second belong together."""
+        if value is None:
+            return
+        if self._open and t - self._open[0][0] > TOGETHER_S:
+            self._done.add(self._point())
+            self._open.clear()
+        self._open.append((t, value, attempt))
+        self._stale = True
+
+    def view(self) -> Track:
+        """The points, oldest first; the same object until something is added."""
+        if self._stale:
+            self._view = (*self._done.view(), self._point())
+            self._stale = False
+        return self._view
+
+    def _point(self) -> Point:
+        values = [value for _, value, _ in self._open]
+        t, _, attempt = self._open[-1]
+        return Point(t, None, min(values), sum(values) / len(values), max(values), len(values), attempt)
 
 
 @dataclass(slots=True)
@@ -129,6 +165,7 @@ class SnapshotReader:
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
         self._steps = Recent(60)
         self._gpus: dict[str, _Keyed] = {}
+        self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _Keyed] = {}
         self._machine = _keyed("cpu_ratio", "memory_used_bytes")
         self._logs = LogReader(self._node)
@@ -186,6 +223,9 @@ class SnapshotReader:
         elif stream == se.GPU:
             keyed = self._gpus.setdefault(sample.k, _keyed("util_ratio", "memory_used_bytes"))
             keyed.take(sample)
+            used, total = sample.v.get("memory_used_bytes"), sample.v.get("memory_total_bytes")
+            self._gpu_util.add(sample.t, sample.v.get("util_ratio"), sample.a)
+            self._gpu_memory.add(sample.t, used / total if used is not None and total else None, sample.a)
         elif stream == se.HOST and sample.k == MACHINE:
             self._machine.take(sample)
         else:
@@ -241,6 +281,8 @@ class SnapshotReader:
             smoothed=self._smoothed[1],
             rate_steps_per_s=_rate(self._steps.view()),
             gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
+            gpu_util=self._gpu_util.view(),
+            gpu_memory=self._gpu_memory.view(),
             ranks={key: _rank(key, keyed) for key, keyed in sorted(self._ranks.items(), key=_numeric)},
             machine=_machine(self._machine) if self._machine.seen_t else None,
             logs=news,

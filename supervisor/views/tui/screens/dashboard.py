@@ -134,7 +134,10 @@ class Dashboard(Screen[None]):
             return
         for answer in self._desk.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
-        self._show()
+        view = View(self.snapshot, self._clock())
+        for panel in self.query(Panel):
+            if panel.uses_clock:
+                panel.show(view)
 
     def _show(self) -> None:
         if self.snapshot is None:

@@ -22,6 +22,7 @@ class NoticeBar(Panel):
     """One line, by urgency: folder gone, the answer to a request, keeper gone, the newest advisory."""
 
     framed = False
+    uses_clock = True
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)

@@ -21,6 +21,7 @@ class FailureCard(Panel, can_focus=True):
     """Stands in place of the charts while the newest attempt has failed and no new one runs."""
 
     number = 1
+    uses_clock = True
 
     def needed_rows(self, view: View, width: int) -> int:
         """Rows that the whole card takes at this width, its frame included."""

@@ -14,7 +14,6 @@ from supervisor.views.tui.widgets.canvas import Canvas
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.plotting import (
-    Bucket,
     Scale,
     buckets,
     draw_area,
@@ -52,6 +51,11 @@ class LossPanel(Panel, can_focus=True):
     """The loss: raw values faint, their moving mean strong, validation as circles, failures marked."""
 
     number = 1
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The losses and the attempts; the log's sources while there is no loss."""
+        metrics, state = snapshot.metrics, snapshot.state
+        return (metrics["loss"], metrics["val_loss"], state.attempts, state.best_loss, snapshot.logs.sources)
 
     def titles(self) -> tuple[Row, Row]:
         """The newest values and where they go."""
@@ -110,88 +114,72 @@ class LossPanel(Panel, can_focus=True):
 
 
 class UsePanel(Panel):
-    """How busy (or how full) the devices were in the last ten minutes: mean as an area, extremes above it."""
+    """How busy (or how full) all devices together were in the last ten minutes."""
 
     def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.memory = memory
 
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The newest reading of anything."""
+        return (self._track(snapshot)[1],)
+
     def titles(self) -> tuple[Row, Row]:
         """What is drawn and its newest mean."""
         if self.view is None:
             return EMPTY, EMPTY
-        what, tracks, top = self._tracks(self.view.snapshot)
-        now = [t[-1].mean for t in tracks if t]
-        if not now:
+        what, track = self._track(self.view.snapshot)
+        if not track:
             return row(Span(what, Ink.STRONG)), EMPTY
-        mean = sum(now) / len(now)
-        text = fm.memory(mean * top) if self.memory and top > 1 else fm.percent(mean)
-        return row(Span(what, Ink.STRONG)), row(Span(text, Ink.LIVE))
+        return row(Span(what, Ink.STRONG)), row(Span(self._text(track[-1].mean), Ink.LIVE))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""
         assert self.view is not None
-        _, tracks, _ = self._tracks(self.view.snapshot)
-        tracks = [t for t in tracks if t]
-        if not tracks or height < 2:
+        _, track = self._track(self.view.snapshot)
+        if not track or height < 2:
             return [row(Span(fit("no reading yet", width), Ink.DIM))]
-        end = max(t[-1].t for t in tracks)
+        end = track[-1].t
+        shown = [p for p in track if p.t >= end - WINDOW_S]
         canvas = Canvas(width - 5, height)
         x = Scale(end - WINDOW_S, end, canvas.dot_columns)
-        top = max(1.0, *(p.high for t in tracks for p in t))
+        total = self._total() if self.memory and not self.view.snapshot.gpus else 1.0
+        top = max(total, *(p.mean for p in shown))
         y = Scale(0.0, top, canvas.dot_rows, flipped=True)
-        shown = [[p for p in t if p.t >= end - WINDOW_S] for t in tracks]
-        mean = _mean_of([buckets(t, _time, x) for t in shown])
-        draw_area(canvas, canvas.layer(Ink.LIVE), mean, y)
+        draw_area(canvas, canvas.layer(Ink.LIVE), buckets(shown, _time, x), y)
         found: list[Row] = []
         for number in range(height):
-            label = fm.percent(top).replace(" ", "") if number == 0 else "0%" if number == height - 1 else ""
-            found.append(
-                (Span(fit(label, 4, right=True) + ("┤" if label else "│"), Ink.DIM), *canvas.row(number))
-            )
+            full = f"{100 * top / total:.0f}%"
+            label = full if number == 0 else "0%" if number == height - 1 else ""
+            edge = "┤" if label else "│"
+            found.append((Span(fit(label, 4, right=True) + edge, Ink.DIM), *canvas.row(number)))
         return found
 
-    def _tracks(self, snapshot: Snapshot) -> tuple[str, list[Track], float]:
-        """Title, one track of ratios a device, and what a ratio of one is (bytes) where it is known."""
+    def _track(self, snapshot: Snapshot) -> tuple[str, Track]:
+        """Title, and ratios (bytes for the machine's memory)."""
         if snapshot.gpus:
-            if not self.memory:
-                return "GPU", [gpu.util for gpu in snapshot.gpus], 1.0
-            totals = [gpu.values.get("memory_total_bytes") or 0.0 for gpu in snapshot.gpus]
-            pairs = zip(snapshot.gpus, totals, strict=True)
-            return (
-                "memory",
-                [_ratio(g.memory, total) for g, total in pairs if total],
-                max(totals, default=1.0),
-            )
-        ranks = snapshot.ranks.values()
+            return ("memory", snapshot.gpu_memory) if self.memory else ("GPU", snapshot.gpu_util)
         machine = snapshot.machine
+        if self.memory:
+            return "RAM", machine.memory if machine else ()
+        if machine and machine.cpu:
+            return "CPU", machine.cpu
+        return "CPU", next((rank.cpu for rank in snapshot.ranks.values()), ())
+
+    def _text(self, value: float) -> str:
+        assert self.view is not None
+        snapshot = self.view.snapshot
         if not self.memory:
-            own = [machine.cpu] if machine and machine.cpu else [r.cpu for r in ranks]
-            return "CPU", own, 1.0
-        total = (machine.values.get("memory_total_bytes") if machine else None) or 0.0
-        return "RAM", [_ratio(machine.memory, total)] if machine and total else [], total
+            return fm.percent(value)
+        if not snapshot.gpus:
+            return fm.memory(value)
+        totals = [gpu.values.get("memory_total_bytes") or 0.0 for gpu in snapshot.gpus]
+        return fm.memory(value * max(totals)) if len(set(totals)) == 1 else fm.percent(value)
 
-
-def _ratio(track: Track, total: float) -> Track:
-    return tuple(p._replace(low=p.low / total, mean=p.mean / total, high=p.high / total) for p in track)
-
-
-def _mean_of(tracks: list[list[Bucket]]) -> list[Bucket]:
-    """Buckets of several devices as one: the mean of their means, the extremes of their extremes."""
-    columns: dict[int, list[Bucket]] = {}
-    for track in tracks:
-        for bucket in track:
-            columns.setdefault(bucket.x, []).append(bucket)
-    return [
-        Bucket(
-            x,
-            min(b.low for b in found),
-            sum(b.mean for b in found) / len(found),
-            max(b.high for b in found),
-            found[0].attempt,
-        )
-        for x, found in sorted(columns.items())
-    ]
+    def _total(self) -> float:
+        """Bytes of the machine's memory; 1 where it is not known."""
+        machine = self.view.snapshot.machine if self.view else None
+        return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
 
 
 def _with_axes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import assert_never
 
 from rich.cells import cell_len
 
@@ -28,6 +29,10 @@ class DevicesPanel(ListPanel, can_focus=True):
 
     number = 2
 
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._devices: list[Gpu | Machine | Rank] = []
+
     def titles(self) -> tuple[Row, Row]:
         """What is listed."""
         if self.view is None:
@@ -35,20 +40,40 @@ class DevicesPanel(ListPanel, can_focus=True):
         gpus = self.view.snapshot.gpus
         return row(Span(f"GPUs · {len(gpus)}" if gpus else "machine", Ink.STRONG)), EMPTY
 
-    def items(self, width: int) -> Sequence[Row]:
-        """One row a device."""
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The newest readings: of the GPUs together, of the machine, of the last rank."""
+        ranks = snapshot.ranks.values()
+        last = next(reversed(ranks)).cpu if ranks and not snapshot.gpus else None
+        return (snapshot.gpu_util, snapshot.machine.cpu if snapshot.machine else None, last)
+
+    def count(self) -> int:
+        """One row a device, or one that says that there is no reading."""
         assert self.view is not None
         snapshot = self.view.snapshot
-        if not self.framed:
-            return [(Span(" "), *line) for line in self._items(snapshot, width - 2)]
-        return self._items(snapshot, width)
+        self._devices = list(snapshot.gpus)
+        if not self._devices:
+            self._devices = [snapshot.machine] if snapshot.machine else []
+            self._devices += [rank for rank in snapshot.ranks.values() if rank.cpu or rank.rss]
+        return max(len(self._devices), 1)
 
-    def _items(self, snapshot: Snapshot, width: int) -> Sequence[Row]:
-        if snapshot.gpus:
-            return [self._gpu(gpu, width) for gpu in snapshot.gpus]
-        rows = [self._machine(snapshot.machine, width)] if snapshot.machine else []
-        rows += [self._process(rank, width) for rank in snapshot.ranks.values() if rank.cpu or rank.rss]
-        return rows or [row(Span("no reading yet", Ink.DIM))]
+    def item(self, index: int, width: int) -> Row:
+        """One device."""
+        if not self._devices:
+            return row(Span("no reading yet", Ink.DIM))
+        if not self.framed:
+            return (Span(" "), *self._device(self._devices[index], width - 2))
+        return self._device(self._devices[index], width)
+
+    def _device(self, device: Gpu | Machine | Rank, width: int) -> Row:
+        match device:
+            case Gpu():
+                return self._gpu(device, width)
+            case Machine():
+                return self._machine(device, width)
+            case Rank():
+                return self._process(device, width)
+            case _ as unreachable:
+                assert_never(unreachable)
 
     def _gpu(self, gpu: Gpu, width: int) -> Row:
         values = gpu.values

@@ -16,6 +16,7 @@ class HeaderPanel(Panel):
     """Run, attempt, state and progress; job, elapsed time and ETA."""
 
     framed = False
+    uses_clock = True
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """Two rows."""

@@ -36,29 +36,33 @@ class ListPanel(Panel, can_focus=True):
         """Rows that stay."""
         return ()
 
-    def items(self, width: int) -> Sequence[Row]:
-        """All rows."""
+    def count(self) -> int:
+        """How many rows there are."""
+        raise NotImplementedError
+
+    def item(self, index: int, width: int) -> Row:
+        """One row. Only those in sight are asked for."""
         raise NotImplementedError
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight, the cursor's among them."""
         heading = list(self.heading(width))
-        items = self.items(width)
+        count = self.count()
         room = max(height - len(heading), 0)
         self._heading_rows = len(heading)
-        self._count, self._page = len(items), max(room, 1)
-        self.cursor = min(max(self.cursor, 0), max(len(items) - 1, 0))
-        self._top = min(self._top, max(len(items) - room, 0))
+        self._count, self._page = count, max(room, 1)
+        self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
+        self._top = min(self._top, max(count - room, 0))
         if self.cursor < self._top:
             self._top = self.cursor
         elif self.cursor >= self._top + room:
             self._top = self.cursor - room + 1
-        shown = list(items[self._top : self._top + room])
-        hidden = len(items) - self._top - len(shown)
+        shown = [self.item(index, width) for index in range(self._top, min(self._top + room, count))]
+        hidden = count - self._top - len(shown)
         if hidden > 0 and shown and not self.has_focus:
             shown[-1] = (Span(f"… {hidden + 1} more", Ink.DIM),)
         at = self.cursor - self._top
-        if self.has_focus and 0 <= at < len(shown) and len(items) > 1:
+        if self.has_focus and 0 <= at < len(shown) and count > 1:
             shown[at] = tuple(Span(span.text, Ink.CURSOR) for span in padded(shown[at], width))
         return heading + shown
 

@@ -34,6 +34,8 @@ class Panel(Widget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"ink--{ink}" for ink in Ink}
     ALLOW_SELECT = False
 
+    # Whether what is drawn depends on the time of day; the others are left alone between two snapshots.
+    uses_clock: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
 
@@ -52,10 +54,20 @@ class Panel(Widget):
         """Left and right title of the frame."""
         return EMPTY, EMPTY
 
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """What is drawn from. A pane whose inputs are the very same objects as before is not composed again."""
+        return (snapshot,)
+
     def show(self, view: View) -> None:
         """Draw another moment."""
+        before = self.view
         self.view = view
-        self.repaint()
+        if before is None or self.uses_clock or not self._strips:
+            self.repaint()
+            return
+        pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
+        if any(old is not new for old, new in pairs):
+            self.repaint()
 
     def repaint(self) -> None:
         """Compose again and paint the rows that differ."""

@@ -27,7 +27,6 @@ DATA_WAIT_S = 0.05
 class Medians:
     """What a rank is compared with."""
 
-    step: float | None
     step_time_s: float | None
     data_wait_s: float | None
 
@@ -36,6 +35,7 @@ class RanksPanel(ListPanel, can_focus=True):
     """One row a rank of the newest attempt."""
 
     number = 3
+    uses_clock = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "log of this rank", show=False),
     ]
@@ -46,6 +46,11 @@ class RanksPanel(ListPanel, can_focus=True):
         def __init__(self, who: str) -> None:
             super().__init__()
             self.who = who
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._ranks: list[st.RankView] = []
+        self._medians = Medians(None, None)
 
     def titles(self) -> tuple[Row, Row]:
         """How many live."""
@@ -61,18 +66,21 @@ class RanksPanel(ListPanel, can_focus=True):
         text = "".join(fit(name, size, right=size != 11) + " " for name, size in _columns(width))
         return [row(Span(text, Ink.DIM))]
 
-    def items(self, width: int) -> Sequence[Row]:
-        """One row a rank."""
+    def count(self) -> int:
+        """One row a rank, or one that says that there is none."""
         assert self.view is not None
         snapshot = self.view.snapshot
-        ranks = _views(snapshot)
-        if not ranks:
-            return [row(Span("no rank has started yet", Ink.DIM))]
+        self._ranks = _views(snapshot)
         samples = snapshot.ranks.values()
-        medians = Medians(
-            _median(samples, "step"), _median(samples, "step_time_s"), _median(samples, "data_wait_s")
-        )
-        return [self._row(rank, snapshot, medians, width) for rank in ranks]
+        self._medians = Medians(_median(samples, "step_time_s"), _median(samples, "data_wait_s"))
+        return max(len(self._ranks), 1)
+
+    def item(self, index: int, width: int) -> Row:
+        """One rank."""
+        assert self.view is not None
+        if not self._ranks:
+            return row(Span("no rank has started yet", Ink.DIM))
+        return self._row(self._ranks[index], self.view.snapshot, self._medians, width)
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor."""

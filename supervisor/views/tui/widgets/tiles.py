@@ -23,6 +23,11 @@ class TilesPanel(Panel):
 
     framed = False
 
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The five series."""
+        names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
+        return tuple(snapshot.metrics[name] for name in names)
+
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The line; tiles that do not fit are left out from the end."""
         if self.view is None or height < 1:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptView
 from supervisor.views import format as fm
+from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -19,6 +20,7 @@ class AttemptsBar(Panel):
     """All attempts on one line, as long as they took."""
 
     framed = False
+    uses_clock = True
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The line."""
@@ -60,6 +62,10 @@ class TimelinePanel(ListPanel, can_focus=True):
         super().__init__(id=id)
         self.cursor = 1 << 30
 
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The facts."""
+        return (snapshot.state.timeline,)
+
     def titles(self) -> tuple[Row, Row]:
         """How many facts."""
         if self.view is None:
@@ -67,24 +73,27 @@ class TimelinePanel(ListPanel, can_focus=True):
         count = len(self.view.snapshot.state.timeline)
         return row(Span("timeline", Ink.STRONG)), row(Span(f"{count} facts", Ink.DIM))
 
-    def items(self, width: int) -> Sequence[Row]:  # noqa: ARG002 - panes clip their rows themselves
-        """One row a fact."""
+    def count(self) -> int:
+        """One row a fact, or one that says that there is none."""
+        assert self.view is not None
+        count = max(len(self.view.snapshot.state.timeline), 1)
+        if not self.has_focus:
+            self.cursor = count - 1
+        return count
+
+    def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
+        """One fact."""
         assert self.view is not None
         marks = self.view.snapshot.state.timeline
-        if not self.has_focus:
-            self.cursor = len(marks) - 1
         if not marks:
-            return [row(Span("nothing has happened yet", Ink.DIM))]
-        return [
-            row(
-                Span(f"{fm.time_of_day(mark.t)} ", Ink.DIM),
-                Span(f"{GLYPHS.get(mark.tone, '·')} ", TONES.get(mark.tone, Ink.DIM)),
-                Span(
-                    mark.text, TONES.get(mark.tone, Ink.PLAIN) if mark.tone in {"bad", "warn"} else Ink.PLAIN
-                ),
-            )
-            for mark in marks
-        ]
+            return row(Span("nothing has happened yet", Ink.DIM))
+        mark = marks[index]
+        loud = mark.tone in {"bad", "warn"}
+        return row(
+            Span(f"{fm.time_of_day(mark.t)} ", Ink.DIM),
+            Span(f"{GLYPHS.get(mark.tone, '·')} ", TONES.get(mark.tone, Ink.DIM)),
+            Span(mark.text, TONES[mark.tone] if loud else Ink.PLAIN),
+        )
 
 
 def _end(attempt: AttemptView, now: float) -> float:

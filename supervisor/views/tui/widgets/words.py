@@ -21,7 +21,9 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
         case st.Launching():
             return Span("○ launching", Ink.LIVE)
         case st.Running():
-            return Span(f"● {condition.phase}", Ink.LIVE)
+            # Without a keeper nobody knows: what is shown is the last that one wrote.
+            known = snapshot.keeper_alive
+            return Span(f"{'●' if known else '?'} {condition.phase}", Ink.LIVE if known else Ink.WARN)
         case st.Stopping():
             return Span(f"◆ stopping{f' ({condition.rung})' if condition.rung else ''}", Ink.WARN)
         case st.Ended():

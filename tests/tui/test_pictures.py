@@ -1,0 +1,77 @@
+"""Pictures of each state at three sizes, compared cell by cell with those kept in __snapshots__.
+
+A difference is a question, not an error: look at snapshot_report.html, then ``pytest --snapshot-update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run.paths import RunPaths
+from supervisor.views.tui.app import StokerApp
+from tests.tui import recorded
+from tests.tui.driving import clock_after, keeper_of, until
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
+STATES: dict[str, Callable[[Path], RunPaths]] = {
+    "healthy": recorded.healthy,
+    "cpu": recorded.healthy_cpu,
+    "backing_off": recorded.backing_off,
+    "held": recorded.held,
+    "succeeded": recorded.succeeded,
+    "failed": recorded.failed,
+    "empty": recorded.empty,
+}
+
+
+def compare(
+    snap_compare: Any,
+    run: RunPaths,
+    size: tuple[int, int],
+    keys: tuple[str, ...] = (),
+    *,
+    light: bool = False,
+) -> None:
+    """Compare the app on a run with its kept picture, after some keys."""
+    app = StokerApp(run, clock=clock_after(run), light=light)
+
+    async def settle(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+        await pilot.pause()
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    with keeper_of(run):
+        assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("state", STATES)
+def test_state(snap_compare: Any, tmp_path: Path, state: str, size: tuple[int, int]) -> None:
+    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), size)
+
+
+@pytest.mark.parametrize("size", SIZES[1:], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_many_ranks(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+    compare(snap_compare, recorded.many(tmp_path / "20261121-1412-vast-heron"), size)
+
+
+def test_observed_log(snap_compare: Any, tmp_path: Path) -> None:
+    run = recorded.observed(tmp_path / "20261121-1412-calm-crane", tmp_path / "train.log")
+    compare(snap_compare, run, (120, 40))
+
+
+@pytest.mark.parametrize("state", ["healthy", "backing_off"])
+def test_light_theme(snap_compare: Any, tmp_path: Path, state: str) -> None:
+    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), (120, 40), light=True)
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("key", ["question_mark", "b", "s", "slash"])
+def test_what_opens_over_it(snap_compare: Any, tmp_path: Path, key: str, size: tuple[int, int]) -> None:
+    compare(snap_compare, recorded.healthy(tmp_path / "20261121-1412-brave-otter"), size, (key,))
