@@ -99,22 +99,22 @@ def padded(spans: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int, most: int) -> list[str]:
-    """`text` in at most `most` lines of `width` cells, broken at blanks; the last one ends in an ellipsis."""
+    """`text` in at most `most` lines of `width` cells, broken at blanks; what does not fit ends in an ellipsis."""
     lines: list[str] = []
     line = ""
     words = text.split()
-    while words:
-        word = words.pop(0)
+    for index, word in enumerate(words):
         joined = f"{line} {word}" if line else word
-        if cell_len(joined) <= width:
+        if cell_len(joined) <= width or not line:
             line = joined
-            continue
-        if len(lines) + 1 == most or not line:
-            lines.append(fit(" ".join([joined, *words]), width))
-            return lines
-        lines.append(line)
-        line = word
-    return [*lines, line] if line else lines
+        elif len(lines) + 1 == most:
+            line = " ".join([joined, *words[index + 1 :]])
+            break
+        else:
+            lines.append(line)
+            line = word
+    kept = [*lines, line] if line else lines
+    return [found if cell_len(found) <= width else fit(found, width) for found in kept]
 
 
 def bar(ratio: float | None, width: int, ink: Ink) -> Row:
@@ -168,4 +168,5 @@ def to_strip(spans: Row, width: int, styles: Mapping[Ink, Style]) -> Strip:
 def _safe(text: str) -> str:
     if text.isprintable():
         return text
-    return strip_escapes(text.expandtabs(4)).replace("\n", " ").replace("\r", " ").replace("\t", " ")
+    cleaned = strip_escapes(text.expandtabs(4)).replace("\n", " ").replace("\r", " ").replace("\t", " ")
+    return "".join(c if c.isprintable() or "\ue000" <= c <= "\uf8ff" else "\ufffd" for c in cleaned)

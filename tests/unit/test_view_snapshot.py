@@ -1,0 +1,112 @@
+"""A snapshot is the run as its files say it, read as they grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import GPU, METRICS
+from supervisor.run.state import HeldOpen, Running
+from supervisor.views import snapshot as sn
+from supervisor.views.logs import LogLine, Part, Tone, fair_share, interleave, tone_of
+from supervisor.views.snapshot import SnapshotReader
+from tests.tui import recorded
+
+
+def test_healthy_run(tmp_path: Path) -> None:
+    snapshot = SnapshotReader(recorded.healthy(tmp_path / "run")).refresh()
+    assert isinstance(snapshot.state.condition, Running)
+    assert snapshot.metrics["loss"][-1].step == 1840
+    assert len(snapshot.smoothed) == len(snapshot.metrics["loss"])
+    assert [gpu.index for gpu in snapshot.gpus] == [0, 1]
+    assert list(snapshot.ranks) == ["0", "1"]
+    assert snapshot.machine is not None
+    assert snapshot.rate_steps_per_s is not None
+    assert abs(snapshot.rate_steps_per_s - 1 / 1.2) < 0.01
+    assert abs(snapshot.gpu_memory[-1].mean - 44.2 / 80) < 0.01
+    assert not snapshot.keeper_alive
+
+
+def test_nothing_new_is_the_same_snapshot(tmp_path: Path) -> None:
+    reader = SnapshotReader(recorded.held(tmp_path / "run"), monotonic=lambda: 0.0)
+    first = reader.refresh()
+    assert isinstance(first.state.condition, HeldOpen)
+    assert reader.refresh() is first
+
+
+def test_growth_is_seen(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    reader = SnapshotReader(rec.run)
+    before = reader.refresh()
+    rec.steps(1, 5)
+    after = reader.refresh()
+    assert after.revision > before.revision
+    assert after.metrics["loss"][-1].step == 5
+    assert after.metrics["lr"] is not before.metrics["lr"]
+    assert [line.text[:10] for line in after.logs.lines][-1] == "step     5"
+
+
+def test_absent_folder_and_half_lines(tmp_path: Path) -> None:
+    assert SnapshotReader(RunPaths(tmp_path / "none")).refresh().gone
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 3)
+    run = rec.close()
+    metrics = run.node().series / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes() + b'{"t": 5, "k": "jo')
+    assert SnapshotReader(run).refresh().metrics["loss"][-1].step == 3
+
+
+def test_old_data_comes_from_rollups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rec = recorded.Recording(tmp_path / "run", gpus=0)
+    rec.launch("first start")
+    rec.steps(1, 400)
+    run = rec.close()
+    monkeypatch.setattr(sn, "TAIL_BYTES", 4096)
+    loss = SnapshotReader(run).refresh().metrics["loss"]
+    assert loss[0].weight > 1, "the first minutes are roll-ups"
+    assert loss[0].step is not None
+    assert loss[0].step < 60
+    assert loss[-1].step == 400
+    assert [p.t for p in loss] == sorted(p.t for p in loss)
+
+
+def test_readings_of_devices_are_pooled(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    for t in (0.0, 1.0):
+        for gpu, util in (("0", 0.2), ("1", 0.6)):
+            values = {"util_ratio": util, "memory_used_bytes": 1.0, "memory_total_bytes": 4.0}
+            rec.series.append(GPU, recorded.T0 + t, gpu, 1, values)
+    rec.series.append(METRICS, recorded.T0, "job", 1, {"loss": float("nan"), "step": 1})
+    pooled = SnapshotReader(rec.close()).refresh().gpu_util
+    assert [(p.low, round(p.mean, 6), p.high) for p in pooled] == [(0.2, 0.4, 0.6)] * 2
+
+
+def line(who: str, text: str) -> LogLine:
+    return LogLine(1, who, "stdout", text, Tone.PLAIN, "p", 0)
+
+
+def test_lines_of_files_are_put_in_their_likely_order() -> None:
+    steps = Part([line("0", f"step {n}") for n in range(10)], last_t=100.0)
+    early = Part([line("agent", "starting")], last_t=1.0)
+    trace = Part([line("1", t) for t in ("Traceback (most", "  File", "    x", "Error: x")], last_t=100.0)
+    texts = [found.text for found in interleave([steps, early, trace], start_t=0.0)]
+    assert texts[0] == "starting"
+    assert texts[-4:] == ["Traceback (most", "  File", "    x", "Error: x"]
+    assert interleave([], 0.0) == []
+
+
+def test_fair_share() -> None:
+    assert fair_share([10, 1000, 1000], 1010) == 500
+    assert fair_share([10, 20], 1000) == 1000
+    assert fair_share([], 1000) == 1000
+
+
+def test_tones() -> None:
+    assert tone_of("Traceback (most recent call last):") is Tone.BAD
+    assert tone_of("torch.OutOfMemoryError: CUDA out of memory.") is Tone.BAD
+    assert tone_of("x.py:3: UserWarning: slow") is Tone.WARN
+    assert tone_of("step 3 | loss 2.1 | grad_error 0.1") is Tone.PLAIN
