@@ -64,6 +64,8 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     died = any(item.code != 0 for item in launch.exits)
     found = [item for item in found if not _recovered(item, scans, died)]
     found = _plain_lines_after_exceptions(found)
+    if steps_seen and not died and not _trouble(scans):
+        found = [item for item in found if not _is_talk(item)]
     return ordered(found)
 
 
@@ -187,12 +189,31 @@ def _stamp(hit: Hit, year: int) -> float | None:
     return None
 
 
+def _trouble(scans: Sequence[SourceScan]) -> bool:
+    """Whether any log tells of a traceback or of a process that ended."""
+    ids = ("traceback-head", "launch-", "crash-", "silent-death")
+    return any(hit.signature.id.startswith(ids) for scan in scans for hit in scan.hits)
+
+
+def _is_talk(item: Candidate) -> bool:
+    """A line about a class that shows itself as an exception, which is none and raises no alarm: a notice."""
+    return (
+        (item.failure in _TOLD_BY_EXCEPTION or item.failure in _RAISED_TOO)
+        and not _EXCEPTION.match(item.text)
+        and not _ALARM.search(item.text)
+    )
+
+
+_RAISED_TOO = frozenset(
+    (FailureClass.CUDA_OOM, FailureClass.FD_LIMIT, FailureClass.COMPILE_ERROR, FailureClass.PORT_IN_USE)
+)
 _TOLD_BY_EXCEPTION = frozenset(
     (
         FailureClass.AUTH_OR_HUB, FailureClass.IMPORT_ERROR, FailureClass.CUDA_UNAVAILABLE, FailureClass.CODE_ERROR,
         FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
     )
 )  # fmt: skip
+_ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:)")
 _EXCEPTION = Lazy(r"^(?:\S{0,40} )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b")
 
 
@@ -219,7 +240,14 @@ def _recovered(item: Candidate, scans: Sequence[SourceScan], died: bool) -> bool
     if item.signature.startswith("host-oom-k") or item.failure is FailureClass.GPU_FAULT:
         return went_on(mine, need=12)
     if item.failure is FailureClass.TERMINATED:
-        return went_on(mine, need=25)
+        return went_on(mine, need=3 if "SIGUSR" in item.text else 25)
+    if (
+        not died
+        and item.failure in _TOLD_BY_EXCEPTION
+        and not _EXCEPTION.match(item.text)
+        and not _ALARM.search(item.text)
+    ):
+        return went_on(mine, need=1)
     if item.soft or not frames_above(hit).found:
         return went_on(mine, need=3) and not _dies_soon(hit)
     # A traceback in a job that died: logs put together file by file show a rank's earlier steps after it.

@@ -11,7 +11,7 @@ from supervisor.diagnosis.tables import Role, Signatures
 from supervisor.run.records import FailureClass, Reason
 from supervisor.text.decode import clean
 
-_HARD_XIDS = frozenset((46, 48, 54, 61, 62, 63, 64, 74, 79, 92, 94, 95, 109, 110, 119, 120, 140, 143))
+_HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
 _SLURM = {
     "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
     "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),

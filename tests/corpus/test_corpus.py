@@ -99,3 +99,20 @@ def test_real_runs_from_their_text_alone(name: str, engine: Engine) -> None:
         assert verdict.cause is not None
         assert verdict.cause.line is not None
         assert abs(verdict.cause.line - case["concat_cause_line"]) <= 2
+
+
+@pytest.mark.parametrize("where", ["before", "between", "last"])
+def test_notices_that_frighten_raise_no_alarm(where: str, engine: Engine) -> None:
+    early = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 11))
+    late = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(11, 21))
+    alarms = []
+    for line in (DATA / "healthy_lines.txt").read_text(encoding="utf-8").splitlines():
+        text = {
+            "before": f"{line}\n{early}",
+            "between": f"{early}{line}\n{late}",
+            "last": f"{early}{line}\n",
+        }[where]
+        verdict = verdict_on(text, engine)
+        if verdict.failure.value != "healthy":
+            alarms.append((verdict.failure.value, line))
+    assert alarms == []
