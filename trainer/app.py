@@ -5,6 +5,7 @@ Nothing heavy is imported before the settings are known to be right.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -84,6 +85,9 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _exit_now(code: int) -> NoReturn:
+    # Data loading processes notice a parent's end after 5 s only.
+    for child in multiprocessing.active_children():
+        child.terminate()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

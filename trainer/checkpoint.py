@@ -261,3 +261,11 @@ def _reason(error: Exception, root: Path) -> str:
     if free < 1 << 20:
         return f"No space left on device ({free} bytes free)"
     return " ".join(str(error).split())[:200]
+
+
+if __name__ == "__main__":
+    import sys
+
+    from trainer.checkpoint_cli import main
+
+    sys.exit(main(sys.argv[1:]))

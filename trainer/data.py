@@ -6,8 +6,8 @@ changes which samples the optimizer sees in a step.
 
 from __future__ import annotations
 
+import json
 import os
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from trainer.config import Config, UsageError
 from trainer.corpus import embedded
+from trainer.errors import DataError
+from trainer.text import BYTE_VOCABULARY, SEPARATOR, jsonl_documents
 
 VALIDATION_SHARE: Final = 0.05
-BYTE_VOCABULARY: Final = 256
 BIN_VOCABULARY: Final = 50_304  # GPT-2's 50257, rounded up to a multiple of 64
 # llm.c writes 256 int32 before the tokens: magic, version, count. Its uint16 and uint32 kinds:
 HEADER_BYTES: Final = 1024
@@ -32,10 +33,6 @@ ROUNDS: Final = 4
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
 
-class DataError(Exception):
-    """The data cannot be used: file, place and reason in one line."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stream:
     """One long row of tokens, in memory or mapped from a file."""
@@ -43,6 +40,20 @@ class Stream:
     name: str
     tokens: Tokens
     vocab_size: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A mapped file travels to a worker process as its place, not as its contents."""
+        held = self.tokens
+        if isinstance(held, np.memmap) and held.filename is not None:
+            return _remapped, (
+                self.name,
+                str(held.filename),
+                str(held.dtype),
+                _start_of(held),
+                len(held),
+                self.vocab_size,
+            )
+        return Stream, (self.name, np.asarray(held), self.vocab_size)
 
     def fingerprint(self) -> str:
         """Tells whether a resumed run sees the same data: length and checksum of the first MiB."""
@@ -120,26 +131,6 @@ class Samples:
         return torch.from_numpy(block)
 
 
-class Feed:
-    """Hands a rank its micro-batches and measures how long they took to come."""
-
-    def __init__(self, samples: Samples, device: torch.device, *, pin: bool) -> None:
-        self._samples = samples
-        self._device = device
-        self._pin = pin and device.type == "cuda"
-        self.waited_s = 0.0
-
-    def micro_batch(self, first: int, count: int, length: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of samples `first`…, each int64 [count, length], on the device."""
-        started = time.perf_counter()
-        block = self._samples.batch(range(first, first + count), length)
-        if self._pin:
-            block = block.pin_memory()
-        block = block.to(self._device, non_blocking=True)
-        self.waited_s += time.perf_counter() - started
-        return block[:, :-1], block[:, 1:]
-
-
 def open_data(config: Config) -> tuple[Stream, Stream]:
     """The training and the validation stream.
 
@@ -172,6 +163,10 @@ def open_stream(config: Config, path: str) -> Stream:
             raise DataError(f"{path}: the file is empty")
         if Path(path).suffix == ".bin":
             return _bin(config, path)
+        if Path(path).suffix == ".jsonl":
+            # As bytes in memory: for more than fits, `python -m trainer.data prepare` makes a .bin of it.
+            joined = SEPARATOR.join(jsonl_documents(path))
+            return Stream(path, np.frombuffer(joined, np.uint8), config.vocab_size or BYTE_VOCABULARY)
         return Stream(path, np.memmap(path, np.uint8, "r"), config.vocab_size or BYTE_VOCABULARY)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
@@ -194,7 +189,30 @@ def _bin(config: Config, path: str) -> Stream:
         raise DataError(
             f"{path}: its header says {int(header[2])} tokens, it holds {len(tokens)}: cut short?"
         )
-    return Stream(path, tokens, config.vocab_size or BIN_VOCABULARY)
+    return Stream(path, tokens, config.vocab_size or _noted_vocabulary(path) or BIN_VOCABULARY)
+
+
+def _remapped(name: str, path: str, dtype: str, start: int, count: int, vocab_size: int) -> Stream:
+    return Stream(name, np.memmap(path, dtype, "r", offset=start, shape=(count,)), vocab_size)
+
+
+def _start_of(part: np.memmap[Any, Any]) -> int:
+    """Where a part of a mapped file starts, in bytes: numpy keeps the offset of the whole only."""
+    whole = part
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    shift = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return int(whole.offset + shift)
+
+
+def _noted_vocabulary(path: str) -> int | None:
+    """The vocabulary that `prepare` noted beside a token file, if it did."""
+    try:
+        note: Any = json.loads(Path(path + ".json").read_text(encoding="utf-8"))
+        size = note["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _mix(value: int, seed: int, epoch: int, turn: int) -> int:
@@ -203,3 +221,11 @@ def _mix(value: int, seed: int, epoch: int, turn: int) -> int:
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & (2**64 - 1)
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & (2**64 - 1)
     return x ^ (x >> 31)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from trainer.text import main
+
+    sys.exit(main(sys.argv[1:]))

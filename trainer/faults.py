@@ -37,6 +37,9 @@ class FaultKind(StrEnum):
     ABORT_AT_EXIT = "abort_at_exit"
     DISK_FULL = "disk_full"
     CORRUPT_CHECKPOINT = "corrupt_checkpoint"
+    UNUSED_PARAMETER = "unused_parameter"
+    MISMATCH = "mismatch"
+    WORKER_KILLED = "worker_killed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,11 @@ class Faults:
             state = path / "state.pt"
             os.truncate(state, state.stat().st_size // 2)
 
+    @property
+    def leaves_unused(self) -> bool:
+        """Whether the model is to have a parameter that takes no part in the loss (on all ranks)."""
+        return any(f.kind is FaultKind.UNUSED_PARAMETER for f in self._mine)
+
     def at_exit(self) -> None:
         """Aborts after all work is done, as a bare end of a process group does now and then."""
         if any(f.kind is FaultKind.ABORT_AT_EXIT for f in self._mine):
@@ -139,12 +147,17 @@ def _happen(fault: Fault, rank: int) -> None:
             os.abort()
         case FaultKind.HANG:
             _never_return()
+        case FaultKind.MISMATCH:
+            _ask_for_another_collective()
+        case FaultKind.WORKER_KILLED:
+            _kill_worker()
         case (
             FaultKind.NAN
             | FaultKind.SLOW
             | FaultKind.ABORT_AT_EXIT
             | FaultKind.DISK_FULL
             | FaultKind.CORRUPT_CHECKPOINT
+            | FaultKind.UNUSED_PARAMETER
         ):
             pass  # handled where they apply
         case _:
@@ -178,6 +191,25 @@ def _never_return() -> None:
     """Sleeps for ever before a collective; its name shows in a stack dump."""
     while True:
         time.sleep(3600)
+
+
+def _ask_for_another_collective() -> None:
+    """Sums a vector of a length that no other rank sums now."""
+    import torch
+    import torch.distributed as td
+
+    if td.is_initialized():
+        td.all_reduce(torch.zeros(7))
+
+
+def _kill_worker() -> None:
+    """Kills one of this rank's data loading processes."""
+    import multiprocessing
+
+    children = multiprocessing.active_children()
+    if not children:
+        raise InjectedError("worker_killed: this rank has no data loading process (num_workers)")
+    children[0].kill()
 
 
 def _signal_self(number: signal.Signals) -> None:

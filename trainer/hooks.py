@@ -28,6 +28,9 @@ class Quiet:
     def phase(self, phase: Phase, state: TrainState, /) -> None:
         """The loop turns to something else."""
 
+    def close(self) -> None:
+        """The training is over."""
+
 
 class TelemetryHook(Quiet):
     """One record a step, and one a change of phase."""

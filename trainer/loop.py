@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from trainer.config import Batch, Config, LengthSchedule
 from trainer.console import Console
-from trainer.data import Feed, Samples
+from trainer.data import Samples
+from trainer.debug import UnusedParameterError, without_gradient
 from trainer.dist import Group
+from trainer.errors import DataError
 from trainer.faults import Faults
-from trainer.optim import rate_at, set_rate
+from trainer.loading import Feed, MicroBatch, of_step
+from trainer.optim import rate_at, set_rate, whole
 from trainer.stop import StopWish
 from trainer.telemetry import Phase
 
 # Steps with an invalid loss that may follow each other before --skip_invalid_loss gives up.
 MAX_SKIPPED = 10
+# Steps with unusable data before --continue_on_error gives up.
+MAX_BAD_DATA = 10
 
 
 class NonFiniteError(ArithmeticError):
@@ -46,6 +50,7 @@ class TrainState:
     samples_seen: int = 0
     tokens_seen: int = 0
     skipped_in_a_row: int = 0
+    bad_data: int = 0
     val_losses: dict[int, float] = field(default_factory=dict)
 
 
@@ -77,6 +82,9 @@ class Hook(Protocol):
     def phase(self, phase: Phase, state: TrainState, /) -> None:
         """The loop turns to something else."""
 
+    def close(self) -> None:
+        """The training is over."""
+
 
 @dataclass(slots=True)
 class Run:
@@ -86,6 +94,7 @@ class Run:
     group: Group
     device: torch.device
     model: nn.Module  # wrapped for the group, called with (tokens, targets)
+    synced: Callable[[bool], AbstractContextManager[None]]  # gradients meet in the last micro-step only
     bare: nn.Module  # the same parameters, unwrapped
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -93,6 +102,7 @@ class Run:
     batch: Batch
     lengths: LengthSchedule
     feed: Feed
+    probe: Feed  # reads here, whatever `feed` does
     validation: Samples
     autocast: Callable[[], AbstractContextManager[None]]
     wish: StopWish
@@ -111,10 +121,15 @@ def train(run: Run) -> Ending:
         NonFiniteError: the loss or gradient is not finite and may not be skipped.
     """
     config, state = run.config, run.state
+    if config.debug:
+        check_gradients(run)
     _enter(run, Phase.STEPPING)
     while state.step < config.num_iterations:
         run.faults.before_step(state.step)
-        report = train_step(run)
+        micro_batches = next_micro_batches(run)
+        if micro_batches is None:
+            continue
+        report = train_step(run, micro_batches)
         for hook in run.hooks:
             hook.after_step(state, report)
         last = state.step == config.num_iterations
@@ -129,7 +144,7 @@ def train(run: Run) -> Ending:
     return Ending.DONE
 
 
-def train_step(run: Run) -> StepReport:
+def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     """One optimizer step over the global batch: accumulate, agree, clip, step."""
     config, state, batch = run.config, run.state, run.batch
     started = time.perf_counter()
@@ -138,10 +153,8 @@ def train_step(run: Run) -> StepReport:
     set_rate(run.optimizer, rate)
     loss_sum = torch.zeros((), dtype=torch.float32, device=run.device)
     waited = run.feed.waited_s
-    for turn in range(batch.accumulation):
-        first = state.samples_seen + (turn * batch.world_size + run.group.rank) * batch.micro
-        tokens, targets = run.feed.micro_batch(first, batch.micro, length)
-        with _synced(run.model, last=turn == batch.accumulation - 1):
+    for turn, (tokens, targets) in enumerate(micro_batches):
+        with run.synced(turn == batch.accumulation - 1):
             with run.autocast():
                 loss: Tensor = run.model(tokens, targets) / batch.accumulation
             if run.faults.spoils_loss(state.step):
@@ -151,14 +164,14 @@ def train_step(run: Run) -> StepReport:
         del loss  # the graph must not outlive its micro-step
     run.scaler.unscale_(run.optimizer)
     limit = config.gradient_clip_val or math.inf
-    grad_norm = float(nn.utils.clip_grad_norm_(run.bare.parameters(), limit))
+    grad_norm = float(whole(nn.utils.clip_grad_norm_(run.bare.parameters(), limit)))
     mine = float(loss_sum)
     healthy = math.isfinite(mine) and math.isfinite(grad_norm)
     # The one small collective of a step: mean loss, is any rank unwell, does anybody want to stop.
     mean, unwell, stop = run.group.total([mine, float(not healthy), float(run.wish.asked())])
     applied = unwell == 0
     if applied or run.scaler.is_enabled():
-        run.scaler.step(run.optimizer)  # with a scaler, it skips what overflowed, and lowers its scale
+        run.scaler.step(run.optimizer)  # a scaler skips what overflowed, and lowers its scale
         run.scaler.update()
     run.optimizer.zero_grad(set_to_none=True)
     state.step += 1
@@ -180,6 +193,56 @@ def train_step(run: Run) -> StepReport:
     )
 
 
+def next_micro_batches(run: Run) -> Iterable[MicroBatch] | None:
+    """This rank's micro-batches of the next step, read as they are needed.
+
+    With --continue_on_error they are read at once, and all ranks agree to skip a step whose data cannot be
+    used on one of them: then None.
+
+    Raises:
+        DataError: the data cannot be used, and may not be skipped (any longer).
+    """
+    state, batch = run.state, run.batch
+    requests = of_step(batch, state.samples_seen, run.lengths.at(state.step), run.group.rank)
+    if not run.config.continue_on_error:
+        return run.feed.bring(requests)
+    ready: list[MicroBatch] = []
+    problem: DataError | None = None
+    for request in requests:
+        try:
+            ready.extend(run.feed.bring([request]))
+        except DataError as error:
+            problem = error
+    if not run.group.any_of(problem is not None):
+        return ready
+    state.bad_data += 1
+    if problem is not None:
+        run.console.warn(f"step {state.step} skipped: {problem}")
+    if state.bad_data > MAX_BAD_DATA:
+        raise problem or DataError("the data of another rank cannot be used, once too often")
+    state.step += 1
+    state.samples_seen += batch.samples
+    return None
+
+
+def check_gradients(run: Run) -> None:
+    """Tells by name which parameters get no gradient, before DDP stops with their indices.
+
+    Raises:
+        UnusedParameterError: there are some, here or on another rank, and DDP was not told to look for them.
+    """
+    first = of_step(run.batch, run.state.samples_seen, run.lengths.at(run.state.step), 0)[0]
+    batch = next(iter(run.probe.bring([first])))
+    names = without_gradient(run.bare, batch, run.autocast)
+    if names:
+        run.console.warn(f"no gradient for: {', '.join(names)}")
+    if run.group.any_of(bool(names)) and not run.config.find_unused_parameters and run.group.world_size > 1:
+        where = f"rank {run.group.rank}: {', '.join(names)}" if names else "another rank"
+        raise UnusedParameterError(
+            f"parameters without gradient on {where}; --find_unused_parameters allows them"
+        )
+
+
 @torch.no_grad()
 def evaluate(run: Run) -> float:
     """The mean loss over fixed validation samples, shared out over the ranks.
@@ -191,14 +254,18 @@ def evaluate(run: Run) -> float:
     started = time.perf_counter()
     run.bare.eval()
     total = seen = 0.0
-    mine = range(run.group.rank, run.config.eval_samples, run.group.world_size)
-    for at in range(0, len(mine), run.batch.micro):
-        numbers = mine[at : at + run.batch.micro]
+    micro, world = run.batch.micro, run.group.world_size
+    # Every rank goes through the model equally often, if need be with samples that do not count: a split
+    # model gathers its weights in each pass.
+    for first in range(0, run.config.eval_samples, micro * world):
+        start = first + run.group.rank * micro
+        counting = max(min(micro, run.config.eval_samples - start), 0)
+        numbers = range(start, start + counting) if counting else range(1)
         block = run.validation.batch(numbers, run.config.max_seq_len).to(run.device)
         with run.autocast():
             loss = run.bare(block[:, :-1], block[:, 1:])
-        total += float(loss) * len(numbers)
-        seen += len(numbers)
+        total += float(loss) * counting
+        seen += counting
     run.bare.train()
     total, seen = run.group.total([total, seen])
     value = total / seen
@@ -222,13 +289,6 @@ def _allow_skipping(run: Run, applied: bool, loss: float, grad_norm: float) -> N
     if state.skipped_in_a_row > MAX_SKIPPED or not (overflow or run.config.skip_invalid_loss):
         raise NonFiniteError(f"training is not finite: {what}; --skip_invalid_loss skips such steps")
     run.console.warn(f"step skipped: {what}")
-
-
-def _synced(model: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-    """Gradients are summed over ranks in the last micro-step only."""
-    if isinstance(model, DistributedDataParallel) and not last:
-        return model.no_sync()
-    return nullcontext()
 
 
 def _enter(run: Run, phase: Phase) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,16 +43,21 @@ def rate_at(config: Config, peak: float, step: int) -> float:
             return peak
 
 
-def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.AdamW:
-    """AdamW with decay on matrices only; fused, which saves temporaries on a CPU and launches on CUDA."""
+def parameter_groups(config: Config, model: nn.Module) -> list[dict[str, Any]]:
+    """Matrices with weight decay, the rest (if any) without."""
     matrices = [p for p in model.parameters() if p.requires_grad and p.dim() >= 2]
     others = [p for p in model.parameters() if p.requires_grad and p.dim() < 2]
     groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
+    return [group for group in groups if group["params"]]
+
+
+def build_optimizer(config: Config, model: nn.Module, device: torch.device) -> torch.optim.AdamW:
+    """AdamW with decay on matrices only; fused, which saves temporaries on a CPU and launches on CUDA."""
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        parameter_groups(config, model),
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         fused=device.type in {"cpu", "cuda"},

@@ -1,0 +1,115 @@
+"""What is split over ranks: nothing (DDP), the optimizer's memory (ZeRO-1), or all tensors (FSDP2).
+
+Checkpoints hold whole tensors by name, so that one written by any of the three loads in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.config import Config
+from trainer.dist import Device, Group
+from trainer.model import GPT
+from trainer.optim import MOMENTS, Moments, build_optimizer, parameter_groups
+
+
+def split_model(config: Config, bare: GPT, device: Device, group: Group) -> None:
+    """FSDP2: splits every parameter over the ranks, block by block; nothing otherwise."""
+    if config.shard != "fsdp2":
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.torch_device.type, (group.world_size,))
+    for block in bare.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(bare, mesh=mesh)
+
+
+def make_optimizer(
+    config: Config, bare: nn.Module, device: Device, group: Group
+) -> tuple[torch.optim.Optimizer, Moments]:
+    """The optimizer, and how its memory is saved by name."""
+    if config.shard != "zero1" or not group.joined:
+        optimizer = build_optimizer(config, bare, device.torch_device)
+        return optimizer, Moments(optimizer, bare)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    groups = parameter_groups(config, bare)
+    split = ZeroRedundancyOptimizer(
+        groups,
+        optimizer_class=torch.optim.AdamW,
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+    )
+    return split, SplitMoments(split, bare, group)
+
+
+def wrap(config: Config, model: Any, device: Device, group: Group) -> nn.Module:
+    """The model as the loop calls it: in DDP for several ranks, unless FSDP2 has split it already."""
+    wrapped: nn.Module = model
+    if group.world_size == 1 or config.shard == "fsdp2":
+        return wrapped
+    on_gpu = device.torch_device.type == "cuda"
+    return DistributedDataParallel(
+        wrapped,
+        device_ids=[device.torch_device.index] if on_gpu else None,
+        find_unused_parameters=config.find_unused_parameters,
+        gradient_as_bucket_view=True,
+    )
+
+
+def syncing(model: nn.Module, config: Config) -> Callable[[bool], AbstractContextManager[None]]:
+    """What the loop enters around each micro-step: gradients are summed over ranks in the last one only."""
+    if isinstance(model, DistributedDataParallel):
+        return lambda last: nullcontext() if last else model.no_sync()
+    if config.shard != "fsdp2":
+        return lambda _last: nullcontext()
+
+    def split(last: bool) -> AbstractContextManager[None]:
+        model.set_requires_gradient_sync(last)  # type: ignore[operator]  # fully_shard adds it to the model's class
+        return nullcontext()
+
+    return split
+
+
+class SplitMoments(Moments):
+    """The memory of a ZeRO-1 optimizer: each rank holds some parameters' share."""
+
+    def __init__(self, optimizer: Any, model: nn.Module, group: Group) -> None:
+        super().__init__(optimizer, model)
+        self._split = optimizer
+        self._group = group
+
+    def named(self) -> dict[str, dict[str, Tensor]]:
+        """Gathers all shares on rank 0; a collective. Returns: moments by name there, nothing elsewhere."""
+        self._split.consolidate_state_dict(to=0)
+        if not self._group.is_main:
+            return {}
+        state: dict[int, dict[str, Tensor]] = self._split.state_dict()["state"]
+        names = self._names()
+        return {names[at]: {key: held[key] for key in MOMENTS} for at, held in state.items()}
+
+    def load(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Hands every rank all moments; each keeps its share."""
+        state = {
+            at: {key: saved[name][key].clone() for key in MOMENTS} for at, name in enumerate(self._names())
+        }
+        at, groups = 0, []
+        for group in self._split.param_groups:
+            count = len(group["params"])
+            kept = {key: value for key, value in group.items() if key != "params"}
+            groups.append({**kept, "params": list(range(at, at + count))})
+            at += count
+        self._split.load_state_dict({"state": state, "param_groups": groups})
+
+    def _names(self) -> list[str]:
+        """Parameter names in the order of the optimizer's indices."""
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        return [names[id(p)] for group in self._split.param_groups for p in group["params"]]
