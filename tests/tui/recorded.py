@@ -152,11 +152,14 @@ class Recording:
     def loss(self, step: int) -> float:
         return 1.9 + 2.3 * math.exp(-step / 420) + 0.35 * math.exp(-step / 2500) + 0.06 * noise(step)
 
+    def lr(self, step: int) -> float:
+        return 3e-4 * min(1.0, step / 300) * (0.5 + 0.5 * math.cos(math.pi * step / TOTAL_STEPS))
+
     def _metrics(self, step: int, step_s: float) -> None:
         values: dict[str, float | None] = {
             "step": step,
             "loss": self.loss(step),
-            "lr": 3e-4 * min(1.0, step / 300) * (0.5 + 0.5 * math.cos(math.pi * step / TOTAL_STEPS)),
+            "lr": self.lr(step),
             "grad_norm": 0.8 + 0.1 * noise(step + 0.5) + (1.5 if step % 137 == 0 else 0),
             "tokens_per_sec": 27_200 + 500 * noise(step + 0.25),
             "step_time_s": step_s + 0.02 * noise(step + 0.125),
@@ -188,14 +191,14 @@ class Recording:
             "loss": self.loss(step),
             "step_time_s": step_s + 0.01 * noise(step + rank) + (0.1 if slow else 0),
             "data_wait_s": wait,
-            "memory_used_bytes": 61.2 * GIB if self.gpus else None,
+            "memory_used_bytes": (61.2 - 17 * (self.micro < 16)) * GIB if self.gpus else None,
         }
         self.series.append(RANKS, self.t, str(rank), self.number, values)
         host = {"cpu_ratio": 0.96 + 0.03 * noise(step * 3 + rank), "rss_bytes": 3.1 * GIB, "threads": 14.0}
         self.series.append(HOST, self.t, str(rank), self.number, host)
         self.say(
             rank,
-            f"step {step:5d} | loss {self.loss(step):.4f} | lr {3e-4:.1e} | {1000 * step_s:.0f} ms",
+            f"step {step:5d} | loss {self.loss(step):.4f} | lr {self.lr(step):.1e} | {1000 * step_s:.0f} ms",
         )
 
     def _gpu(self, step: int, gpu: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
+from supervisor.run import series as se
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
@@ -124,6 +125,58 @@ def test_escape_codes_in_facts_do_nothing(tmp_path: Path) -> None:
         assert "\u202e" not in text
 
     drive(run, play, size=(200, 50))
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 1e300, -1e300, 1e-300, None, float("nan"), float("inf")])
+def test_odd_readings(tmp_path: Path, value: float | None) -> None:
+    rec = recorded.Recording(tmp_path / "run", gpus=1, ranks=1)
+    rec.launch("first start")
+    rec.steps(1, 3)
+    names = ["step", "loss", "val_loss", "lr", "grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s"]
+    devices = [
+        "util_ratio",
+        "memory_used_bytes",
+        "memory_total_bytes",
+        "temperature_c",
+        "power_w",
+        "throttle",
+    ]
+    host = ["cpu_ratio", "rss_bytes", "threads", "memory_total_bytes", "shm_used_ratio", "load1"]
+    rec.t += 1
+    rec.series.append(se.METRICS, rec.t, "job", 1, dict.fromkeys(names, value))
+    rec.series.append(se.RANKS, rec.t, "0", 1, dict.fromkeys(names, value))
+    rec.series.append(se.GPU, rec.t, "0", 1, dict.fromkeys(devices, value))
+    rec.series.append(se.HOST, rec.t, "0", 1, dict.fromkeys(host, value))
+    rec.series.append(se.HOST, rec.t, "machine", 1, dict.fromkeys(host, value))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        strips = app.screen._compositor.render_strips()
+        assert {strip.cell_length for strip in strips} == {200}
+
+    drive(run, play, size=(200, 50))
+
+
+def test_without_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.no_color
+        text = shown(app)
+        for sign in ("✗ attempt 1 failed", "↻ restarts in", "cuda_oom"):
+            assert sign in text, "a glyph or a word says what colour says"
+
+    drive(run, play)
+
+
+def test_slow_rank_is_named_though_out_of_sight(tmp_path: Path) -> None:
+    run = recorded.many(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "slow: 17" in pane(app, "ranks")
+
+    drive(run, play)
 
 
 def test_new_facts_move_the_screen(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from supervisor.run.events import RequestKind
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
 
-# The names of actions (``action_<name>`` of the dashboard) that ask something of a keeper.
-ASKING = frozenset(["restart", "smaller_batch", "start_now", "hold", "stop", "stop_now", "stacks", "note"])
+# Actions that ask something of a keeper, or make one. Most bear the name of their request.
+ACTING = frozenset(
+    ["restart", "smaller_batch", "start_now", "hold", "stop", "stop_now", "stacks", "note", "adopt"]
+)
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:

@@ -88,9 +88,9 @@ class StokerApp(App[None]):
         )
         self.dashboard = Dashboard(Desk(run), self._feeder, clock, read_only=read_only, adopt=adopt)
 
-    def on_mount(self) -> None:
-        """Open the dashboard and begin to read."""
-        self.push_screen(self.dashboard)
+    async def on_mount(self) -> None:
+        """Open the dashboard, and only then begin to read: a snapshot's log lines come once."""
+        await self.push_screen(self.dashboard)
         self._feeder.start()
 
     def on_unmount(self) -> None:
@@ -99,14 +99,12 @@ class StokerApp(App[None]):
 
     def on_stoker_app_read(self, message: Read) -> None:
         """Show it, then let the thread read on."""
-        if self.dashboard.is_mounted:
-            self.dashboard.take(message.snapshot)
+        self.dashboard.take(message.snapshot)
         self._feeder.taken()
 
     def on_stoker_app_trouble(self, message: Trouble) -> None:
         """Say it."""
-        if self.dashboard.is_mounted:
-            self.dashboard.tell(Answer(message.text, False))
+        self.dashboard.tell(Answer(message.text, False))
 
     def action_leave(self) -> None:
         """Leave; training goes on."""

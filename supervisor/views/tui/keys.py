@@ -15,12 +15,18 @@ def _key(
     )
 
 
+def action_name(binding: Binding) -> str:
+    """What a binding does, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
+    name, _, argument = binding.action.partition("(")
+    return argument.strip("')") if name == "ask" else name
+
+
 # In the footer's order: what does not fit there is dropped from the end.
 KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "look", "this help"),
     _key("A", "adopt", "adopt", "A", "act", "adopt a run whose keeper is gone"),
-    _key("enter", "start_now", "now", "Enter", "act", "during a back-off: start the next attempt now"),
-    _key("escape", "hold", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
+    _key("enter", "ask('start_now')", "now", "Enter", "act", "during a back-off: start the next attempt now"),
+    _key("escape", "ask('hold')", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
     _key(
         "b",
         "smaller_batch",
@@ -29,10 +35,10 @@ KEYS: list[BindingType] = [
         "act",
         "restart with another micro-batch, same global batch",
     ),
-    _key("r", "restart", "restart", "r", "act", "restart as it was"),
-    _key("s", "stop", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
-    _key("S", "stop_now", "stop now", "S", "act", "stop at once", show=False),
-    _key("K", "stacks", "stacks", "K", "act", "dump the Python stacks of all ranks"),
+    _key("r", "ask('restart')", "restart", "r", "act", "restart as it was"),
+    _key("s", "ask('stop')", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
+    _key("S", "ask('stop_now')", "stop now", "S", "act", "stop at once", show=False),
+    _key("K", "ask('stacks')", "stacks", "K", "act", "dump the Python stacks of all ranks"),
     _key("m", "note", "note", "m", "act", "put a note on the timeline"),
     _key("slash", "search", "search", "/", "look", "search the log"),
     _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),

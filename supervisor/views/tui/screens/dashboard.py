@@ -1,46 +1,34 @@
-"""The dashboard: all panes, their layout, and the keys."""
+"""The dashboard: what its keys do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import ClassVar
 
-from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
-from textual.screen import Screen
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.tui.actions import ASKING, cost, current_batch, possible, question, suggested_batch
+from supervisor.views.tui.actions import ACTING, cost, current_batch, possible, question, suggested_batch
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.keys import GROUPS, KEYS
-from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
+from supervisor.views.tui.keys import GROUPS, KEYS, action_name
 from supervisor.views.tui.logbuffer import LogFilter
 from supervisor.views.tui.screens.batch import BatchScreen
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
+from supervisor.views.tui.screens.panes import PaneScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
-from supervisor.views.tui.widgets.bars import FooterBar, Hint, NoticeBar
-from supervisor.views.tui.widgets.card import FailureCard
-from supervisor.views.tui.widgets.charts import LossPanel, UsePanel
-from supervisor.views.tui.widgets.devices import DevicesPanel
-from supervisor.views.tui.widgets.header import HeaderPanel
-from supervisor.views.tui.widgets.log import LogPanel
+from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Ink
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.tui.widgets.ranks import RanksPanel
-from supervisor.views.tui.widgets.tiles import TilesPanel
-from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
-from supervisor.views.tui.widgets.words import leave_word, shows_failure
+from supervisor.views.tui.widgets.words import leave_word
 
-PANES = ("loss", "devices", "ranks", "log", "timeline")
 TICK_S = 1.0
 
 
-class Dashboard(Screen[None]):
+class Dashboard(PaneScreen):
     """One run on one screen.
 
     Args:
@@ -62,36 +50,12 @@ class Dashboard(Screen[None]):
         read_only: bool = False,
         adopt: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__()
-        self.snapshot: Snapshot | None = None
+        super().__init__(clock)
         self._desk = desk
         self._feeder = feeder
-        self._clock = clock
         self._read_only = read_only
         self._adopt = adopt
         self._possible: frozenset[str] = frozenset()
-        self._zoomed: str | None = None
-        self._layout: Layout | None = None
-
-    def compose(self) -> ComposeResult:
-        """All panes; the layout decides which are seen."""
-        yield HeaderPanel(id="header")
-        with Horizontal(id="middle"):
-            yield FailureCard(id="card")
-            yield LossPanel(id="loss")
-            with Vertical(id="right"):
-                with Horizontal(id="charts"):
-                    yield UsePanel(id="util", memory=False)
-                    yield UsePanel(id="memory", memory=True)
-                yield DevicesPanel(id="devices")
-                yield RanksPanel(id="ranks")
-        yield AttemptsBar(id="attempts")
-        yield TilesPanel(id="tiles")
-        with Horizontal(id="bottom"):
-            yield LogPanel(id="log")
-            yield TimelinePanel(id="timeline")
-        yield NoticeBar(id="notice")
-        yield FooterBar(id="footer")
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
@@ -101,16 +65,6 @@ class Dashboard(Screen[None]):
         self._offer()
         self.log_panel.focus()
         self.set_interval(TICK_S, self._tick)
-
-    @property
-    def log_panel(self) -> LogPanel:
-        """The log pane."""
-        return self.query_one("#log", LogPanel)
-
-    @property
-    def notice(self) -> NoticeBar:
-        """The line for people."""
-        return self.query_one("#notice", NoticeBar)
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a new moment of the run."""
@@ -139,78 +93,6 @@ class Dashboard(Screen[None]):
             if panel.uses_clock:
                 panel.show(view)
 
-    def _show(self) -> None:
-        if self.snapshot is None:
-            return
-        view = View(self.snapshot, self._clock())
-        for panel in self.query(Panel):
-            panel.show(view)
-
-    def on_resize(self, _event: events.Resize) -> None:
-        """Another size, another layout."""
-        self._arrange()
-
-    def _arrange(self) -> None:
-        snapshot = self.snapshot
-        needs = Needs(devices=1, ranks=1, zoomed=self._zoomed)
-        if snapshot is not None:
-            attempt = snapshot.state.attempt
-            ranks = len(attempt.ranks) if attempt else 1
-            observed = snapshot.state.mode == "observed" and not (snapshot.ranks or snapshot.machine)
-            needs = Needs(
-                devices=len(snapshot.gpus) or (0 if observed else 1 + len(snapshot.ranks)),
-                ranks=0 if observed else ranks,
-                card_rows=self._card_rows(snapshot),
-                zoomed=self._zoomed,
-            )
-        layout = plan(self.size.width, self.size.height, needs)
-        if layout == self._layout:
-            return
-        self._layout = layout
-        self._apply(layout)
-
-    def _card_rows(self, snapshot: Snapshot) -> int:
-        if not shows_failure(snapshot):
-            return 0
-        width = self.size.width if self.size.width < WIDE else self.size.width * 55 // 100
-        return self.query_one("#card", FailureCard).needed_rows(View(snapshot, self._clock()), width)
-
-    def _apply(self, layout: Layout) -> None:
-        shown = layout.shown
-        for name in (
-            "header",
-            "card",
-            "loss",
-            "charts",
-            "devices",
-            "ranks",
-            "attempts",
-            "tiles",
-            "log",
-            "timeline",
-        ):
-            self.query_one(f"#{name}").display = name in shown
-        right = bool(shown & {"charts", "devices", "ranks"})
-        middle = self.query_one("#middle")
-        middle.display = right or bool(shown & {"card", "loss"})
-        middle.styles.layout = "vertical" if layout.vertical else "horizontal"
-        middle.styles.height = "1fr" if layout.middle_height is None else layout.middle_height
-        self.query_one("#bottom").display = bool(shown & {"log", "timeline"})
-        side = self.query_one("#right")
-        side.display = right
-        side.styles.width = "1fr" if layout.right_width is None else layout.right_width
-        devices = self.query_one("#devices", DevicesPanel)
-        devices.framed = layout.framed_devices
-        devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
-        self.query_one("#charts").styles.height = layout.charts_height
-        self.query_one("#loss").styles.height = "1fr" if layout.loss_height is None else layout.loss_height
-        self.query_one("#timeline").styles.width = (
-            "1fr" if not layout.timeline_width else layout.timeline_width
-        )
-        focused = self.focused
-        if focused is None or not focused.display:
-            self.log_panel.focus()
-
     def _offer(self) -> None:
         """The footer's keys, from the live bindings."""
         hints = [
@@ -226,10 +108,11 @@ class Dashboard(Screen[None]):
         word = leave_word(self.snapshot) if self.snapshot else "leave"
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what a keeper would do now, or what changes something here, is possible."""
-        if action in ASKING or action == "adopt":
-            return action in self._possible
+        name = str(parameters[0]) if action == "ask" else action
+        if name in ACTING:
+            return name in self._possible
         if action == "back":
             return self._can_go_back()
         if action == "match":
@@ -264,9 +147,6 @@ class Dashboard(Screen[None]):
             self._zoom(wanted.id)
         wanted.focus()
 
-    def _card_shown(self) -> bool:
-        return self._layout is not None and "card" in self._layout.shown
-
     def action_zoom(self) -> None:
         """The pane that has the keys alone, or all again."""
         focused = self.focused
@@ -274,11 +154,6 @@ class Dashboard(Screen[None]):
             self._zoom(None)
         elif isinstance(focused, Panel):
             self._zoom(focused.id)
-
-    def _zoom(self, name: str | None) -> None:
-        self._zoomed = name
-        self._arrange()
-        self._show()
 
     def action_freeze(self) -> None:
         """Let the log stand still, or follow."""
@@ -347,10 +222,7 @@ class Dashboard(Screen[None]):
     def _help_lines(self) -> list[HelpLine]:
         lines = [
             HelpLine(
-                title,
-                binding.key_display or binding.key,
-                binding.tooltip,
-                bool(self.check_action(binding.action.partition("(")[0], ())),
+                title, binding.key_display or binding.key, binding.tooltip, self._does_something(binding)
             )
             for group, title in GROUPS.items()
             for binding in KEYS
@@ -364,6 +236,9 @@ class Dashboard(Screen[None]):
         ]
         return lines
 
+    def _does_something(self, binding: Binding) -> bool:
+        return bool(self.check_action(action_name(binding), ()))
+
     # -- acting -------------------------------------------------------------------------------------------
 
     def action_leave(self) -> None:
@@ -376,29 +251,9 @@ class Dashboard(Screen[None]):
             self.tell(Answer("adopting the run…", None))
             self._feeder.submit(self._adopt)
 
-    def action_restart(self) -> None:
-        """Restart as it was."""
-        self._ask(RequestKind.RESTART)
-
-    def action_stop(self) -> None:
-        """Stop gracefully."""
-        self._ask(RequestKind.STOP)
-
-    def action_stop_now(self) -> None:
-        """Stop at once."""
-        self._ask(RequestKind.STOP_NOW)
-
-    def action_start_now(self) -> None:
-        """Do not wait for the end of the back-off."""
-        self._ask(RequestKind.START_NOW)
-
-    def action_hold(self) -> None:
-        """Do not restart by itself."""
-        self._ask(RequestKind.HOLD)
-
-    def action_stacks(self) -> None:
-        """Dump the stacks of all ranks."""
-        self._ask(RequestKind.STACKS)
+    def action_ask(self, kind: str) -> None:
+        """Ask the keeper for what the kind of request says."""
+        self._ask(RequestKind(kind))
 
     def action_note(self) -> None:
         """Mark the timeline."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import fmean
 from typing import assert_never
@@ -147,6 +148,6 @@ def _device(
 
 
 def _throttle(bits: float | None) -> str:
-    if bits is None:
+    if bits is None or not math.isfinite(bits):
         return ""
     return next((word for mask, word in THROTTLES if int(bits) & mask), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -59,7 +59,16 @@ class RanksPanel(ListPanel, can_focus=True):
         ranks = _views(self.view.snapshot)
         gone = sum(1 for rank in ranks if rank.exited)
         left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG))
-        return left, row(Span(f"✗ {gone} gone", Ink.BAD)) if gone else EMPTY
+        if gone:
+            return left, row(Span(f"✗ {gone} gone", Ink.BAD))
+        slow = tuple(int(name) for name in self._slow() if name.isdigit())
+        return left, row(Span(f"⚠ slow: {fm.ranges(slow)}", Ink.WARN)) if slow else EMPTY
+
+    def _slow(self) -> list[str]:
+        """Ranks that are slower than the median, or wait for data; only they are worth scrolling to."""
+        assert self.view is not None
+        samples = self.view.snapshot.ranks
+        return [key for key, rank in samples.items() if any(_marks(rank.values, self._medians))]
 
     def heading(self, width: int) -> Sequence[Row]:
         """Names of the columns."""
@@ -98,8 +107,7 @@ class RanksPanel(ListPanel, can_focus=True):
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
         seen = self.view.now - sample.seen_t if sample and sample.seen_t else None
         word, ink = _state(rank, snapshot)
-        late = skew is not None and skew > SKEW_RATIO
-        starved = wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
+        late, starved = _marks(values, medians)
         fields = {
             "rank": Span(rank_label(rank), Ink.STRONG),
             "state": Span(word, ink),
@@ -135,6 +143,18 @@ COLUMNS = (
     ("pid", 7, 77),
     ("seen", 5, 0),
 )
+
+
+def _marks(values: Mapping[str, float | None], medians: Medians) -> tuple[bool, bool]:
+    """Whether a rank lags behind the median, and whether it waits for its data."""
+    took, wait = values.get("step_time_s"), values.get("data_wait_s")
+    late = (
+        took is not None
+        and bool(medians.step_time_s)
+        and took > (1 + SKEW_RATIO) * (medians.step_time_s or 0)
+    )
+    starved = wait is not None and wait > max(DATA_WAIT_S, 10 * (medians.data_wait_s or 0.0))
+    return late, starved
 
 
 def _columns(width: int) -> list[tuple[str, int]]:

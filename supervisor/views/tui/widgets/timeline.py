@@ -71,7 +71,9 @@ class TimelinePanel(ListPanel, can_focus=True):
         if self.view is None:
             return EMPTY, EMPTY
         count = len(self.view.snapshot.state.timeline)
-        return row(Span("timeline", Ink.STRONG)), row(Span(f"{count} facts", Ink.DIM))
+        return row(Span("timeline", Ink.STRONG)), row(
+            Span(f"{count} fact{'s' if count != 1 else ''}", Ink.DIM)
+        )
 
     def count(self) -> int:
         """One row a fact, or one that says that there is none."""
