@@ -69,9 +69,9 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             found = _find(s, event.attempt)
             steps = (*found.checkpoint_steps, event.step) if found else (event.step,)
             s = _edit(s, event.attempt, checkpoint_steps=steps[-100:])
-            return replace(
-                _mark(s, event.t, "good", f"checkpoint at step {event.step}", event.step), checkpoint=event
-            )
+            marked = _mark(s, event.t, "good", f"checkpoint at step {event.step}", event.step)
+            kept = (*s.checkpoints, event)[-st.MAX_CHECKPOINTS :]
+            return replace(marked, checkpoint=event, checkpoints=kept)
         case ev.EvidenceSeen():
             who = f"rank {event.rank}: " if event.rank is not None else ""
             return _mark(s, event.t, "bad", f"{who}{event.failure} — {event.text[:160]}")

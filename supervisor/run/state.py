@@ -17,6 +17,7 @@ from supervisor.run.records import Decision, Finding, Verdict
 
 MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
+MAX_CHECKPOINTS = 50
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +167,7 @@ class RunState(Part, frozen=True, kw_only=True):
     progress: ev.Progress | None = None
     best_loss: float | None = None
     checkpoint: ev.CheckpointCommitted | None = None
+    checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     advisories: tuple[ev.Advisory, ...] = ()
     timeline: tuple[Mark, ...] = ()
     answered: dict[str, str] = {}

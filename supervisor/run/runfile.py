@@ -1,0 +1,91 @@
+"""run.json: the resolved job, written once before the first launch and never changed.
+
+Secrets in the job's own environment delta are written as `REDACTED`; a keeper that adopts the run takes
+them from its own environment, where they have the same names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from supervisor.job.spec import JobSpec
+
+SCHEMA_VERSION = 1
+
+
+class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How the keeper of this run behaves. `interactive`: it may hold for a person, and waits before a restart."""
+
+    interactive: bool = False
+    sample_interval_s: float = 1.0
+
+
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a keeper needs to carry a run on."""
+
+    run_id: str
+    job: JobSpec
+    interpreter: str
+    settings: KeeperSettings
+    created_t: float
+    host: str
+    user: str
+    stoker_version: str
+    python_version: str | None = None
+    torch_version: str | None = None
+    git_commit: str | None = None
+    trainer_main: str | None = None
+    schema: int = SCHEMA_VERSION
+
+
+class BadRunFile(Exception):  # noqa: N818 - named for what it is
+    """run.json is missing or cannot be read: one line."""
+
+
+def write_run_file(path: Path, record: RunFile) -> None:
+    """Write run.json atomically, readable by its owner alone.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    part = path.with_suffix(".part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    part.replace(path)
+
+
+def read_run_file(path: Path) -> RunFile:
+    """Read run.json.
+
+    Raises:
+        BadRunFile: it is missing, half or of another schema.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadRunFile(
+            f"{path}: {error.strerror}: this folder is not a run that stoker launched"
+        ) from error
+    return read_run_stream(data, name=str(path))
+
+
+def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
+    """The record in `data`.
+
+    Raises:
+        BadRunFile: it is half or of another schema.
+    """
+    try:
+        record = msgspec.json.decode(data, type=RunFile)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise BadRunFile(f"{name}: not a run file of this version: {error}") from error
+    if record.schema != SCHEMA_VERSION:
+        raise BadRunFile(f"{name}: schema {record.schema} is newer than this stoker: update it")
+    return record
