@@ -1,0 +1,99 @@
+"""Starting a keeper that outlives the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+
+START_DEADLINE_S = 15.0
+
+# The keeper must be the stoker that started it, also from a source tree. A PYTHONPATH would reach the job
+# and shadow its packages with ours; -P keeps a `logging.py` in the user's folder out.
+BOOTSTRAP = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from supervisor.keeper.__main__ import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+class KeeperDidNotStart(Exception):  # noqa: N818 - a state of affairs, not an error
+    """The detached keeper did not take its lock: one line, with where to look."""
+
+
+def start_detached(
+    run: RunPaths, env: Mapping[str, str], *, record: RunFile | None = None, node: int = 0
+) -> int:
+    """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
+
+    `record` goes through a pipe, because what is on disk holds no secrets; without it (adoption) the
+    keeper reads run.json.
+
+    Raises:
+        KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
+        OSError: the run directory cannot be written.
+    """
+    paths = run.node(node)
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), str(run.root), *(["-"] if record else [])],
+            env=dict(env),
+            stdin=subprocess.PIPE if record else subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            start_new_session=True,
+        )
+    finally:
+        os.close(fd)
+    if record is not None and process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(msgspec.json.encode(record))
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        if keeper_is_alive(paths.lock):
+            return process.pid
+        if process.poll() is not None:
+            raise KeeperDidNotStart(f"the keeper ended with {process.returncode}: see {paths.log}")
+        time.sleep(0.02)
+    raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
+
+
+def teardown_warning(env: Mapping[str, str]) -> str | None:
+    """A warning where something is known to end detached processes with their session."""
+    if "SLURM_JOB_ID" in env:
+        return "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
+    if _logind_kills(env.get("USER", "")):
+        return (
+            "the login manager kills what is left at logout (KillUserProcesses=yes): "
+            "start it as `systemd-run --user --scope stoker run --detach …` with lingering enabled"
+        )
+    return None
+
+
+def _logind_kills(user: str) -> bool:
+    try:
+        with open("/etc/systemd/logind.conf", encoding="utf-8") as file:
+            settings = [line.strip().replace(" ", "") for line in file]
+    except OSError:
+        return False
+    if os.path.exists(f"/var/lib/systemd/linger/{user}"):
+        return False
+    wanted = {"killuserprocesses=yes", "killuserprocesses=true", "killuserprocesses=1"}
+    return any(line.lower() in wanted for line in settings)
+
+
+def _here() -> str:
+    """The folder that holds the package `supervisor`."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,0 +1,30 @@
+"""The signature engine, loaded beside the launch: compiled afresh it takes two seconds, in which torch loads too."""
+
+from __future__ import annotations
+
+import threading
+
+from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+
+
+class EngineLoader:
+    """Loads in a thread from construction on; `get` waits for it."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._load, name="stoker-engine")
+        self._thread.start()
+
+    def get(self) -> Engine:
+        """The engine. Raises what loading it raised."""
+        self._thread.join()
+        if self._engine is None:
+            raise RuntimeError("the signature tables could not be loaded") from self._error
+        return self._engine
+
+    def _load(self) -> None:
+        try:
+            self._engine = load_engine(default_cache_dir())
+        except Exception as error:  # noqa: BLE001 - handed over to whoever asks for the engine
+            self._error = error

@@ -1,0 +1,209 @@
+"""From an attempt's remains to a verdict, and from the run's history to a decision.
+
+Opens the files that the pure rooms only read: `diagnosis` gets chunks of bytes, `policy` frozen records.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, Present
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.job.batch import MemoryPoint
+from supervisor.job.knobs import find_workers
+from supervisor.job.oom_text import memory_point
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.plans import changes_so_far, current_batch
+from supervisor.keeper.sensors import MACHINE
+from supervisor.policy import PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.events import StopWhy
+from supervisor.run.paths import AttemptPaths, NodePaths
+from supervisor.run.records import Decision, FailureClass, Verdict
+from supervisor.run.runfile import RunFile
+from supervisor.run.series import HOST, SeriesReader
+from supervisor.run.state import AttemptView, RunState
+from supervisor.sources.cgroup import read_cgroup_memory
+from supervisor.sources.host import disk_fill
+from supervisor.sources.processes import ProcessId
+from supervisor.sources.signature_files import Engine
+from supervisor.sources.stacks import collect_stacks
+from supervisor.text.prefixes import Origin
+
+CHUNK_BYTES = 1 << 20
+MAX_ERROR_FILE_BYTES = 1 << 20
+MACHINE_TAIL_BYTES = 1 << 20
+OUR_STOPS = frozenset({StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE})
+
+
+def diagnose_attempt(node: NodePaths, state: RunState, number: int, job: JobSpec, engine: Engine) -> Verdict:
+    """The verdict on attempt `number`, from everything it left."""
+    view = next(a for a in state.attempts if a.number == number)
+    evidence = evidence_of(node, view, state, job)
+    return diagnose(evidence, engine.signatures, engine.matcher)
+
+
+def evidence_of(node: NodePaths, view: AttemptView, state: RunState, job: JobSpec) -> JobEvidence:
+    """An attempt's logs, error files, exit codes and the facts that the journal holds of it."""
+    paths = node.attempt(view.number)
+    ours = view.stop is not None and view.stop.why in OUR_STOPS
+    batch = view.batch
+    return JobEvidence(
+        logs=tuple(_logs(paths, view)),
+        error_files=tuple(_error_files(paths, view)),
+        exit_codes={
+            rank.rank: rank.exit_code
+            for rank in view.ranks.values()
+            if rank.rank is not None and rank.exit_code is not None
+        },
+        launcher_exit=view.exit_code,
+        machine=machine_records(node, view),
+        stop_reason=str(view.stop.why) if ours and view.stop is not None else None,
+        last_step=view.last_step,
+        total_steps=state.total_steps,
+        final_checkpoint=_has_final_checkpoint(state, view),
+        world_size=state.world_size,
+        ranks_per_node=job.nproc_per_node,
+        present=Present(
+            micro_batch=batch.micro_batch_per_rank if batch else None,
+            batch_knob=(job.knobs.batch or "device_batch_size").lstrip("-"),
+            port=job.master_port,
+            own_pids=frozenset(rank.pid for rank in view.ranks.values() if rank.pid is not None),
+        ),
+    )
+
+
+def machine_records(node: NodePaths, view: AttemptView) -> MachineRecords:
+    """What the sensors saw of the machine while the attempt lived: kills for memory, full disks."""
+    reader = SeriesReader(node.series, HOST)
+    reader.seek_tail(MACHINE_TAIL_BYTES)
+    kills: list[float] = []
+    last: dict[str, float | None] = {}
+    while samples := reader.read():
+        for sample in samples:
+            if sample.k == MACHINE and sample.a == view.number:
+                last = sample.v
+                count = sample.v.get("cgroup_oom_kills")
+                kills += [count] if count is not None else []
+    memory = read_cgroup_memory()
+    if memory is not None and memory.oom_kills is not None:
+        kills.append(memory.oom_kills)
+    fill = disk_fill(str(node.root))
+    return MachineRecords(
+        cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
+        shm_used_share=last.get("shm_used_ratio"),
+        disk_free_bytes=fill.available_bytes if fill is not None else None,
+        disk_path=fill.path if fill is not None else "",
+    )
+
+
+def decide_next(record: RunFile, state: RunState, *, env: Mapping[str, str]) -> Decision:
+    """What policy says after the newest attempt."""
+    job = record.job
+    arguments = changes_so_far(state).argv or job.entry_args
+    return decide(
+        PolicyInput(
+            attempts=tuple(_past(view) for view in state.attempts),
+            retry=job.retry,
+            knobs=job.knobs,
+            interactive=record.settings.interactive,
+            total_steps=state.total_steps,
+            final_checkpoint=_has_final_checkpoint(state, state.attempts[-1]),
+            memory=_memory_point(state, job),
+            port_named=job.master_port is not None,
+            leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
+            earlier_checkpoint=_earlier_checkpoint(state),
+            in_slurm="SLURM_JOB_ID" in env,
+            workers=find_workers(arguments),
+            jitter=random.random(),
+        )
+    )
+
+
+def write_stacks(path: Path, ranks: Mapping[int, ProcessId]) -> None:
+    """Write the stacks of all ranks as text."""
+    order = sorted(ranks)
+    parts = []
+    for local_rank, stack in zip(order, collect_stacks([ranks[r] for r in order]), strict=True):
+        note = f" ({stack.note})" if stack.note else ""
+        parts.append(f"== local rank {local_rank}, pid {stack.process.pid}, by {stack.source}{note}")
+        parts += [*stack.lines, ""]
+    path.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _past(view: AttemptView) -> PastAttempt:
+    lived = None
+    if view.started_t is not None and view.ended_t is not None:
+        lived = view.ended_t - view.started_t
+    return PastAttempt(
+        verdict=view.verdict,
+        exit_code=view.exit_code,
+        first_step=view.first_step,
+        last_step=view.last_step,
+        checkpoint_steps=view.checkpoint_steps,
+        batch=view.batch,
+        stop=StopCause(view.stop.why.value) if view.stop is not None else None,
+        lived_s=lived,
+        steps_seen=view.first_step is not None,
+        decision=view.decision,
+        by_person=view.decision is not None and view.decided_by != "policy",
+    )
+
+
+def _earlier_checkpoint(state: RunState) -> str | None:
+    """The newest committed checkpoint before the last one."""
+    steps = sorted({found.step for found in state.checkpoints})
+    if len(steps) < 2:
+        return None
+    return next(found.path for found in reversed(state.checkpoints) if found.step == steps[-2])
+
+
+def _memory_point(state: RunState, job: JobSpec) -> MemoryPoint | None:
+    verdict, batch = state.attempts[-1].verdict, current_batch(job, state)
+    if verdict is None or verdict.cause is None or batch is None:
+        return None
+    if verdict.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}:
+        return None
+    return memory_point(verdict.cause.text, batch.micro_batch_per_rank)
+
+
+def _has_final_checkpoint(state: RunState, view: AttemptView) -> bool:
+    found = state.checkpoint
+    return found is not None and found.attempt == view.number and found.final
+
+
+def _logs(paths: AttemptPaths, view: AttemptView) -> Iterator[LogSource]:
+    if paths.agent_log.is_file():
+        yield LogSource("agent.log", _chunks(paths.agent_log))
+    for local_rank, folder in paths.rank_folders().items():
+        known = view.ranks.get(local_rank)
+        rank = known.rank if known is not None else None
+        for stream in ("stdout", "stderr"):
+            file = folder / f"{stream}.log"
+            if file.is_file():
+                origin = Origin(rank=rank, local_rank=local_rank, stream=stream)
+                yield LogSource(str(file.relative_to(paths.root)), _chunks(file), origin)
+
+
+def _error_files(paths: AttemptPaths, view: AttemptView) -> Iterator[ErrorFile]:
+    for local_rank, folder in paths.rank_folders().items():
+        file = folder / "error.json"
+        try:
+            with file.open("rb") as stream:
+                content = stream.read(MAX_ERROR_FILE_BYTES)
+        except OSError:
+            continue
+        known = view.ranks.get(local_rank)
+        origin = Origin(rank=known.rank if known is not None else None, local_rank=local_rank)
+        yield ErrorFile(os.path.relpath(file, paths.root), content, origin)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError:
+        return

@@ -1,0 +1,60 @@
+"""The tiny process between a keeper and what it launches: its exit status must survive the keeper.
+
+Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only.
+It starts CMD with stdout and stderr appended to LOG, writes ``PID`` ({pid, start_ticks}) and, when CMD
+ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It ignores the signals that a
+closing terminal or a cluster's step teardown sends to everybody, because the last thing it has to do
+is to write down how CMD ended; CMD itself gets them at their defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(argv: list[str]) -> int:
+    """Start, wait, write down. Returns 0 once the exit status is on disk."""
+    exit_path, pid_path, log_path = argv[:3]
+    command = argv[4:]
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log_path, flags, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    try:
+        pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=IGNORED)
+    except OSError as error:
+        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{command[0]}: {error.strerror}"})
+        return 0
+    _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid)})
+    _, status = os.waitpid(pid, 0)
+    _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
+    return 0
+
+
+def _start_ticks(pid: int) -> int:
+    """Field 22 of /proc/PID/stat, counted after the last ')': a command's name may hold anything."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _write(path: str, record: dict[str, object]) -> None:
+    part = f"{path}.part"
+    with open(part, "w", encoding="utf-8") as file:
+        json.dump(record, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""Logs as they grow, turned into observations: evidence by the scanner, metrics by the readers.
+
+All parsing happens in the tail thread; what is handed over is small.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import assert_never
+
+from supervisor.diagnosis.scan import LiveScanner
+from supervisor.diagnosis.tables import Role
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.observations import EvidenceHit, Observation, StepSeen
+from supervisor.keeper.wire import from_wire
+from supervisor.sources.metrics import MetricReader
+from supervisor.sources.signature_files import Engine
+from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
+from supervisor.text.prefixes import Origin
+
+DRAIN_S = 20.0
+
+
+class LogKind(Enum):
+    """How a log is read."""
+
+    RANK = auto()  # evidence and metrics
+    AGENT = auto()  # the launcher's own words: evidence, unless the ranks' logs said it before
+    TELEMETRY = auto()  # the trainer's JSON lines
+
+
+@dataclass(frozen=True, slots=True)
+class LogKey:
+    """Whose log it is. `name` is what verdicts and evidence call it."""
+
+    name: str
+    kind: LogKind
+    origin: Origin
+
+
+class LogWatch:
+    """Follows any number of logs in one thread.
+
+    Args:
+        put: takes the observations, in the tail thread.
+        engine: gives the signature engine; asked at the first batch, in the tail thread.
+        rank_of: the global rank of a log's origin, where it is known.
+        on_agent: gets the raw bytes of AGENT logs, in the tail thread.
+    """
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        *,
+        put: Callable[[Observation], None],
+        clock: Clock,
+        engine: Callable[[], Engine],
+        rank_of: Callable[[Origin], int | None],
+        on_agent: Callable[[bytes], None] = lambda _data: None,
+    ) -> None:
+        self._put = put
+        self._clock = clock
+        self._engine = engine
+        self._rank_of = rank_of
+        self._on_agent = on_agent
+        self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
+        self._scanner: LiveScanner | None = None
+        self._keys: dict[str, LogKey] = {}
+        self._readers: dict[str, MetricReader] = {}
+        self._rank_spoke = False
+
+    def follow(self, key: LogKey, path: str) -> None:
+        """Follow a file, once; it need not exist yet."""
+        if key.name not in self._keys:
+            self._keys[key.name] = key
+            self._tailer.add(path, key.name)
+
+    def start(self) -> None:
+        """Begin."""
+        self._tailer.start()
+
+    def drain(self) -> None:
+        """Read all to the end: the writers are gone."""
+        self._tailer.drain(DRAIN_S)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._tailer.close()
+
+    # -- in the tail thread ----------------------------------------------------------------------
+
+    def _on_note(self, note: TailNote) -> None:
+        if note.code in {NoteCode.TRUNCATED, NoteCode.ROTATED} and self._scanner is not None:
+            self._scanner.forget(note.key)
+
+    def _on_batch(self, batch: Batch) -> None:
+        key = self._keys[batch.key]
+        match key.kind:
+            case LogKind.TELEMETRY:
+                for line in batch.lines:
+                    for seen in from_wire(line.raw, rank=key.origin.rank):
+                        self._put(seen)
+            case LogKind.AGENT:
+                self._on_agent(batch.data)
+                # What torchrun reports of its ranks was in their own logs before: said once is enough.
+                if not self._rank_spoke:
+                    self._scan(key, batch)
+            case LogKind.RANK:
+                self._scan(key, batch)
+                self._measure(key, batch)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _scan(self, key: LogKey, batch: Batch) -> None:
+        if self._scanner is None:
+            engine = self._engine()
+            self._scanner = LiveScanner(engine.signatures, engine.matcher)
+        for hit in self._scanner.feed(key.name, batch.data, key.origin):
+            if hit.signature.role is not Role.CAUSE:
+                continue
+            self._rank_spoke = self._rank_spoke or key.kind is LogKind.RANK
+            self._put(
+                EvidenceHit(
+                    t=self._clock.wall(),
+                    failure=hit.signature.failure,
+                    role=str(hit.signature.role),
+                    rank=self._rank_of(hit.origin.over(key.origin)),
+                    path=key.name,
+                    line=hit.line,
+                    text=hit.text,
+                )
+            )
+
+    def _measure(self, key: LogKey, batch: Batch) -> None:
+        reader = self._readers.setdefault(key.name, MetricReader())
+        lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
+        now = self._clock.wall()
+        for line in lines:
+            sample = reader.feed(line.text)
+            if sample is not None:
+                values = {**sample.other, **sample.values}
+                rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
+                self._put(StepSeen(t=now, rank=rank, values=values, from_wire=False))

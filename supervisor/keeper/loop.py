@@ -1,0 +1,415 @@
+"""The keeper: one thread that journals facts, folds them, and acts on what the state says.
+
+The loop is driven by the folded state alone: each condition has one thing to do (`_act`). So a keeper
+that adopts a run replays the journal and simply goes on; nothing it needs lives only in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from supervisor import __version__
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind
+from supervisor.keeper import plans
+from supervisor.keeper.attempt import LiveAttempt
+from supervisor.keeper.clock import Clock, SystemClock
+from supervisor.keeper.collect import Collector
+from supervisor.keeper.engine import EngineLoader
+from supervisor.keeper.judgement import decide_next, diagnose_attempt, write_stacks
+from supervisor.keeper.observations import Observation
+from supervisor.keeper.process import Child, SpawnError, adopt, own_identity, raise_open_files_limit, spawn
+from supervisor.keeper.recorder import Recorder
+from supervisor.keeper.requests import Refused
+from supervisor.keeper.wishes import Wishes
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.fold import fold
+from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Finding, Verdict
+from supervisor.run.runfile import RunFile
+
+TICK_S = 0.1
+PROVISIONAL_DELAY_S = 0.4
+
+log = logging.getLogger("stoker.keeper")
+
+
+class Keeper:
+    """Carries one run from its state to its end. Holds the lock from construction to `close`.
+
+    Raises (on construction):
+        LockTaken: another keeper lives.
+        OSError: the run directory cannot be written.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        record: RunFile,
+        *,
+        env: Mapping[str, str],
+        findings: tuple[Finding, ...] = (),
+        clock: Clock | None = None,
+        node: int = 0,
+    ) -> None:
+        self._run = run
+        self._node = run.node(node)
+        self._record = record
+        self._env = dict(env)
+        self._clock = clock or SystemClock()
+        self._node.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        run.control.mkdir(exist_ok=True, mode=0o700)
+        run.artifacts.mkdir(exist_ok=True, mode=0o700)
+        me = own_identity()
+        self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
+        self._adopted = self._node.journal.exists() and self._node.journal.stat().st_size > 0
+        self.state = read_state(self._node.journal) if self._adopted else st.RunState()
+        self._journal = JournalWriter(self._node.journal)
+        self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._wishes = Wishes(run, self, self._clock)
+        self._recorder = Recorder(self._node.series, self.emit, self._clock)
+        self._live: LiveAttempt | None = None
+        self._collector: Collector | None = None
+        self._engine = EngineLoader()
+        self._provisional_at: float | None = None
+        self._born(me.pid, me.start_time, findings)
+
+    def install_signal_handlers(self) -> Callable[[], None]:
+        """Let signals become wishes; returns the undo."""
+        return self._wishes.install_signal_handlers()
+
+    def carry(self) -> int:
+        """Run to the end of the run; the exit code of `--no-ui`."""
+        while not isinstance(self.state.condition, st.Finished):
+            self._drain_queue(TICK_S)
+            self._recorder.tick()
+            self._wishes.look()
+            self._act()
+        return self.state.condition.exit_code
+
+    def close(self, why: str = "the run ended") -> None:
+        """Stop the sensors, close the files, let the lock go. Children are left as they are."""
+        if self._collector is not None:
+            self._collector.stop()
+            self._collector = None
+        self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
+        self._recorder.close()
+        self._journal.close()
+        self._lock.release()
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal a fact, then fold it. A full disk costs the line, never the run."""
+        try:
+            self._journal.append(event, durable=durable)
+        except OSError as error:
+            log.error("journal: %s: a fact was not written: %s", error.strerror, type(event).__name__)
+        self.state = fold(self.state, event)
+
+    def _born(self, pid: int, start_time: float, findings: tuple[Finding, ...]) -> None:
+        now, job = self._clock.wall(), self._record.job
+        if not self._adopted:
+            self.emit(
+                ev.RunStarted(
+                    t=now,
+                    run_id=self._run.run_id,
+                    name=job.name,
+                    mode="launched",
+                    host=self._record.host,
+                    total_steps=job.total_steps,
+                    world_size=job.batch.world_size if job.batch else job.nproc_per_node,
+                )
+            )
+        self.emit(
+            ev.KeeperStarted(
+                t=now,
+                pid=pid,
+                start_time=start_time,
+                version=__version__,
+                adopted=self._adopted,
+                interactive=self._record.settings.interactive,
+            )
+        )
+        for finding in findings:
+            self.emit(ev.PreflightFound(t=now, finding=finding))
+
+    def _drain_queue(self, timeout_s: float) -> None:
+        try:
+            observation = self._queue.get(timeout=timeout_s)
+            while True:
+                self._observe(observation)
+                observation = self._queue.get_nowait()
+        except queue.Empty:
+            return
+
+    def _observe(self, observation: Observation) -> None:
+        if self._live is not None:
+            self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
+            self._recorder.record(self._live.number, observation)
+
+    # -- the state machine ---------------------------------------------------------------------
+
+    def _act(self) -> None:
+        condition = self.state.condition
+        match condition:
+            case st.Preflight():
+                self._launch("first launch")
+            case st.Launching() | st.Running() | st.Stopping():
+                self._watch()
+            case st.Ended():
+                self._diagnose(condition.attempt)
+            case st.DiagnosedAs():
+                self._decide(condition)
+            case st.Backoff():
+                if self._clock.wall() >= condition.until:
+                    self._launch(condition.decision.reason)
+            case st.HeldOpen():
+                if condition.until is not None and self._clock.wall() >= condition.until:
+                    self._end(ev.Outcome.FAILED, 1, f"held for too long: {condition.reason}")
+            case st.Finished():
+                return
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _launch(self, reason: str) -> None:
+        number = len(self.state.attempts) + 1
+        paths = self._node.attempt(number)
+        try:
+            plan = plans.plan_next(self._record, self.state, self._run, paths, self._env)
+        except JobError as error:
+            self._end(ev.Outcome.FAILED, error.exit_code, error.message)
+            return
+        plans.write_plan(paths, plan)
+        self.emit(
+            ev.LaunchIntended(
+                t=self._clock.wall(),
+                attempt=number,
+                argv=plans.journal_argv(plan),
+                reason=reason,
+                batch=plan.batch,
+                script_hash=plans.script_hash(self._record.job),
+            ),
+            durable=True,
+        )
+        self._say_if_edited()
+        if any(
+            a.decision and a.decision.change and a.decision.change.raise_open_files
+            for a in self.state.attempts
+        ):
+            raise_open_files_limit()
+        try:
+            child = spawn(plan, paths, self._env)
+        except SpawnError as error:
+            log.error("attempt %d: %s", number, error)
+            self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+            verdict = plans.spawn_verdict(str(error))
+            self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+            return
+        self._begin(child, number)
+
+    def _say_if_edited(self) -> None:
+        """Code edited between attempts is a change nobody planned: say so."""
+        hashes = [a.script_hash for a in self.state.attempts if a.script_hash]
+        if len(hashes) >= 2 and hashes[-1] != hashes[-2]:
+            text = "the script was edited since the last attempt"
+            number = self._attempt_number()
+            self.emit(ev.Advisory(t=self._clock.wall(), attempt=number, code="script_edited", text=text))
+
+    def _begin(self, child: Child, number: int) -> None:
+        now = self._clock.wall()
+        pid = child.pid
+        self.emit(ev.AttemptStarted(t=now, attempt=number, pid=pid.pid, start_time=pid.start_time))
+        self._watch_child(child, number)
+
+    def _watch_child(self, child: Child, number: int) -> None:
+        self._collector = Collector(
+            child.paths,
+            put=self._queue.put,
+            clock=self._clock,
+            interval_s=self._record.settings.sample_interval_s,
+            engine=self._engine.get,
+            one_node=self._record.job.nnodes == "1",
+            agent_is_rank=self._record.job.entry_kind is EntryKind.COMMAND,
+        )
+        self._live = LiveAttempt(
+            number,
+            child,
+            clock=self._clock,
+            local_world_size=self._record.job.nproc_per_node,
+            one_node=self._record.job.nnodes == "1",
+            crash_grace_s=self._record.job.timing.death_grace_s,
+            ends=self._collector.agent_is_ending,
+        )
+        self._recorder.begin(number, known=self.state)
+        self._provisional_at = None
+        self._collector.start()
+
+    def _adopt_attempt(self) -> None:
+        """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
+        view = self.state.attempt
+        assert view is not None, "a launched condition has an attempt"
+        child = adopt(self._node.attempt(view.number))
+        if child is None:
+            self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=view.number, exit_code=None))
+            return
+        if isinstance(self.state.condition, st.Launching):
+            self._begin(child, view.number)
+        else:
+            self._watch_child(child, view.number)
+        assert self._live is not None
+        assert self._collector is not None
+        self._live.know(view)
+        self._collector.know(view)
+        if view.stop is not None and view.ended_t is None:
+            self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
+
+    def _watch(self) -> None:
+        if self._live is None or self._collector is None:
+            self._adopt_attempt()
+            return
+        live, collector = self._live, self._collector
+        for fact in live.watch():
+            self.emit(fact, durable=isinstance(fact, ev.StopIntended))
+            if isinstance(fact, ev.RankStarted):
+                collector.add_rank(fact)
+        collector.look()
+        if live.is_over():
+            self._finish_attempt(live, collector)
+        elif collector.agent_is_ending() and live.ladder is None:
+            self._give_provisional(live)
+
+    def _give_provisional(self, live: LiveAttempt) -> None:
+        """A verdict before torchrun has ended, so that a person reads the cause within a second."""
+        now = self._clock.mono()
+        if self._provisional_at is None:
+            self._provisional_at = now + PROVISIONAL_DELAY_S
+        elif now >= self._provisional_at:
+            self._provisional_at = float("inf")
+            verdict = self._judge(live.number)
+            self.emit(
+                ev.Diagnosed(t=self._clock.wall(), attempt=live.number, verdict=verdict, provisional=True)
+            )
+
+    def _finish_attempt(self, live: LiveAttempt, collector: Collector) -> None:
+        collector.look()
+        collector.drain()
+        self._drain_queue(0.0)
+        collector.stop()
+        self._recorder.flush()
+        code = live.exit.exit_code if live.exit is not None else None
+        view = self.state.attempt
+        self.emit(
+            ev.AttemptEnded(
+                t=self._clock.wall(),
+                attempt=live.number,
+                exit_code=code,
+                last_step=view.last_step if view else None,
+            ),
+            durable=True,
+        )
+        self._live = self._collector = None
+
+    def _judge(self, number: int) -> Verdict:
+        return diagnose_attempt(self._node, self.state, number, self._record.job, self._engine.get())
+
+    def _diagnose(self, number: int) -> None:
+        verdict = self._judge(number)
+        self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+
+    def _decide(self, condition: st.DiagnosedAs) -> None:
+        view = self.state.attempt
+        assert view is not None, "a verdict belongs to an attempt"
+        if view.decision is None:
+            decision = decide_next(self._record, self.state, env=self._env)
+            self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
+            return
+        self._carry_out(view.number, view.decision, condition.verdict)
+
+    def _carry_out(self, number: int, decision: Decision, verdict: Verdict) -> None:
+        now = self._clock.wall()
+        match decision.kind:
+            case DecisionKind.RESTART:
+                until = now + decision.delay_s
+                self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
+            case DecisionKind.HOLD:
+                self.hold(decision.reason)
+            case DecisionKind.SUCCEED:
+                self._end(ev.Outcome.SUCCEEDED, 0, decision.reason)
+            case DecisionKind.FAIL:
+                lost = verdict.failure is FailureClass.UNKNOWN and decision.exit_code == 6
+                outcome = ev.Outcome.LOST if lost else ev.Outcome.FAILED
+                self._end(outcome, decision.exit_code or 1, decision.reason)
+            case DecisionKind.GIVE_UP:
+                self._end(ev.Outcome.GAVE_UP, decision.exit_code or 4, decision.reason)
+            case DecisionKind.STOP | DecisionKind.REQUEUE:
+                code = 130 if self._wishes.interrupts else decision.exit_code
+                self._end(ev.Outcome.STOPPED, 5 if code is None else code, decision.reason)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
+        self.emit(
+            ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
+            durable=True,
+        )
+
+    # -- what wishes make it do (see wishes.Actor) -------------------------------------------------
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """End the attempt by the ladder, or the run where no attempt lives."""
+        if isinstance(self.state.condition, st.Finished):
+            return
+        if self._live is None and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
+            self._adopt_attempt()
+        if self._live is None:
+            self.end_stopped(by)
+            return
+        intent = self._live.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
+        if intent is not None:
+            self.emit(intent, durable=True)
+
+    def end_stopped(self, by: str) -> None:
+        """End a run between two attempts."""
+        code = 130 if self._wishes.interrupts else 5
+        self._end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
+
+    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
+        """Relaunch with what a person changed. Raises BadChange."""
+        change = plans.requested_change(self._record.job, self.state, args)
+        decision = Decision(DecisionKind.RESTART, f"{by} asked for it", change=change)
+        number = self._attempt_number()
+        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)
+        if stop_first:
+            self.stop(ev.StopWhy.RESTART, by)
+        else:
+            self.start_now()
+
+    def start_now(self) -> None:
+        """The next attempt starts at the next tick."""
+        now = self._clock.wall()
+        self.emit(ev.BackoffStarted(t=now, attempt=self._attempt_number(), until=now, delay_s=0.0))
+
+    def hold(self, reason: str) -> None:
+        """Wait for a person, for at most the job's `hold_s`."""
+        now = self._clock.wall()
+        until = now + self._record.job.timing.hold_s
+        self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
+
+    def dump_stacks(self) -> str:
+        """Write the stacks of all ranks to artifacts/; the file's name."""
+        if self._live is None:
+            raise Refused("nothing runs")
+        name = f"stacks-{self._live.number}-{int(self._clock.wall())}.txt"
+        write_stacks(self._run.artifacts / name, self._live.ranks)
+        return f"artifacts/{name}"
+
+    def _attempt_number(self) -> int:
+        return self.state.attempts[-1].number

@@ -1,0 +1,98 @@
+"""What sensors tell the keeper: small frozen records on one queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from supervisor.run.events import Phase
+from supervisor.run.records import FailureClass
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeen:
+    """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
+
+    `rank` is None where nothing tells. `from_wire`: the trainer's telemetry, which is exact; a line of
+    a log is only believed where there is no telemetry.
+    """
+
+    t: float
+    rank: int | None
+    values: dict[str, float]
+    from_wire: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSeen:
+    """The trainer says what it is doing. `memory_base_bytes`: held before the first forward."""
+
+    t: float
+    rank: int | None
+    phase: Phase
+    step: int | None
+    memory_base_bytes: int | None = None
+    from_wire: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSeen:
+    """The trainer says that a checkpoint is committed."""
+
+    t: float
+    rank: int | None
+    step: int
+    path: str
+    final: bool
+    from_wire: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WarningSeen:
+    """The trainer warns."""
+
+    t: float
+    rank: int | None
+    code: str
+    text: str
+    from_wire: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceHit:
+    """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based."""
+
+    t: float
+    failure: FailureClass
+    role: str
+    rank: int | None
+    path: str
+    line: int | None
+    text: str
+    from_wire: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Sensor readings: stream of run.series, key, values (None: not to be had)."""
+
+    t: float
+    stream: str
+    key: str
+    values: dict[str, float | None]
+    from_wire: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SensorFact:
+    """Something about a sensor worth saying once (a lost GPU, a driver that is absent)."""
+
+    t: float
+    code: str
+    text: str
+    from_wire: bool = False
+
+
+Observation: TypeAlias = (
+    StepSeen | PhaseSeen | CheckpointSeen | WarningSeen | EvidenceHit | Sampled | SensorFact
+)

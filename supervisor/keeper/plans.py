@@ -1,0 +1,200 @@
+"""From the job and the journal to the next launch plan: what changed over all attempts so far.
+
+Everything here is derived from run.json and the folded state, so that a keeper that adopts a run plans
+exactly what the dead one would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.errors import JobError
+from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, wants_port
+from supervisor.job.redact import HIDDEN, redact, redact_argv
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.ports import free_port
+from supervisor.run.control import RequestArgs
+from supervisor.run.paths import AttemptPaths, RunPaths
+from supervisor.run.records import Action, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import RunState
+
+
+class BadChange(Exception):  # noqa: N818 - named for what it is
+    """A change that a person asked for cannot be made: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """All changes of all decisions so far, folded: the later one wins."""
+
+    batch: BatchSpec | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    set_args: dict[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] | None = None
+    from_scratch: bool = False
+
+
+def changes_so_far(state: RunState) -> Changes:
+    """What the restarts that were decided on changed."""
+    batch: BatchSpec | None = None
+    env: dict[str, str] = {}
+    set_args: dict[str, str] = {}
+    argv: tuple[str, ...] | None = None
+    from_scratch = False
+    for attempt in state.attempts:
+        decision = attempt.decision
+        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
+            continue
+        change = decision.change
+        batch = change.batch.after if change.batch is not None else batch
+        env |= dict(change.env)
+        set_args |= dict(change.set_args)
+        argv = change.argv if change.argv is not None else argv
+        from_scratch = change.from_scratch
+    return Changes(batch, env, set_args, argv, from_scratch)
+
+
+def plan_next(
+    record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
+) -> LaunchPlan:
+    """The plan of attempt ``len(state.attempts) + 1``.
+
+    Raises:
+        JobError: the changes cannot be applied to this job, or no port is free.
+    """
+    job, changes = with_secrets(record.job, env), changes_so_far(state)
+    attempt = len(state.attempts) + 1
+    committed = any(view.checkpoint_steps for view in state.attempts)
+    names_own_start = job.knobs.resume is not None and any(
+        arg.split("=")[0] == job.knobs.resume for arg in job.entry_args
+    )
+    resume: bool | None = None
+    if changes.from_scratch or (names_own_start and not committed):
+        resume = False
+    return build_plan(
+        job,
+        attempt=attempt,
+        interpreter=record.interpreter,
+        run_dir=str(run.root),
+        attempt_dir=str(paths.root),
+        base_env=env,
+        port=free_port() if wants_port(job) else None,
+        trainer_main=record.trainer_main,
+        batch=changes.batch,
+        env=tuple(changes.env.items()),
+        set_args=tuple(changes.set_args.items()),
+        entry_args=changes.argv,
+        resume=resume,
+        telemetry_dir=str(paths.telemetry),
+        stop_file=str(paths.stop_file),
+        torchrun_dir=str(paths.torchrun),
+    )
+
+
+def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
+    """The batch that the next attempt would have if nothing more changed."""
+    return changes_so_far(state).batch or job.batch
+
+
+def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecChange:
+    """What a person's restart changes.
+
+    Raises:
+        BadChange: the micro-batch does not divide the global batch, or the script's knob is not known.
+    """
+    batch: BatchChange | None = None
+    if args.micro_batch is not None:
+        before = current_batch(job, state)
+        if before is None or not job.knobs.can_change_batch:
+            raise BadChange(
+                "this script's batch flag is not known: name it with --batch-knob and --accumulation-knob"
+            )
+        try:
+            batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
+        except JobError as error:
+            raise BadChange(error.message) from error
+    return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+
+
+def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with the redacted values of its environment taken from ours.
+
+    Raises:
+        JobError: a secret that only the dead keeper knew.
+    """
+    if any(HIDDEN in arg for arg in job.entry_args):
+        raise JobError(
+            "an argument held a secret, which is not kept on disk: start the job again with `stoker run`"
+        )
+    missing = [name for name, value in job.env if value == HIDDEN and name not in env]
+    if missing:
+        raise JobError(
+            f"{', '.join(missing)}: a secret, not kept on disk: set it and run `stoker attach` again"
+        )
+    return replace(job, env=tuple((name, env[name] if value == HIDDEN else value) for name, value in job.env))
+
+
+def without_secrets(record: RunFile) -> RunFile:
+    """The record as it is written to disk."""
+    job = replace(
+        record.job,
+        env=tuple((name, redact(name, value)) for name, value in record.job.env),
+        entry_args=redact_argv(record.job.entry_args),
+    )
+    return msgspec.structs.replace(record, job=job)
+
+
+def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
+    """Write plan.json, secrets redacted."""
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = paths.plan.with_suffix(".part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
+    part.replace(paths.plan)
+
+
+def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
+    """The plan's argv without secrets."""
+    return redact_argv(plan.argv)
+
+
+def script_hash(job: JobSpec) -> str | None:
+    """A short hash of the script, where there is one file to hash: code edited between attempts shows."""
+    if job.entry_kind is not EntryKind.SCRIPT:
+        return None
+    try:
+        data = Path(job.cwd, job.entry).read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def spawn_verdict(message: str) -> Verdict:
+    """The verdict on a launch that never began."""
+    return Verdict(
+        failure=FailureClass.USAGE_ERROR,
+        reason=None,
+        confidence=1.0,
+        rank=None,
+        ranks=(),
+        node=None,
+        title=f"could not be launched: {message}",
+        cause=None,
+        consequences=(),
+        advice=("see plan.json of the attempt for the command",),
+        action=Action.STOP,
+        fingerprint="spawn",
+    )
+
+
+def trainer_main() -> str:
+    """Absolute path of the bundled trainer's ``__main__.py``, beside this package."""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return os.path.join(here, "trainer", "__main__.py")

@@ -1,0 +1,196 @@
+"""One launched process tree: spawned or adopted, watched by pid and start time, signalled, reaped.
+
+The keeper need not be the parent: an adopted tree is watched in the same way, through the identity of
+its processes and the exit file that the tiny launcher writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.job.plan import EnvChange, LaunchPlan
+from supervisor.run.paths import AttemptPaths
+from supervisor.sources.processes import ProcessId, descendants, identify, is_alive, send_signal
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+SPAWN_DEADLINE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How the launched command ended. `exit_code` is None where nobody could write it down."""
+
+    exit_code: int | None
+    error: str | None = None
+
+
+class SpawnError(Exception):
+    """The launcher did not come up: one line."""
+
+
+class Child:
+    """A launched command. Made by `spawn` or `adopt`."""
+
+    def __init__(self, paths: AttemptPaths, pid: ProcessId, launcher: subprocess.Popen[bytes] | None) -> None:
+        self.paths = paths
+        self.pid = pid
+        self._launcher = launcher
+        self._gone_since: float | None = None
+
+    def poll(self) -> ExitStatus | None:
+        """The exit status once the command has ended, else None. Reaps the launcher."""
+        if self._launcher is not None:
+            self._launcher.poll()
+        status = read_exit(self.paths)
+        if status is not None:
+            if self._launcher is not None:
+                self._launcher.wait(timeout=SPAWN_DEADLINE_S)
+            return status
+        if is_alive(self.pid):
+            return None
+        # The launcher writes the exit file within milliseconds of the command's end. If it was killed
+        # itself, nobody will: after a second the status counts as lost.
+        now = time.monotonic()
+        if self._gone_since is None:
+            self._gone_since = now
+        return ExitStatus(None, "its exit status was lost") if now - self._gone_since > 1.0 else None
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Send a signal to the command itself, if it is still the process that was started."""
+        return send_signal(self.pid, number)
+
+    def tree(self) -> list[ProcessId]:
+        """The command's descendants that live now."""
+        return descendants(self.pid) if is_alive(self.pid) else []
+
+
+def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Child:
+    """Start a plan in a session of its own.
+
+    Raises:
+        SpawnError: the interpreter or the launcher could not be started.
+    """
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    paths.telemetry.mkdir(exist_ok=True)
+    if plan.torchrun_log_dir:
+        Path(plan.torchrun_log_dir).mkdir(parents=True, exist_ok=True)
+    pid_path = paths.root / "pid"
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(LAUNCHER),
+        str(paths.exit),
+        str(pid_path),
+        str(paths.agent_log),
+        "--",
+        *plan.argv,
+    ]
+    try:
+        launcher = subprocess.Popen(
+            command,
+            cwd=plan.cwd,
+            env=child_environment(env, plan.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SpawnError(f"cannot start {command[0]} in {plan.cwd}: {error.strerror}") from error
+    deadline = time.monotonic() + SPAWN_DEADLINE_S
+    while time.monotonic() < deadline:
+        found = read_pid(paths)
+        if found is not None:
+            return Child(paths, found, launcher)
+        status = read_exit(paths)
+        if status is not None:
+            launcher.wait(timeout=SPAWN_DEADLINE_S)
+            if status.error:
+                raise SpawnError(status.error)
+            return Child(paths, ProcessId(launcher.pid, -1.0), launcher)
+        if launcher.poll() is not None and read_pid(paths) is None and read_exit(paths) is None:
+            raise SpawnError(
+                f"the launcher ended with {launcher.returncode} before it started {plan.argv[0]}"
+            )
+        time.sleep(0.005)
+    launcher.kill()
+    launcher.wait(timeout=SPAWN_DEADLINE_S)
+    raise SpawnError(f"{plan.argv[0]} did not start within {SPAWN_DEADLINE_S:.0f} s")
+
+
+def adopt(paths: AttemptPaths) -> Child | None:
+    """The child that an earlier keeper spawned here, dead or alive; None if it never started."""
+    found = read_pid(paths)
+    return Child(paths, found, None) if found is not None else None
+
+
+def read_pid(paths: AttemptPaths) -> ProcessId | None:
+    """Identity of the launched command, from the launcher's pid file."""
+    record = _read_json(paths.root / "pid")
+    if record is None:
+        return None
+    try:
+        pid, ticks = record["pid"], record["start_ticks"]
+    except KeyError:
+        return None
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def read_exit(paths: AttemptPaths) -> ExitStatus | None:
+    """The exit status that the launcher wrote down, or None."""
+    record = _read_json(paths.exit)
+    if record is None:
+        return None
+    code = record.get("exit_code")
+    error = record.get("error")
+    return ExitStatus(code if isinstance(code, int) else None, error if isinstance(error, str) else None)
+
+
+def child_environment(env: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:
+    """The keeper's environment with a plan's changes applied."""
+    merged = dict(env)
+    for change in changes:
+        if change.value is None:
+            merged.pop(change.name, None)
+        else:
+            merged[change.name] = change.value
+    return merged
+
+
+def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
+    """Signal those of `pids` that are still the processes they were; returns whom it reached."""
+    return [pid for pid in pids if send_signal(pid, number)]
+
+
+def raise_open_files_limit() -> None:
+    """Raise our soft limit on open files to the hard one: children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def own_identity() -> ProcessId:
+    """This process."""
+    found = identify(os.getpid())
+    assert found is not None, "a process can always identify itself"
+    return found
+
+
+def _read_json(path: Path) -> dict[str, object] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,161 @@
+"""Signals and requests: what people and machines wish of a keeper, and how it answers.
+
+A signal handler only queues a number; a request is a file. Both are looked at by the keeper's one
+thread, which alone acts.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.plans import BadChange
+from supervisor.keeper.requests import Deed, Refused, judge
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+
+CONTROL_INTERVAL_S = 0.2
+NOT_OURS = "stoker did not start this job: it only watches"
+
+
+class Actor(Protocol):
+    """What a wish can make a keeper do."""
+
+    @property
+    def state(self) -> RunState:
+        """The folded state."""
+        ...
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal and fold a fact."""
+        ...
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """End the attempt, or the run between attempts."""
+        ...
+
+    def end_stopped(self, by: str) -> None:
+        """End a run that has no live attempt."""
+        ...
+
+    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
+        """Relaunch with what `args` change; BadChange when it cannot be."""
+        ...
+
+    def start_now(self) -> None:
+        """Cut a back-off short."""
+        ...
+
+    def hold(self, reason: str) -> None:
+        """Turn a back-off into a hold."""
+        ...
+
+    def dump_stacks(self) -> str:
+        """Write the stacks of all ranks; the artifact's name."""
+        ...
+
+
+class Powerless:
+    """The part of an actor that only watches: `judge` refuses these first, and so does this."""
+
+    def stop(self, *_args: object, **_wish: object) -> None:
+        """Refused."""
+        raise Refused(NOT_OURS)
+
+    end_stopped = restart = start_now = hold = stop
+
+
+class Wishes:
+    """Polls signals and control/ and makes the actor act."""
+
+    def __init__(self, run: RunPaths, actor: Actor, clock: Clock) -> None:
+        self._run = run
+        self._actor = actor
+        self._clock = clock
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._next_look = 0.0
+        self.interrupts = 0
+        self.requeue = False
+
+    def install_signal_handlers(self) -> Callable[[], None]:
+        """SIGINT, SIGTERM, SIGUSR1 are queued; SIGHUP never ends a keeper. Returns the undo."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        before = {number: signal.signal(number, lambda n, _f: self._signals.put(n)) for number in numbers}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        def undo() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        return undo
+
+    def look(self) -> None:
+        """Take what came since the last look."""
+        while not self._signals.empty():
+            self._signalled(signal.Signals(self._signals.get()))
+        now = self._clock.mono()
+        if now >= self._next_look:
+            self._next_look = now + CONTROL_INTERVAL_S
+            for request in control.pending(self._run.control):
+                self._answer(request)
+                control.remove(self._run.control, request.id)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self.interrupts += number is signal.SIGINT
+        self.requeue = self.requeue or number is signal.SIGUSR1
+        why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
+        by = "Ctrl-C" if number is signal.SIGINT else number.name
+        self._actor.stop(why, by, now=self.interrupts >= 2)
+
+    def _answer(self, request: control.Request | control.BadRequest) -> None:
+        now = self._clock.wall()
+        if isinstance(request, control.BadRequest):
+            reason = request.reason
+            self._actor.emit(
+                ev.RequestRefused(t=now, request_id=request.id, request="?", by="?", reason=reason)
+            )
+            return
+        by = request.by.user or f"uid {request.by.uid}"
+        try:
+            detail = self._do(judge(request, self._actor.state), request, by)
+        except (Refused, BadChange) as refused:
+            self._actor.emit(
+                ev.RequestRefused(
+                    t=now, request_id=request.id, request=request.kind, by=by, reason=str(refused)
+                )
+            )
+            return
+        self._actor.emit(
+            ev.RequestDone(t=now, request_id=request.id, request=request.kind, by=by, detail=detail)
+        )
+
+    def _do(self, deed: Deed, request: control.Request, by: str) -> str:
+        actor = self._actor
+        match deed:
+            case Deed.STOP:
+                actor.stop(ev.StopWhy.REQUEST, by)
+            case Deed.STOP_NOW:
+                actor.stop(ev.StopWhy.REQUEST, by, now=True)
+            case Deed.END:
+                actor.end_stopped(by)
+            case Deed.RESTART:
+                actor.restart(request.args, by, stop_first=False)
+            case Deed.STOP_THEN_RESTART:
+                actor.restart(request.args, by, stop_first=True)
+            case Deed.START_NOW:
+                actor.start_now()
+            case Deed.HOLD:
+                actor.hold(f"held by {by}")
+            case Deed.STACKS:
+                return actor.dump_stacks()
+            case Deed.NOTE:
+                text = (request.args.text or "")[:500]
+                actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            case _ as unreachable:
+                assert_never(unreachable)
+        return ""
