@@ -1,0 +1,66 @@
+"""Still charts on a console, drawn by plotext: the headless story's loss curve and ``stoker chart``.
+
+Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper); this is the only file that
+imports plotext.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from supervisor.run.series import METRICS, SeriesReader
+
+MAX_POINTS = 400
+
+
+def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float, float]]:
+    """(attempt, step, value) of a metric, in the order of time. Steps unknown count up by one."""
+    reader = SeriesReader(series, METRICS)
+    points: list[tuple[int, float, float]] = []
+    while samples := reader.read():
+        for sample in samples:
+            value = sample.v.get(name)
+            step = sample.v.get("step")
+            if value is not None and math.isfinite(value):
+                points.append((sample.a, step if step is not None else float(len(points)), value))
+    return points
+
+
+def draw(
+    points: Sequence[tuple[int, float, float]],
+    *,
+    title: str,
+    width: int = 72,
+    height: int = 15,
+    colour: bool = False,
+) -> str:
+    """The curve as text, one line an attempt; "" where there are fewer than two points.
+
+    Points are thinned to `MAX_POINTS` by mean buckets: a terminal shows no more.
+    """
+    if len(points) < 2:
+        return ""
+    import plotext
+
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width, height)
+    attempts = sorted({attempt for attempt, _, _ in points})
+    for attempt in attempts:
+        xs, ys = _thin([(step, value) for number, step, value in points if number == attempt])
+        plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker="braille")
+    plotext.title(title)
+    plotext.xlabel("step")
+    drawn = str(plotext.build())
+    plotext.clear_figure()
+    return drawn if colour else str(plotext.uncolorize(drawn))
+
+
+def _thin(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    size = math.ceil(len(points) / MAX_POINTS)
+    buckets = [points[i : i + size] for i in range(0, len(points), size)]
+    xs = [sum(x for x, _ in bucket) / len(bucket) for bucket in buckets]
+    ys = [sum(y for _, y in bucket) / len(bucket) for bucket in buckets]
+    return xs, ys

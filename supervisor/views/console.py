@@ -1,0 +1,288 @@
+"""The headless view: facts as log lines while a run lives, and its story at the end.
+
+Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file at once; colour on a terminal
+only. With ``--json`` stdout carries the journal's own lines instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from supervisor.job.batch import BatchSpec, describe_change
+from supervisor.run import events as ev
+from supervisor.run.journal import StateReader
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import DecisionKind, FailureClass, FindingLevel, Verdict
+from supervisor.run.state import AttemptView, RunState
+from supervisor.text.decode import strip_escapes
+from supervisor.views.chart import draw, loss_points
+
+POLL_S = 0.2
+PROGRESS_INTERVAL_S = 5.0
+
+
+class Level(StrEnum):
+    """Levels of a console line."""
+
+    INFO = "INFO"
+    SUCCESS = "SUCCESS"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+COLOURS = {Level.INFO: "36", Level.SUCCESS: "32", Level.WARNING: "33", Level.ERROR: "31"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """Where lines go and how. `as_json`: journal lines on stdout, words only in the file."""
+
+    stdout: TextIO
+    log_file: Path | None
+    colour: bool = False
+    as_json: bool = False
+
+
+class ConsoleView:
+    """Follows one run in a thread and prints what happens. Reads the run directory only."""
+
+    def __init__(self, run: RunPaths, settings: ConsoleSettings, *, node: int = 0) -> None:
+        self._run = run
+        self._node = run.node(node)
+        self._settings = settings
+        self._reader = StateReader(self._node.journal)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="console")
+        self._last_progress_t = float("-inf")
+        self._encoder = msgspec.json.Encoder()
+        self._file: TextIO | None = None
+        if settings.log_file is not None:
+            self._file = settings.log_file.open("a", encoding="utf-8")
+
+    @property
+    def state(self) -> RunState:
+        """The state as last read."""
+        return self._reader.state
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Print what is left in the journal, then end the thread."""
+        self._stop.set()
+        self._thread.join()
+        self._print_news()
+        if self._file is not None:
+            self._file.close()
+
+    def print_story(self) -> None:
+        """Print the run's story (not in JSON mode, where it would not be JSON)."""
+        text = story(self.state, self._run, colour=self._settings.colour)
+        if self._file is not None and not self._file.closed:
+            self._file.write(text + "\n")
+        if not self._settings.as_json:
+            print(text, file=self._settings.stdout, flush=True)
+
+    def _follow(self) -> None:
+        while not self._stop.wait(POLL_S):
+            self._print_news()
+
+    def _print_news(self) -> None:
+        for event in self._reader.refresh():
+            if self._settings.as_json:
+                line = self._encoder.encode(event).decode("utf-8")
+                print(line, file=self._settings.stdout, flush=True)
+            for level, text in self._lines(event):
+                self._print(event.t, level, text)
+
+    def _print(self, t: float, level: Level, text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+        line = strip_escapes(text).replace("\r", " ").replace("\n", " ")
+        if self._file is not None:
+            self._file.write(f"[{level}] {stamp} {line}\n")
+            self._file.flush()
+        if self._settings.as_json:
+            return
+        tag = f"\x1b[{COLOURS[level]}m[{level}]\x1b[0m" if self._settings.colour else f"[{level}]"
+        print(f"{tag} {stamp} {line}", file=self._settings.stdout, flush=True)
+
+    def _lines(self, event: ev.Event) -> Iterator[tuple[Level, str]]:
+        if isinstance(event, ev.Progress):
+            if event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
+                self._last_progress_t = event.t
+                yield Level.INFO, progress_text(self.state.progress or event)
+            return
+        yield from fact_lines(event)
+
+
+def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
+    """Colour on a terminal only; NO_COLOR and FORCE_COLOR have the last word."""
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and env.get("TERM") != "dumb"
+
+
+def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
+    """What a fact says to a person, as (level, text); nothing for facts that only machines need."""
+    match event:
+        case ev.RunStarted():
+            yield Level.INFO, f"run {event.run_id}: {event.name} on {event.host}"
+        case ev.PreflightFound(finding=finding):
+            if finding.level in {FindingLevel.WARNING, FindingLevel.REFUSE}:
+                fix = f": {finding.fix}" if finding.fix else ""
+                level = Level.ERROR if finding.level is FindingLevel.REFUSE else Level.WARNING
+                yield level, f"{finding.check}: {finding.what}{fix}"
+        case ev.LaunchIntended():
+            batch = f" · {batch_text(event.batch)}" if event.batch else ""
+            yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
+        case ev.AttemptStarted():
+            yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
+        case ev.CheckpointCommitted():
+            yield Level.INFO, f"checkpoint committed at step {event.step}"
+        case ev.EvidenceSeen():
+            where = f" ({event.path}:{event.line})" if event.line else ""
+            who = f"rank {event.rank}: " if event.rank is not None else ""
+            yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
+        case ev.StopIntended():
+            yield (
+                Level.INFO,
+                f"stopping attempt {event.attempt}: {event.why} (by {event.by}, grace {event.grace_s:.0f} s)",
+            )
+        case ev.StopRungTaken(rung=ev.StopRung.SURVIVORS):
+            yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
+        case ev.AttemptEnded():
+            level = Level.INFO if event.exit_code == 0 else Level.WARNING
+            at = f" at step {event.last_step}" if event.last_step is not None else ""
+            code = "unknown" if event.exit_code is None else event.exit_code
+            yield level, f"attempt {event.attempt} ended{at}, exit code {code}"
+        case ev.Diagnosed(provisional=False):
+            yield from verdict_lines(event.verdict)
+        case ev.Decided():
+            bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
+            level = Level.ERROR if bad else Level.INFO
+            yield level, f"decision: {event.decision.kind.replace('_', ' ')}: {event.decision.reason}"
+        case ev.BackoffStarted():
+            if event.delay_s > 0:
+                yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"
+        case ev.Held():
+            yield Level.WARNING, f"held: {event.reason}"
+        case ev.RequestRefused():
+            yield Level.WARNING, f"request {event.request} refused: {event.reason}"
+        case ev.Advisory():
+            yield Level.WARNING, event.text
+        case ev.NoteAdded():
+            yield Level.INFO, f"note by {event.by}: {event.text}"
+        case ev.RunEnded():
+            level = Level.SUCCESS if event.outcome is ev.Outcome.SUCCEEDED else Level.ERROR
+            yield level, f"{event.outcome.replace('_', ' ')}: {event.reason} (exit code {event.exit_code})"
+        case _:
+            return
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[tuple[Level, str]]:
+    """A verdict in lines: title, cause, what followed, advice."""
+    if verdict.failure is FailureClass.HEALTHY:
+        return
+    yield Level.ERROR, f"{verdict.failure} ({verdict.confidence:.2f}): {verdict.title}"
+    if verdict.cause is not None:
+        where = f"{verdict.cause.path}:{verdict.cause.line}" if verdict.cause.line else verdict.cause.path
+        yield Level.ERROR, f"cause  {where}  {verdict.cause.text.strip()[:240]}"
+    if verdict.consequences:
+        counts: dict[str, int] = {}
+        for item in verdict.consequences:
+            counts[item.failure] = counts.get(item.failure, 0) + 1
+        folded = ", ".join(f"{name} ×{count}" for name, count in counts.items())
+        yield Level.INFO, f"what followed: {folded}"
+    for advice in verdict.advice[:3]:
+        yield Level.INFO, f"advice: {advice}"
+
+
+def batch_text(batch: BatchSpec) -> str:
+    """The effective batch as a product."""
+    ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
+    return (
+        f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps} × {ranks}"
+        f" = global batch {batch.global_batch} {batch.unit}"
+    )
+
+
+def progress_text(progress: ev.Progress) -> str:
+    """One line of progress, of what is known."""
+    parts: list[str] = []
+
+    def add(value: float | None, form: Callable[[float], str]) -> None:
+        if value is not None:
+            parts.append(form(value))
+
+    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    add(progress.step, lambda v: f"step {v:.0f}{total}")
+    add(progress.loss, lambda v: f"loss {v:.4f}")
+    add(progress.val_loss, lambda v: f"val {v:.4f}")
+    add(progress.lr, lambda v: f"lr {v:.2e}")
+    add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
+    add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
+    add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
+    return " · ".join(parts) or "alive, no step seen yet"
+
+
+def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
+    """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
+    lines = ["", f"run       {state.run_id}  {state.name}"]
+    for index, attempt in enumerate(state.attempts):
+        lines += _attempt_story(attempt)
+        following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
+        if following is not None:
+            lines.append(f"change    {_change_story(attempt)}")
+            if following.first_step is not None:
+                saved = attempt.checkpoint_steps[-1] if attempt.checkpoint_steps else None
+                at = f" (checkpoint at step {saved})" if saved is not None else ""
+                lines.append(f"resumed   first step {following.first_step}{at}")
+    points = loss_points(run.node().series)
+    if points:
+        lines.append(
+            f"loss      {points[0][2]:.4f} at step {points[0][1]:.0f} → {points[-1][2]:.4f} at step {points[-1][1]:.0f}"
+        )
+        curve = draw(points, title="loss", colour=colour)
+        if curve:
+            lines += ["", curve.rstrip("\n"), ""]
+    lines.append(f"directory {run.root}")
+    return "\n".join(lines)
+
+
+def _attempt_story(attempt: AttemptView) -> list[str]:
+    span = ""
+    if attempt.started_t is not None and attempt.ended_t is not None:
+        span = f" after {attempt.ended_t - attempt.started_t:.0f} s"
+    steps = "no step" if attempt.last_step is None else f"steps {attempt.first_step}–{attempt.last_step}"
+    batch = f", {batch_text(attempt.batch)}" if attempt.batch else ""
+    code = "unknown" if attempt.exit_code is None else attempt.exit_code
+    lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{batch}"]
+    verdict = attempt.verdict
+    if verdict is not None and verdict.failure is not FailureClass.HEALTHY:
+        lines.append(f"verdict   {verdict.failure}: {verdict.title}")
+        if verdict.cause is not None:
+            where = f"{verdict.cause.path}:{verdict.cause.line}" if verdict.cause.line else verdict.cause.path
+            lines.append(f"cause     {where}  {strip_escapes(verdict.cause.text).strip()[:160]}")
+    return lines
+
+
+def _change_story(attempt: AttemptView) -> str:
+    decision = attempt.decision
+    if decision is None or decision.change is None:
+        return "none: relaunched as it was"
+    parts = [decision.reason] if decision.change.batch is None else [describe_change(decision.change.batch)]
+    parts += [f"{name}={value}" for name, value in decision.change.env]
+    if decision.change.new_port:
+        parts.append("another port")
+    return ", ".join(parts)
