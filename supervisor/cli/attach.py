@@ -1,0 +1,128 @@
+"""Watch a run, a log file, a folder of logs, a process, or a pipe.
+
+Attaching to a run whose keeper died adopts it: the new keeper shows all of it and carries it to its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from supervisor.cli.common import add_runs_dir, complain
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="RUN|LOG|FOLDER|PID|-",
+        help="a run (path, id, part of an id), a log file, a folder of logs, a pid, - for a pipe; nothing: the newest live run",
+    )
+    parser.add_argument(
+        "--read-only", action="store_true", help="only look: no key acts, a dead keeper is not replaced"
+    )
+    parser.add_argument(
+        "--adopt", action="store_true", help="give a run whose keeper died a new one, open nothing"
+    )
+    parser.add_argument("--no-ui", action="store_true", help="print log lines instead of opening the screen")
+    parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the observed run directory of a log, pid or pipe"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="S", help="seconds between sensor readings (default 1)"
+    )
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Attach to whatever `target` names."""
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    if args.interval <= 0:
+        return complain("attach", f"--interval {args.interval:g}: must be above 0")
+    runs = runs_dir(args.runs_dir, os.environ)
+    target = args.target
+    if target is not None and _is_foreign(target):
+        from supervisor.cli.observe import observe
+
+        return observe(target, args)
+    try:
+        paths = find_run(target, runs, os.environ)
+    except RunNotFound as error:
+        return complain("attach", str(error))
+    return _attach_run(paths.root, args)
+
+
+def _is_foreign(target: str) -> bool:
+    """Whether the target is something that stoker does not keep: a log, a folder of logs, a pid, a pipe."""
+    from supervisor.run.paths import is_run_directory
+
+    path = Path(target).expanduser()
+    if target == "-" or path.is_file():
+        return True
+    if path.is_dir():
+        return not is_run_directory(path)
+    return target.isdigit()
+
+
+def _attach_run(root: Path, args: argparse.Namespace) -> int:
+    from supervisor.keeper.detach import KeeperDidNotStart, start_detached
+    from supervisor.run.journal import read_state
+    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.paths import RunPaths
+
+    paths = RunPaths(root)
+    state = read_state(paths.node().journal)
+    orphaned = not state.is_over and not keeper_is_alive(paths.node().lock) and state.mode == "launched"
+    if orphaned and not args.read_only:
+        try:
+            start_detached(paths, os.environ)
+        except (KeeperDidNotStart, OSError) as error:
+            return complain(
+                "attach", f"{paths.run_id}: its keeper died and no new one could start: {error}", 1
+            )
+        print(f"{paths.run_id}: its keeper had died; a new one has adopted it", file=sys.stderr)
+    elif args.adopt:
+        why = "the run is over" if state.is_over else "it has a keeper"
+        print(f"{paths.run_id}: nothing to adopt: {why}")
+    if args.adopt:
+        return 0
+    if args.no_ui or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return follow(paths.root, as_json=args.json)
+    from supervisor.cli.screen import show
+
+    return show(paths, read_only=args.read_only, env=os.environ)
+
+
+def follow(root: Path, *, as_json: bool) -> int:
+    """Print a run's facts until it ends; the run's own exit code, 0 when interrupted (nothing is ended)."""
+    import time
+
+    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.paths import RunPaths
+    from supervisor.run.state import Finished
+    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+
+    paths = RunPaths(root)
+    colour = wants_colour(sys.stdout, os.environ)
+    console = ConsoleView(
+        paths, ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
+    )
+    console.start()
+    try:
+        while not console.state.is_over:
+            if not keeper_is_alive(paths.node().lock):
+                break
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        console.finish()
+        print(f"left; training goes on. Come back with: stoker attach {paths.run_id}", file=sys.stderr)
+        return 0
+    console.finish()
+    console.print_story()
+    condition = console.state.condition
+    return condition.exit_code if isinstance(condition, Finished) else 0

@@ -1,0 +1,42 @@
+"""Draw a run's loss (or another metric) as a still chart."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+
+from supervisor.cli.common import add_runs_dir, complain
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="a path, an id, a unique part of an id; nothing: the newest run"
+    )
+    parser.add_argument("--metric", default="loss", help="which series (default loss)")
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the chart."""
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.views.chart import draw, loss_points
+
+    try:
+        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+    except RunNotFound as error:
+        return complain("chart", str(error))
+    points = loss_points(paths.node().series, args.metric)
+    if len(points) < 2:
+        return complain(
+            "chart", f"{paths.run_id}: {len(points)} values of {args.metric!r} so far: nothing to draw", 1
+        )
+    size = shutil.get_terminal_size((80, 24))
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    title = f"{args.metric} of {paths.run_id}"
+    print(
+        draw(points, title=title, width=min(size.columns, 120), height=min(size.lines - 2, 24), colour=colour)
+    )
+    return 0

@@ -1,0 +1,130 @@
+"""From the words after ``stoker run`` to a job: opens the files that the pure room only parses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.job.config_files import parse_config
+from supervisor.job.errors import JobError
+from supervisor.job.resolve import JobInputs, resolve_job, script_path
+from supervisor.job.settings import ConfigFile, spec_key_names
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.torchrun_args import ParsedRun, parse_run_argv
+from supervisor.run.records import FailureClass
+
+MAX_CONFIG_BYTES = 4 << 20
+MAX_SCRIPT_BYTES = 4 << 20
+PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A resolved job and the command line it came from."""
+
+    parsed: ParsedRun
+    spec: JobSpec
+
+
+def parse_words(argv: Sequence[str], env: Mapping[str, str]) -> ParsedRun:
+    """Parse the words alone; no file is opened. Raises JobError."""
+    has_config = any(word == "--config" or word.startswith("--config=") for word in argv)
+    return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else ())
+
+
+def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
+    """Open the job file, the settings files and the script; resolve.
+
+    Raises:
+        JobError: a file is missing or unreadable, a key is unknown, a batch does not divide.
+    """
+    named = parsed.flag("config")
+    job_file = _config_file(_find_config(named, cwd), named) if named else None
+    script = script_path(parsed, job_file)
+    text = _script_text(cwd / script) if script else None
+    config_home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "~")).expanduser() / ".config")
+    inputs = JobInputs(
+        parsed=parsed,
+        env=env,
+        cwd=str(cwd),
+        job_file=job_file,
+        project=_optional(cwd / "stoker.toml"),
+        user=_optional(config_home / "stoker" / "config.toml"),
+        script_text=text,
+        gpus=_gpu_count(env),
+        cpus=os.cpu_count() or 1,
+        failure_classes=frozenset(str(c) for c in FailureClass),
+    )
+    spec = resolve_job(inputs)
+    if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
+        raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
+    return Job(parsed, spec)
+
+
+def configs_dir() -> Path:
+    """Folder of the presets: package data in a wheel, the repository's `configs` in a source tree."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def _find_config(named: str, cwd: Path) -> Path:
+    path = cwd / Path(named).expanduser()
+    if path.is_file():
+        return path
+    presets = configs_dir()
+    for suffix in PRESET_SUFFIXES:
+        candidate = presets / f"{named}{suffix}"
+        if candidate.is_file() and presets in candidate.resolve().parents:
+            return candidate
+    if path.exists():
+        raise JobError(f"--config {named}: not a file")
+    known = sorted(
+        str(p.relative_to(presets).with_suffix(""))
+        for p in presets.rglob("*")
+        if p.suffix in PRESET_SUFFIXES[1:] and p.name != "__init__.py"
+    )
+    raise JobError(f"--config {named}: no such file; presets are {', '.join(known)}")
+
+
+def _config_file(path: Path, named: str) -> ConfigFile:
+    data = _read(path, MAX_CONFIG_BYTES, f"--config {named}")
+    return ConfigFile(named, parse_config(str(path), data), data.decode("utf-8", "replace"))
+
+
+def _optional(path: Path) -> ConfigFile | None:
+    if not path.is_file():
+        return None
+    data = _read(path, MAX_CONFIG_BYTES, str(path))
+    return ConfigFile(str(path), parse_config(str(path), data), data.decode("utf-8", "replace"))
+
+
+def _script_text(path: Path) -> str | None:
+    try:
+        return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
+    except JobError:
+        return None
+
+
+def _read(path: Path, limit: int, what: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise JobError(f"{what}: {error.strerror}") from error
+    if len(data) > limit:
+        raise JobError(f"{what}: larger than {limit >> 20} MiB: not a job file")
+    return data
+
+
+def _gpu_count(env: Mapping[str, str]) -> int:
+    """GPUs that a job would see, from the driver's own list: no library is loaded for a count."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0

@@ -1,0 +1,215 @@
+"""``stoker attach LOG|FOLDER|PID|-``: what to observe, and with which view."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from supervisor.cli.common import complain
+from supervisor.cli.job_files import BadInputError, file_chunks, read_jobs
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.keeper.observe import PIPE_NAME, ObservedLog, Observer, Target
+from supervisor.run.index import claim, register, state_home
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Verdict
+from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
+from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin, origin_of_path
+
+
+def observe(target: str, args: argparse.Namespace) -> int:
+    """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
+    run = claim(state_home(os.environ) / "observed")
+    try:
+        what, read = _resolve(target, run)
+    except BadInputError as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        return complain("attach", str(error))
+
+    def judge(engine: Engine) -> Verdict:
+        return diagnose(read(), engine.signatures, engine.matcher)
+
+    observer = Observer(run, what, host=socket.gethostname(), judge=judge, interval_s=args.interval)
+    observer.start()
+    try:
+        with _keyboard_as_stdin(what.pipe is not None) as has_screen:
+            if args.no_ui or not has_screen:
+                return _follow(run, observer, what, as_json=args.json)
+            from supervisor.views.tui.app import run_tui
+
+            run_tui(run, read_only=args.read_only)
+            print(_supervise_hint(target))
+            return 0
+    finally:
+        observer.leave()
+        if args.keep:
+            register(run, what.name, os.environ)
+            print(f"kept: {run.root}", file=sys.stderr)
+        else:
+            shutil.rmtree(run.root, ignore_errors=True)
+
+
+def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -> int:
+    """Print facts until the target ends (a file that nobody writes: once it is read); exit 0, or 1 for a failure."""
+    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+
+    colour = wants_colour(sys.stdout, os.environ)
+    settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
+    console = ConsoleView(run, settings)
+    console.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        if what.ended:
+            observer.leave()
+        else:
+            while not observer.join(0.2):
+                continue
+    observer.leave()
+    console.finish()
+    condition = observer.state.condition
+    return getattr(condition, "exit_code", 0)
+
+
+@contextmanager
+def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
+    """Whether there is a screen. With a pipe on stdin the keyboard is the controlling terminal."""
+    if not sys.stdout.isatty():
+        yield False
+        return
+    if not piped:
+        yield sys.stdin.isatty()
+        return
+    try:
+        tty = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    saved = os.dup(0)
+    os.dup2(tty, 0)
+    os.close(tty)
+    try:
+        yield True
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+
+
+def _resolve(target: str, run: RunPaths) -> tuple[Target, Callable[[], JobEvidence]]:
+    """What `target` names and how to read it for a verdict.
+
+    Raises:
+        BadInputError: nothing to watch; one line.
+    """
+    if target == "-":
+        return _pipe(run)
+    path = Path(target).expanduser()
+    if path.is_dir() or path.is_file() or not target.isdigit():
+        return _logs(path)
+    return _process(int(target))
+
+
+def _pipe(run: RunPaths) -> tuple[Target, Callable[[], JobEvidence]]:
+    if sys.stdin.isatty():
+        raise BadInputError(
+            "-: stdin is the terminal: pipe a log into it, as in `train 2>&1 | stoker attach -`"
+        )
+    copy = run.node().attempt(1).root / PIPE_NAME
+
+    def read() -> JobEvidence:
+        return JobEvidence(logs=(LogSource("-", file_chunks(str(copy))),))
+
+    # A descriptor of its own: the screen takes the terminal as stdin.
+    return Target("stdin", "a pipe", pipe=os.dup(0)), read
+
+
+def _logs(path: Path) -> tuple[Target, Callable[[], JobEvidence]]:
+    def read() -> JobEvidence:
+        return read_jobs([str(path)])[0][2]
+
+    sources = read().logs
+    logs = []
+    for source in sources:
+        absolute = os.path.abspath(source.path if os.path.exists(source.path) else path / source.path)
+        origin = source.origin if path.is_dir() else origin_of_path(path.name)
+        logs.append(ObservedLog(absolute, source.path, origin))
+    target_name = path.name or str(path)
+    ended = not any(_is_written(log.path) for log in logs)
+    return Target(target_name, os.path.abspath(path), tuple(logs), ended=ended), read
+
+
+def _process(pid: int) -> tuple[Target, Callable[[], JobEvidence]]:
+    root = identify(pid)
+    if root is None:
+        raise BadInputError(f"{pid}: no process with this pid")
+    if not os.access(f"/proc/{pid}/fd", os.R_OK):
+        raise BadInputError(f"{pid}: another user's process: its output cannot be seen")
+    ranks: dict[int, ProcessId] = {}
+    for process in descendants(root):
+        rank = read_environ(process).get("RANK", "")
+        if rank.isdigit():
+            ranks.setdefault(int(rank), process)
+    watched = ranks or {0: root}
+    logs: dict[str, ObservedLog] = {}
+    for number, process in sorted({**watched, -1: root}.items()):
+        for fd, stream in ((1, "stdout"), (2, "stderr")):
+            path = _regular_file(process.pid, fd)
+            if path is not None:
+                origin = Origin(rank=number, stream=stream) if number >= 0 and ranks else Origin()
+                logs.setdefault(path, ObservedLog(path, os.path.basename(path), origin))
+    if not logs:
+        print(
+            f"stoker attach: {pid}: its output goes to a terminal or a pipe and cannot be seen: only processes are shown",
+            file=sys.stderr,
+        )
+    name = os.path.basename((read_cmdline(root) or [str(pid)])[-1])
+
+    def read() -> JobEvidence:
+        jobs = [read_jobs([path])[0][2].logs[0] for path in logs if os.path.exists(path)]
+        return JobEvidence(logs=tuple(jobs))
+
+    return Target(name, f"pid {pid}", tuple(logs.values()), processes=tuple(sorted(watched.items()))), read
+
+
+def _regular_file(pid: int, fd: int) -> str | None:
+    try:
+        path = os.readlink(f"/proc/{pid}/fd/{fd}")
+    except OSError:
+        return None
+    return path if path.startswith("/") and os.path.isfile(path) else None
+
+
+def _is_written(path: str) -> bool:
+    """Whether some process that we may look at has the file open for writing."""
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            for fd in os.listdir(f"/proc/{entry}/fd"):
+                if os.readlink(f"/proc/{entry}/fd/{fd}") == path and _opened_for_writing(entry, fd):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _opened_for_writing(pid: str, fd: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return False
+
+
+def _supervise_hint(target: str) -> str:
+    if target.isdigit():
+        command = read_cmdline(ProcessId(int(target), -1.0))
+        if command:
+            return f"to have it supervised next time: stoker run -- {' '.join(command)}"
+    return "to have a job supervised: stoker run [torchrun's flags] SCRIPT"

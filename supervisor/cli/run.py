@@ -1,0 +1,55 @@
+"""Launch a training job: with the screen, headless (--no-ui) or detached (--detach)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.cli.common import complain
+from supervisor.job.errors import JobError
+
+USAGE = """\
+usage: stoker run [flags] SCRIPT.py [the script's arguments]
+       stoker run [flags] -m MODULE [the module's arguments]
+       stoker run [flags] -- COMMAND...          accelerate, deepspeed, python: supervised as one process tree
+       stoker run --config FILE|PRESET [--key=value ...]
+
+torchrun's own flags are taken as they are (--nproc-per-node 2, --nnodes, --master-port, ...), both spellings.
+What stands after the script is never touched."""
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb; the exit code is the run's own under --no-ui, else 0 once the screen is left."""
+    from supervisor.cli.job_inputs import load_job, parse_words
+
+    try:
+        parsed = parse_words(argv, os.environ)
+        if parsed.help or not argv:
+            print(_help())
+            return 0 if parsed.help else 2
+        job = load_job(parsed, os.environ, Path.cwd())
+        if parsed.switch("show_config"):
+            return _show_config(job.spec.origins)
+        from supervisor.cli.start import dry_run, start
+
+        return dry_run(job, os.environ) if parsed.switch("dry_run") else start(job, os.environ)
+    except JobError as error:
+        return complain("run", error.message, error.exit_code)
+
+
+def _help() -> str:
+    from supervisor.job.flags import STOKER_FLAGS, help_text
+
+    groups = {"general": "", "screen": "screen", "retry": "restarts", "batch": "batch"}
+    parts = [USAGE]
+    for group, title in groups.items():
+        parts.append(f"\n{title or 'flags'}:\n{help_text(STOKER_FLAGS, group)}")
+    return "\n".join(parts)
+
+
+def _show_config(origins: tuple[tuple[str, str, str], ...]) -> int:
+    width = max((len(name) for name, _, _ in origins), default=0)
+    value_width = min(max((len(value) for _, value, _ in origins), default=0), 60)
+    for name, value, origin in origins:
+        print(f"{name:<{width}}  {value:<{value_width}}  {origin}")
+    return 0

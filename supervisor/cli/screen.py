@@ -1,0 +1,30 @@
+"""Opening the app on a run directory, and what is said after it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
+
+
+def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str]) -> int:
+    """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code."""
+    from supervisor.keeper.detach import start_detached
+    from supervisor.views.tui.app import run_tui
+
+    def adopt() -> None:
+        start_detached(run, env)
+
+    run_tui(run, read_only=read_only, adopt=None if read_only else adopt)
+    state = read_state(run.node().journal)
+    if isinstance(state.condition, Finished):
+        print(f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}")
+        return state.condition.exit_code
+    if keeper_is_alive(run.node().lock):
+        print(f"training goes on; come back with: stoker attach {run.run_id}")
+    else:
+        print(f"this run has no keeper; adopt it with: stoker attach {run.run_id}")
+    return 0

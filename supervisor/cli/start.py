@@ -1,0 +1,184 @@
+"""Starting a resolved job: pre-flight, run directory, keeper, view."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from supervisor import __version__
+from supervisor.cli.job_inputs import Job
+from supervisor.job.errors import JobError
+from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
+from supervisor.job.spec import JobSpec
+from supervisor.job.torchrun_args import ParsedRun
+from supervisor.keeper.plans import trainer_main, without_secrets
+from supervisor.preflight.checks import run_checks
+from supervisor.preflight.interpreter import Interpreter, find_interpreter
+from supervisor.preflight.ports import free_port
+from supervisor.run.index import claim, link_latest, register, runs_dir
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
+
+
+def dry_run(job: Job, env: Mapping[str, str]) -> int:
+    """Print attempt 1 as a command one could paste; start and write nothing."""
+    interpreter = find_interpreter(job.spec, env)
+    runs = runs_dir(job.parsed.flag("runs_dir"), env)
+    run = runs / "RUN"
+    plan = _first_plan(job.spec, interpreter, run, env)
+    print(f"# interpreter: {interpreter.path} ({interpreter.why})")
+    print(plan_as_shell(plan))
+    return 0
+
+
+def start(job: Job, env: Mapping[str, str]) -> int:
+    """Check, claim the run directory, start the keeper in the way that was asked for."""
+    spec, parsed = job.spec, job.parsed
+    interpreter = find_interpreter(spec, env)
+    runs = runs_dir(parsed.flag("runs_dir"), env)
+    findings = run_checks(spec, runs_dir=runs, env=env)
+    refused = [finding for finding in findings if finding.level is FindingLevel.REFUSE]
+    if refused:
+        for finding in refused:
+            fix = f": {finding.fix}" if finding.fix else ""
+            print(f"stoker run: {finding.check}: {finding.what}{fix}", file=sys.stderr)
+        return 3
+    # A plan that cannot be made is refused before there is a folder to leave behind.
+    _first_plan(spec, interpreter, runs / "RUN", env)
+    try:
+        run = claim(runs)
+    except OSError as error:
+        raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
+    interactive = not parsed.switch("no_ui")
+    record = _record(run, spec, interpreter, interactive=interactive and _wants_screen_or_detach(parsed))
+    try:
+        write_run_file(run.run_json, without_secrets(record))
+    except OSError as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        raise JobError(f"{run.root}: {error.strerror}: choose another place with --runs-dir", 3) from error
+    register(run, spec.name, env)
+    link_latest(run)
+    notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
+    if not record.settings.interactive:
+        return _foreground(run, record, parsed, env, notable)
+    return _detached(run, record, parsed, env, notable)
+
+
+def _wants_screen_or_detach(parsed: ParsedRun) -> bool:
+    """Without a terminal there is no screen: the run is headless, unless it was to be detached."""
+    return parsed.switch("detach") or (sys.stdin.isatty() and sys.stdout.isatty())
+
+
+def _first_plan(spec: JobSpec, interpreter: Interpreter, run: Path, env: Mapping[str, str]) -> LaunchPlan:
+    attempt_dir = run / "nodes" / "0" / "attempts" / "1"
+    return build_plan(
+        spec,
+        attempt=1,
+        interpreter=str(interpreter.path),
+        run_dir=str(run),
+        attempt_dir=str(attempt_dir),
+        base_env=env,
+        port=free_port() if wants_port(spec) else None,
+        trainer_main=trainer_main(),
+        resume=False if spec.knobs.resume and _names(spec, spec.knobs.resume) else None,
+    )
+
+
+def _names(spec: JobSpec, flag: str) -> bool:
+    return any(arg.split("=")[0] == flag for arg in spec.entry_args)
+
+
+def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interactive: bool) -> RunFile:
+    return RunFile(
+        run_id=run.run_id,
+        job=spec,
+        interpreter=str(interpreter.path),
+        settings=KeeperSettings(interactive=interactive),
+        created_t=time.time(),
+        host=socket.gethostname(),
+        user=_user(),
+        stoker_version=__version__,
+        python_version=interpreter.version,
+        torch_version=interpreter.torch_version,
+        git_commit=_git_commit(spec.cwd),
+        trainer_main=trainer_main(),
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _git_commit(cwd: str) -> str | None:
+    """The commit of the user's checkout, with "+" when it has changes; None where there is none."""
+    try:
+        head = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            cwd=cwd, capture_output=True, text=True, timeout=3, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return head.stdout.strip() or None if head.returncode == 0 else None
+
+
+def _foreground(
+    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
+) -> int:
+    from supervisor.keeper.loop import Keeper
+    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+
+    keeper = Keeper(run, record, env=env, findings=findings)
+    settings = ConsoleSettings(
+        stdout=sys.stdout,
+        log_file=run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log",
+        colour=wants_colour(sys.stdout, env),
+        as_json=parsed.switch("json"),
+    )
+    undo = keeper.install_signal_handlers()
+    console = ConsoleView(run, settings)
+    console.start()
+    why = "the keeper crashed"
+    try:
+        code = keeper.carry()
+        why = "the run ended"
+    finally:
+        keeper.close(why)
+        console.finish()
+        undo()
+    console.print_story()
+    return code
+
+
+def _detached(
+    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
+) -> int:
+    from supervisor.keeper.detach import KeeperDidNotStart, start_detached, teardown_warning
+
+    for finding in findings:
+        if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
+            print(f"stoker run: {finding.check}: {finding.what}", file=sys.stderr)
+    warning = teardown_warning(env)
+    if warning:
+        print(f"stoker run: {warning}", file=sys.stderr)
+    try:
+        start_detached(run, env, record=record)
+    except KeeperDidNotStart as error:
+        print(f"stoker run: {error}", file=sys.stderr)
+        return 1
+    if parsed.switch("detach"):
+        print(run.run_id)
+        return 0
+    from supervisor.cli.screen import show
+
+    return show(run, read_only=parsed.switch("read_only"), env=env)

@@ -1,0 +1,68 @@
+"""Stop a run: gracefully (the trainer may checkpoint), or --now."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+
+from supervisor.cli.common import add_runs_dir, complain
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a path, an id, a unique part of an id; nothing: the newest live run",
+    )
+    parser.add_argument("--now", action="store_true", help="SIGKILL at once: what was not saved is lost")
+    parser.add_argument(
+        "--timeout", type=float, default=90.0, metavar="S", help="how long to wait for the end (default 90 s)"
+    )
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send the request, wait for the end. Exit 0 once the run has ended, 1 when it has not in time."""
+    from supervisor.run import control
+    from supervisor.run.events import RequestKind
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.run.journal import StateReader
+    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.state import Finished
+
+    try:
+        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+    except RunNotFound as error:
+        return complain("stop", str(error))
+    node = paths.node()
+    reader = StateReader(node.journal)
+    reader.refresh()
+    if isinstance(reader.state.condition, Finished):
+        print(f"{paths.run_id} has ended already: {reader.state.condition.outcome}")
+        return 0
+    if not keeper_is_alive(node.lock):
+        return complain(
+            "stop", f"{paths.run_id} has no keeper: `stoker attach {paths.run_id}` adopts it, then stop it", 1
+        )
+    try:
+        request_id = control.send(paths.control, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
+    except OSError as error:
+        return complain("stop", f"{paths.control}: {error.strerror}: not your run?", 1)
+    deadline = time.monotonic() + args.timeout
+    while time.monotonic() < deadline:
+        reader.refresh()
+        answer = reader.state.answered.get(request_id)
+        if answer not in {None, "done"}:
+            return complain("stop", f"refused: {answer}", 1)
+        if isinstance(reader.state.condition, Finished):
+            print(f"{paths.run_id} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
+            return 0
+        time.sleep(0.1)
+    return complain(
+        "stop",
+        f"{paths.run_id} has not ended after {args.timeout:.0f} s: `stoker stop --now {paths.run_id}`",
+        1,
+    )
