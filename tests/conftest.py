@@ -1,0 +1,94 @@
+"""Every test runs in a machine of its own and leaves it clean.
+
+The environment is stripped of what the developer's shell holds, state goes to a temporary folder, and a
+token in the environment of all child processes finds those that a test left behind: a leaked process or
+thread fails the test that leaked it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TOKEN = "STOKER_TEST_TOKEN"
+STRIPPED = ("STOKER_", "SLURM_", "PET_", "TORCHELASTIC_", "NCCL_", "WANDB_")
+LEAK_DEADLINE_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def clean_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No settings of the developer reach a test, and nothing of a test reaches the developer."""
+    for name in list(os.environ):
+        if name.startswith(STRIPPED) or name in {
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        }:
+            monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for kind in ("STATE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv(TOKEN, uuid.uuid4().hex)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(clean_machine: None) -> Iterator[None]:
+    """Fail a test that leaves a process or a thread behind; end what it left."""
+    del clean_machine
+    token = os.environ[TOKEN]
+    threads_before = set(threading.enumerate())
+    yield
+    leaked_threads = wait_until(lambda: not _new_threads(threads_before), LEAK_DEADLINE_S)
+    left = [] if wait_until(lambda: not processes_with(token), LEAK_DEADLINE_S) else processes_with(token)
+    for pid in left:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    assert leaked_threads, f"threads left behind: {_new_threads(threads_before)}"
+    assert not left, f"processes left behind: {left}"
+
+
+def _new_threads(before: set[threading.Thread]) -> list[str]:
+    # hypothesis and pytest-timeout keep threads of their own, all of them daemons.
+    return [t.name for t in threading.enumerate() if t not in before and t.is_alive() and not t.daemon]
+
+
+def processes_with(token: str) -> list[int]:
+    """Living processes other than this one whose environment holds the token."""
+    wanted = f"{TOKEN}={token}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            if wanted in Path(f"/proc/{entry}/environ").read_bytes() and not _is_zombie(entry):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def _is_zombie(pid: str) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+
+
+def wait_until(condition: Callable[[], object], deadline_s: float, poll_s: float = 0.02) -> bool:
+    """True as soon as `condition` holds, False when it did not within the deadline."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(poll_s)
+    return True

@@ -1,0 +1,79 @@
+"""Real torchrun children under `stoker run --no-ui`: each way to end gets its verdict and its exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.events import Outcome
+from supervisor.run.records import FailureClass, Reason
+from supervisor.run.state import Finished
+from tests.integration.harness import JOB, facts, run_headless
+
+
+@dataclass(frozen=True)
+class Case:
+    mode: str
+    failure: FailureClass
+    reason: Reason | None
+    exit_code: int = 1
+    outcome: Outcome = Outcome.FAILED
+
+
+CASES = [
+    Case("exception", FailureClass.CODE_ERROR, None),
+    Case("sigkill", FailureClass.WORKER_CRASH, Reason.SIGNAL),
+    Case("sigsegv", FailureClass.WORKER_CRASH, Reason.SIGNAL),
+    Case("exit3", FailureClass.WORKER_CRASH, None),
+    Case("alloc", FailureClass.HOST_OOM, Reason.ALLOCATOR),
+]
+
+
+def test_a_healthy_run_succeeds_and_leaves_its_story(tmp_path: Path) -> None:
+    done, run, state = run_headless("--nproc-per-node", "2", JOB, "--steps", "12", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is Outcome.SUCCEEDED
+    attempt = state.attempts[0]
+    assert (attempt.first_step, attempt.last_step) == (1, 12) or attempt.last_step == 12
+    assert attempt.last_loss == pytest.approx(4.0 / 12, abs=1e-4)
+    assert {r.rank for r in attempt.ranks.values()} == {0, 1}
+    assert "[SUCCESS]" in done.out
+    assert str(run.root) in done.out
+    assert (tmp_path / "runs" / "latest").resolve() == run.root.resolve()
+
+
+@pytest.mark.parametrize("case", [CASES[0]], ids=lambda c: c.mode)
+def test_a_failure_is_named_with_rank_and_line(tmp_path: Path, case: Case) -> None:
+    check_failure(tmp_path, case)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", CASES[1:], ids=lambda c: c.mode)
+def test_each_way_to_die_has_its_verdict(tmp_path: Path, case: Case) -> None:
+    check_failure(tmp_path, case)
+
+
+def check_failure(tmp_path: Path, case: Case) -> None:
+    done, run, state = run_headless("--nproc-per-node", "2", JOB, "--mode", case.mode, cwd=tmp_path)
+    verdict = state.attempts[-1].verdict
+    assert verdict is not None
+    assert verdict.failure is case.failure, (verdict, done.out)
+    if case.reason is not None:
+        assert verdict.reason is case.reason
+    assert verdict.rank == 1, verdict
+    assert done.code == case.exit_code, done.out
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is case.outcome
+    assert len(state.attempts) == 1, "a script that knows no resume is not restarted"
+    if case.mode in {"exception", "alloc"}:
+        assert verdict.cause is not None
+        path = Path(verdict.cause.path)
+        path = path if path.is_absolute() else run.node().attempt(1).root / path
+        assert verdict.cause.line is not None
+        line = path.read_text(encoding="utf-8").splitlines()[verdict.cause.line - 1]
+        assert verdict.cause.text.strip() in line or line.strip() in verdict.cause.text
+    assert not any(isinstance(f, ev.StopRungTaken) and f.rung is ev.StopRung.SURVIVORS for f in facts(run))

@@ -1,0 +1,194 @@
+"""The app on a real run in a real pseudo-terminal: the demo's story, acted by keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Backoff, Finished, HeldOpen, Running, RunState
+from tests.conftest import wait_until
+from tests.integration.harness import (
+    JOB,
+    ROOT,
+    STOKER,
+    environment,
+    wait_for_run,
+    wait_for_state,
+)
+
+
+def has_reached(run: RunPaths, step: int) -> bool:
+    """Whether the newest attempt has done `step`."""
+    attempt = read_state(run.node().journal).attempt
+    return attempt is not None and attempt.last_step is not None and attempt.last_step >= step
+
+
+ROWS, COLUMNS = 40, 120
+
+
+class Terminal:
+    """A pseudo-terminal with a screen that can be read."""
+
+    def __init__(self, process: pexpect.spawn) -> None:
+        self.process = process
+        self._screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream = pyte.ByteStream(self._screen)
+
+    def read(self) -> str:
+        """The screen as it stands after taking in what was written."""
+        try:
+            while True:
+                self._stream.feed(self.process.read_nonblocking(1 << 16, timeout=0.05))
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            return "\n".join(self._screen.display)
+
+    def wait_for(self, *texts: str, deadline_s: float = 60.0) -> str:
+        """The first screen that shows all of `texts`."""
+        end = time.monotonic() + deadline_s
+        while True:
+            screen = self.read()
+            if all(text in screen for text in texts):
+                return screen
+            assert time.monotonic() < end, f"{texts} never came; the screen shows:\n{screen}"
+
+    def until(self, condition: Callable[[], object], deadline_s: float = 60.0) -> None:
+        """Wait for a condition outside the terminal; reading goes on, or a full pty would stop the app."""
+        end = time.monotonic() + deadline_s
+        while not condition():
+            screen = self.read()
+            assert time.monotonic() < end, f"it never came; the screen shows:\n{screen}"
+
+    def until_state(self, run: RunPaths, *conditions: type, deadline_s: float = 60.0) -> RunState:
+        """The state once its condition is one of `conditions`."""
+        self.until(lambda: isinstance(read_state(run.node().journal).condition, conditions), deadline_s)
+        return read_state(run.node().journal)
+
+    def press(self, keys: str) -> None:
+        """Send keys."""
+        self.process.send(keys)
+
+    def wait_for_exit(self, deadline_s: float = 20.0) -> int:
+        """The exit status of the command."""
+        end = time.monotonic() + deadline_s
+        while self.process.isalive():
+            self.read()
+            assert time.monotonic() < end, f"it did not leave; the screen shows:\n{self.read()}"
+        self.process.close()
+        assert self.process.exitstatus is not None, f"ended by signal {self.process.signalstatus}"
+        return int(self.process.exitstatus)
+
+
+@contextmanager
+def terminal(*args: str, cwd: Path) -> Iterator[Terminal]:
+    """`stoker ARGS` in a pseudo-terminal."""
+    command, *rest = [*STOKER, *args]
+    env = environment({"TERM": "xterm-256color", "COLORTERM": "truecolor"})
+    env.pop("NO_COLOR", None)
+    process = pexpect.spawn(
+        command,
+        rest,
+        cwd=str(cwd),
+        env=env,
+        dimensions=(ROWS, COLUMNS),
+        timeout=60,
+    )
+    try:
+        yield Terminal(process)
+    finally:
+        process.close(force=True)
+
+
+def test_leave_while_training_goes_on_come_back_and_stop(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    args = (
+        "run",
+        "--python",
+        sys.executable,
+        "--nproc-per-node",
+        "2",
+        JOB,
+        "--gate",
+        str(gate),
+        "--steps",
+        "10",
+    )
+    with terminal(*args, cwd=tmp_path) as screen:
+        run = wait_for_run(tmp_path)
+        screen.until(lambda: has_reached(run, 5))
+        screen.wait_for("attempt 1", "loss")
+        screen.press("q")
+        assert screen.wait_for_exit() == 0
+    assert keeper_is_alive(run.node().lock), "leaving ends nothing"
+    assert isinstance(read_state(run.node().journal).condition, Running)
+    with terminal("attach", cwd=tmp_path) as screen:
+        screen.wait_for("attempt 1")
+        screen.press("s")
+        screen.wait_for("no checkpoint is known")  # what a stop would lose is asked about, once
+        screen.press("y")
+        state = screen.until_state(run, Finished)
+        assert isinstance(state.condition, Finished)
+        assert state.condition.exit_code == 5
+        screen.wait_for("stopped")
+        screen.press("q")
+        screen.wait_for_exit()
+
+
+def test_a_killed_screen_changes_nothing(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    args = (
+        "run",
+        "--python",
+        sys.executable,
+        "--nproc-per-node",
+        "2",
+        JOB,
+        "--gate",
+        str(gate),
+        "--steps",
+        "10",
+    )
+    with terminal(*args, cwd=tmp_path) as screen:
+        run = wait_for_run(tmp_path)
+        screen.until(lambda: has_reached(run, 5))
+        os.kill(screen.process.pid, 9)
+        assert wait_until(lambda: not screen.process.isalive(), 10)
+    assert keeper_is_alive(run.node().lock)
+    gate.touch()
+    state = wait_for_state(run, Finished)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 0
+
+
+@pytest.mark.e2e
+def test_the_demo_fails_shows_its_card_and_b_restarts_it_smaller(tmp_path: Path) -> None:
+    config = str(ROOT / "configs" / "demo" / "demo.toml")
+    args = ("run", "--python", sys.executable, "--config", config, "--no-retry")
+    with terminal(*args, cwd=tmp_path) as screen:
+        run: RunPaths = wait_for_run(tmp_path)
+        screen.until_state(run, HeldOpen, Backoff, deadline_s=120)
+        screen.wait_for("host_oom", "rank 1")
+        screen.press("b")
+        screen.wait_for("16", "8", "global batch")
+        screen.press("\r")
+        screen.until(lambda: len(read_state(run.node().journal).attempts) == 2)
+        state = screen.until_state(run, Finished, deadline_s=180)
+        assert isinstance(state.condition, Finished)
+        assert state.condition.exit_code == 0, state.condition
+        second = state.attempts[1]
+        assert second.last_step == state.total_steps
+        assert second.batch is not None
+        assert second.batch.micro_batch_per_rank == 8
+        screen.wait_for("attempt 2", "succeeded")
+        screen.press("q")
+        screen.wait_for_exit()
