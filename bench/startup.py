@@ -1,0 +1,60 @@
+"""What stoker's front door costs, as a ratio to Python's own start, in one run, interleaved.
+
+    python bench/startup.py [ROUNDS]
+
+Goals: `stoker --help` at most 3 × `python -c pass`; `stoker diagnose small.log` at most 5 ×.
+Prints medians and ratios; exit 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GOALS = {"--help": 3.0, "diagnose": 5.0}
+
+
+def main(rounds: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "small.log")
+        lines = [f"step {n} loss {4.0 / n:.4f}" for n in range(1, 2000)]
+        log.write_text(
+            "\n".join([*lines, "Traceback (most recent call last):", "KeyError: 'labels'", ""]),
+            encoding="utf-8",
+        )
+        python, stoker = sys.executable, [sys.executable, "-m", "supervisor"]
+        commands = {
+            "pass": [python, "-c", "pass"],
+            "--help": [*stoker, "--help"],
+            "diagnose": [*stoker, "diagnose", str(log)],
+        }
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": folder}
+        times: dict[str, list[float]] = {name: [] for name in commands}
+        for turn in range(rounds + 1):
+            for name, command in commands.items():
+                start = time.perf_counter()
+                subprocess.run(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, check=False)
+                if turn:
+                    times[name].append(time.perf_counter() - start)
+    base = statistics.median(times["pass"])
+    missed = 0
+    print(f"python -c pass   {base * 1000:7.1f} ms   ({rounds} rounds after one thrown away)")
+    for name, goal in GOALS.items():
+        ratios = [mine / own for mine, own in zip(times[name], times["pass"], strict=True)]
+        ratio = statistics.median(ratios)
+        missed += ratio > goal
+        low, high = min(ratios), max(ratios)
+        print(
+            f"stoker {name:9} {statistics.median(times[name]) * 1000:7.1f} ms   {ratio:.2f} × (of {low:.2f}–{high:.2f}; goal ≤ {goal:.0f})"
+        )
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
