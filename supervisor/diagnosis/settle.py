@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis import timeline
-from supervisor.diagnosis.candidates import Candidate
+from supervisor.diagnosis.candidates import GENERIC, Candidate
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.fingerprint import plain_form
@@ -13,6 +13,7 @@ from supervisor.diagnosis.root import Case, Root
 from supervisor.diagnosis.tracebacks import frames_above
 from supervisor.diagnosis.waiting import different_rendezvous, lagging_rank
 from supervisor.run.records import FailureClass, Reason
+from supervisor.text.patterns import Lazy
 
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
@@ -90,6 +91,11 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
     return None
 
 
+_VAGUE = Lazy(
+    r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException)\b"
+)
+
+
 def _confidence(item: Candidate, peers: Sequence[Candidate]) -> float:
     strength = item.strength
     value = (
@@ -110,6 +116,9 @@ def _confidence(item: Candidate, peers: Sequence[Candidate]) -> float:
         value -= 0.08
     if item.soft:
         value -= 0.15
+    if item.signature in GENERIC and _VAGUE.search(item.text):
+        # These types are raised for anything: arguments, files, versions. The message did not say more.
+        value = min(value, 0.86)
     return max(value, 0.3)
 
 

@@ -31,7 +31,7 @@ _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
 _GROUP = Lazy(r"PG (?:ID )?(\d+)")
 _UNIQUE_ID = Lazy(r"retrieving ncclUniqueId from \[(\d+)\]")
 _BARRIER = Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
-_OP = Lazy(r"OpType=(\w+)")
+_MISSING = Lazy(r"missing ranks: ([\d, ]+)")
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
@@ -44,6 +44,8 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     for item in candidates:
         text = item.hit.text
         if match := _BARRIER.search(text):
+            waited_for.extend(int(part) for part in match.group(1).replace(",", " ").split())
+        if match := _MISSING.search(text):
             waited_for.extend(int(part) for part in match.group(1).replace(",", " ").split())
         if match := _UNIQUE_ID.search(text):
             waited_for.append(int(match.group(1)))

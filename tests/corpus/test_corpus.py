@@ -101,6 +101,19 @@ def test_real_runs_from_their_text_alone(name: str, engine: Engine) -> None:
         assert abs(verdict.cause.line - case["concat_cause_line"]) <= 2
 
 
+def test_wordings_across_libraries_and_versions(engine: Engine) -> None:
+    wrong = []
+    for entry in (DATA / "wordings.txt").read_text(encoding="utf-8").splitlines():
+        truth, line = entry.split("|", 1)
+        text = (
+            f'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n{line}\n'
+        )
+        verdict = verdict_on(text, engine)
+        if verdict.failure.value != truth:
+            wrong.append((truth, verdict.failure.value, line))
+    assert wrong == []
+
+
 @pytest.mark.parametrize("where", ["before", "between", "last"])
 def test_notices_that_frighten_raise_no_alarm(where: str, engine: Engine) -> None:
     early = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 11))

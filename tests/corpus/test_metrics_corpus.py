@@ -1,0 +1,75 @@
+"""The labelled excerpts of training logs, scored as the goals are worded: values found, and none invented."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.cli.metrics import record_of
+from supervisor.sources.metrics import MetricReader
+from supervisor.text.decode import clean
+
+DATA = Path(__file__).parent / "data"
+CORE = (
+    "rank", "step", "total_steps", "epoch", "loss", "val_loss", "lr", "grad_norm", "tokens_per_sec", "samples_per_sec",
+    "step_time_s", "mfu", "memory_gib", "eta_s",
+)  # fmt: skip
+
+
+def equal(got: object, want: object) -> bool:
+    """Within 1 %; NaN and infinities by name."""
+    if isinstance(got, (int, float)) and isinstance(want, (int, float)):
+        return abs(got - want) <= 0.01 * max(abs(want), 1e-12)
+    return str(got).lower() == str(want).lower()
+
+
+def read(text: str) -> dict[int, dict[str, Any]]:
+    """What is found, by row."""
+    reader = MetricReader()
+    found = {}
+    for row, line in enumerate(text.split("\n")):
+        sample = reader.feed(clean(line.encode("utf-8", "surrogateescape")))
+        if sample is not None:
+            found[row] = record_of(row, sample)
+    return found
+
+
+def score(name: str) -> tuple[collections.Counter[str], collections.Counter[str], list[str], list[str]]:
+    """Hits and wants by key, what was missed, and what was invented."""
+    hit: collections.Counter[str] = collections.Counter()
+    want: collections.Counter[str] = collections.Counter()
+    missed, invented = [], []
+    for raw in (DATA / name).read_text(encoding="utf-8").splitlines():
+        record = json.loads(raw)
+        found = read(record["text"])
+        expected = {entry["line"]: entry for entry in record["expect"]}
+        for row, entry in expected.items():
+            got = found.get(row, {})
+            for key in CORE:
+                if key in entry:
+                    want[key] += 1
+                    good = got.get(key) is not None and equal(got[key], entry[key])
+                    hit[key] += good
+                    if not good:
+                        missed.append(f"{record['id']} row {row} {key}: want {entry[key]} got {got.get(key)}")
+        for row, got in found.items():
+            for key in ("loss", "val_loss", "step", "lr"):
+                if got.get(key) is not None and key not in expected.get(row, {}):
+                    invented.append(f"{record['id']} row {row} {key}={got[key]}")
+            if not record["expect"]:
+                invented.append(f"{record['id']} row {row}: {got}")
+    return hit, want, missed, invented
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "metrics_more.jsonl"])
+def test_the_goals_hold(name: str) -> None:
+    hit, want, missed, invented = score(name)
+    report = "\n".join(missed)
+    assert not invented
+    assert hit["step"] + hit["loss"] >= 0.98 * (want["step"] + want["loss"]), report
+    assert hit.total() >= 0.95 * want.total(), report
+    print(f"\n{name}: {hit.total()}/{want.total()} values, nothing invented")
