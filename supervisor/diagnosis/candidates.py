@@ -59,7 +59,7 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
                 raw.append((best, by_line[line]))
     years = [year for scan in scans for year in [_year(scan)] if year]
     year = years[0] if years else 2000
-    steps_seen = any(is_progress(line) for scan in scans for line in (*scan.head, *scan.tail))
+    steps_seen = any(is_progress(line) for scan in scans for line in scan.edges())
     found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
     died = any(item.code != 0 for item in launch.exits)
     found = [item for item in found if not _recovered(item, scans, died)]

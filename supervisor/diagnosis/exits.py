@@ -112,8 +112,8 @@ def read_launch(
                         sigtermed.add(int(signalled.group(1) or signalled.group(2)))
             if hit.origin.rank is not None and hit.origin.pid is not None:
                 by_pid.setdefault(hit.origin.pid, hit.origin.rank)
-        for line in (*scan.head, *scan.tail):
-            if match := patterns["raypid"].search(line):
+        for line in scan.edges():
+            if "pid=" in line and (match := patterns["raypid"].search(line)):
                 groups = match.groups()
                 if groups[0]:
                     by_pid.setdefault(int(groups[0]), int(groups[1]))
@@ -200,10 +200,15 @@ def _ranks_seen(scan: SourceScan) -> Iterable[int]:
             yield int(line[5:end])
 
 
+_SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
+
+
 def _sizes(scans: Sequence[SourceScan], patterns: dict[str, Lazy]) -> tuple[int | None, int | None]:
     per_node = nodes = world = None
     for scan in scans:
         for line in (*scan.head, *scan.tail[-200:]):
+            if not any(word in line for word in _SIZE_WORDS):
+                continue
             if per_node is None and (match := patterns["nproc"].search(line)):
                 per_node = int(next(group for group in match.groups() if group))
             if nodes is None and (match := patterns["nnodes"].search(line)):

@@ -82,7 +82,9 @@ class Ranks:
         self._seen: set[int] = set()
         device_pairs: dict[int, set[int]] = {}
         for scan in scans:
-            for line in (*scan.head, *scan.tail):
+            for line in scan.edges():
+                if "rank" not in line and "Rank" not in line and "RANK" not in line:
+                    continue
                 origin, rest = split_prefix(line, scan.hosts)
                 rank = origin.rank
                 if rank is None:

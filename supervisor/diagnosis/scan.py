@@ -69,6 +69,10 @@ class SourceScan(NamedTuple):
     tail_line: int
     hosts: frozenset[str] = frozenset()
 
+    def edges(self) -> tuple[str, ...]:
+        """The kept lines: the head, and the tail where it does not hold the head already."""
+        return self.tail if self.tail_line <= 1 else (*self.head, *self.tail)
+
 
 class _Kept:
     """The first and the last few hits of one signature."""
@@ -155,7 +159,7 @@ class SourceScanner:
         if len(self._head) < HEAD_BYTES:
             self._head += window[: HEAD_BYTES - len(self._head)]
         if self._hosts is None:
-            self._hosts = learn_hosts(clean(raw, 300) for raw in window[:HEAD_BYTES].split(b"\n"))
+            self._hosts = learn_hosts(clean(raw, 300) for raw in window[:HEAD_BYTES].split(b"\n")[:240])
         if self._waiting:
             self._fill_waiting(window)
         text = _CSI.sub(b"", window) if b"\x1b" in window or b"\0" in window else window

@@ -243,4 +243,4 @@ def far_below(one: Candidate, other: Candidate) -> bool:
 
 def any_progress(case: Case) -> bool:
     """Whether training said anything in the parts of the logs that are kept."""
-    return any(timeline.is_progress(line) for scan in case.scans for line in (*scan.head, *scan.tail))
+    return any(timeline.is_progress(line) for scan in case.scans for line in scan.edges())

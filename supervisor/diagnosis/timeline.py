@@ -132,6 +132,8 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
     """The index of the first of the loss lines that are nan to the end; None if the last loss is a number."""
     first: int | None = None
     count = 0
+    if not any("nan" in line or "NaN" in line or "inf" in line or "NAN" in line for line in lines):
+        return None
     for row, line in enumerate(lines):
         values = [value.lower() for value in _patterns()["nan"].findall(line)]
         if not values:
