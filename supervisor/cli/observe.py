@@ -209,7 +209,8 @@ def _opened_for_writing(pid: str, fd: str) -> bool:
 
 def _supervise_hint(target: str) -> str:
     if target.isdigit():
-        command = read_cmdline(ProcessId(int(target), -1.0))
+        process = identify(int(target))
+        command = read_cmdline(process) if process is not None else []
         if command:
             return f"to have it supervised next time: stoker run -- {' '.join(command)}"
     return "to have a job supervised: stoker run [torchrun's flags] SCRIPT"

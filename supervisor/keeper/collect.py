@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from supervisor.job.spec import EntryKind
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
 from supervisor.keeper.observations import Observation
@@ -38,18 +39,24 @@ class Collector:
         interval_s: float,
         engine: Callable[[], Engine],
         one_node: bool,
-        agent_is_rank: bool = False,
+        kind: EntryKind,
     ) -> None:
-        """On `one_node` a local rank is the rank. `agent_is_rank`: a plain command, whose output is the job's."""
+        """On `one_node` a local rank is the rank. `kind`: a plain command's own output is the job's log."""
         self._paths = paths
         self._one_node = one_node
-        self._agent_kind = LogKind.RANK if agent_is_rank else LogKind.AGENT
+        self._agent_kind = LogKind.RANK if kind is EntryKind.COMMAND else LogKind.AGENT
         self._ranks: dict[int, int] = {}
         self._agent_ending = threading.Event()
         self._stop = threading.Event()
         self._sensors = Sensors(self._stop, put, clock, interval_s=interval_s, disk=str(paths.root))
         self._logs = LogWatch(
-            self._stop, put=put, clock=clock, engine=engine, rank_of=self._rank_of, on_agent=self._on_agent
+            self._stop,
+            put=put,
+            clock=clock,
+            engine=engine,
+            rank_of=self._rank_of,
+            measure=kind is not EntryKind.TRAINER,
+            on_agent=self._on_agent,
         )
 
     def start(self) -> None:

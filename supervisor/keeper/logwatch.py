@@ -48,6 +48,7 @@ class LogWatch:
         put: takes the observations, in the tail thread.
         engine: gives the signature engine; asked at the first batch, in the tail thread.
         rank_of: the global rank of a log's origin, where it is known.
+        measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
         on_agent: gets the raw bytes of AGENT logs, in the tail thread.
     """
 
@@ -59,12 +60,14 @@ class LogWatch:
         clock: Clock,
         engine: Callable[[], Engine],
         rank_of: Callable[[Origin], int | None],
+        measure: bool = True,
         on_agent: Callable[[bytes], None] = lambda _data: None,
     ) -> None:
         self._put = put
         self._clock = clock
         self._engine = engine
         self._rank_of = rank_of
+        self._measures = measure
         self._on_agent = on_agent
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
@@ -110,7 +113,8 @@ class LogWatch:
                     self._scan(key, batch)
             case LogKind.RANK:
                 self._scan(key, batch)
-                self._measure(key, batch)
+                if self._measures:
+                    self._measure(key, batch)
             case _ as unreachable:
                 assert_never(unreachable)
 

@@ -13,7 +13,6 @@ from typing import assert_never
 
 from supervisor import __version__
 from supervisor.job.errors import JobError
-from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
 from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import Clock, SystemClock
@@ -237,7 +236,7 @@ class Keeper:
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine.get,
             one_node=self._record.job.nnodes == "1",
-            agent_is_rank=self._record.job.entry_kind is EntryKind.COMMAND,
+            kind=self._record.job.entry_kind,
         )
         self._live = LiveAttempt(
             number,

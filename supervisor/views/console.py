@@ -147,7 +147,8 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             batch = f" · {batch_text(event.batch)}" if event.batch else ""
             yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
         case ev.AttemptStarted():
-            yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
+            if event.pid:  # a watched log has no process
+                yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
         case ev.CheckpointCommitted():
             yield Level.INFO, f"checkpoint committed at step {event.step}"
         case ev.EvidenceSeen():
