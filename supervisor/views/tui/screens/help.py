@@ -47,7 +47,7 @@ class HelpScreen(ModalScreen[None]):
                     group = line.group
                     yield Label(Content(group), classes="group")
                 yield Label(
-                    Content(f"  {line.key:<14} {line.word}"), classes="" if line.possible else "impossible"
+                    Content(f"  {line.key:<9} {line.word} "), classes="" if line.possible else "impossible"
                 )
 
     def action_close(self) -> None:

@@ -34,7 +34,8 @@ class FailureCard(Panel, can_focus=True):
         if attempt is None or attempt.verdict is None:
             return EMPTY, EMPTY
         after = ""
-        if attempt.started_t is not None and attempt.ended_t is not None:
+        roomy = self.size.width >= 76
+        if roomy and attempt.started_t is not None and attempt.ended_t is not None:
             after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
         step = "before its first step" if attempt.last_step is None else f"step {fm.whole(attempt.last_step)}"
         verdict = attempt.verdict

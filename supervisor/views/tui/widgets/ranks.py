@@ -57,7 +57,7 @@ class RanksPanel(ListPanel, can_focus=True):
         if self.view is None:
             return EMPTY, EMPTY
         ranks = _views(self.view.snapshot)
-        gone = sum(1 for rank in ranks if rank.exited)
+        gone = sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
         left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG))
         if gone:
             return left, row(Span(f"✗ {gone} gone", Ink.BAD))
