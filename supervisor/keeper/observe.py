@@ -31,7 +31,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
-from supervisor.run.state import Finished, RunState
+from supervisor.run.state import DiagnosedAs, RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import NOWHERE, Origin
@@ -246,7 +246,10 @@ class Observer(Powerless):
                 self._wishes.look()
                 if not self._judged and self._clock.mono() - self._last_news > QUIET_S:
                     self._judged = True
-                    self._tell(self._judge(self._engine.get()), provisional=True)
+                    if self._target.ended:
+                        self._close_attempt()
+                    else:
+                        self._tell(self._judge(self._engine.get()), provisional=True)
             self._end()
         finally:
             self._stop.set()
@@ -277,27 +280,38 @@ class Observer(Powerless):
             return not any(is_alive(process) for _, process in self._target.processes)
         return False
 
-    def _end(self) -> None:
+    def _close_attempt(self) -> Verdict:
+        """The target is over: say so, and why."""
         self._logs.drain()
         self._take(0.0)
         self._recorder.flush()
         verdict = self._judge(self._engine.get())
-        now = self._clock.wall()
+        if not isinstance(self._state.condition, DiagnosedAs):
+            now, attempt = self._clock.wall(), self._state.attempt
+            last = attempt.last_step if attempt is not None else None
+            self.emit(ev.AttemptEnded(t=now, attempt=ATTEMPT, exit_code=None, last_step=last))
+            self._tell(verdict, provisional=False)
+        return verdict
+
+    def _end(self) -> None:
         gone = self._is_over() or self._target.ended
         if gone:
-            last = self._state.attempt.last_step if self._state.attempt else None
-            self.emit(ev.AttemptEnded(t=now, attempt=ATTEMPT, exit_code=None, last_step=last))
-        self._tell(verdict, provisional=not gone)
+            verdict = self._close_attempt()
+        else:
+            self._logs.drain()
+            self._take(0.0)
+            self._recorder.flush()
+            verdict = self._judge(self._engine.get())
+            self._tell(verdict, provisional=True)
         failed = verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
         outcome = ev.Outcome.FAILED if failed else ev.Outcome.SUCCEEDED if gone else ev.Outcome.STOPPED
         reason = verdict.title if failed else "the watched job ended" if gone else "no longer watched"
-        self.emit(ev.RunEnded(t=now, outcome=outcome, exit_code=1 if failed else 0, reason=reason))
+        code = 1 if failed else 0
+        self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _tell(self, verdict: Verdict, *, provisional: bool) -> None:
         known = self._state.attempt.verdict if self._state.attempt else None
         if provisional and (known == verdict or verdict.failure is FailureClass.HEALTHY):
-            return
-        if isinstance(self._state.condition, Finished):
             return
         self.emit(
             ev.Diagnosed(t=self._clock.wall(), attempt=ATTEMPT, verdict=verdict, provisional=provisional)
