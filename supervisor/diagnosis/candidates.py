@@ -27,6 +27,7 @@ _LAUNCHER_WORDS = Lazy(
 _SOFT = Lazy(
     r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\w+Warning: |\bretry(?:ing)?\b|\bwill retry\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
+_WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 _NOT_SOFT = Lazy(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
 
 
@@ -65,7 +66,7 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     found = [item for item in found if not _recovered(item, scans, died)]
     found = _plain_lines_after_exceptions(found)
     if steps_seen and not died and not _trouble(scans):
-        found = [item for item in found if not _is_talk(item)]
+        found = [item for item in found if not is_talk(item)]
     return ordered(found)
 
 
@@ -120,7 +121,7 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
         "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
     ):
         return None
-    soft = bool(_SOFT.search(text)) and not _NOT_SOFT.search(text)
+    soft = bool(_WARNING_LEVEL.search(text)) or (bool(_SOFT.search(text)) and not _NOT_SOFT.search(text))
     is_cause = signature.role is Role.CAUSE
     stamp = _stamp(hit, year)
     return Candidate(
@@ -195,7 +196,7 @@ def _trouble(scans: Sequence[SourceScan]) -> bool:
     return any(hit.signature.id.startswith(ids) for scan in scans for hit in scan.hits)
 
 
-def _is_talk(item: Candidate) -> bool:
+def is_talk(item: Candidate) -> bool:
     """A line about a class that shows itself as an exception, which is none and raises no alarm: a notice."""
     return (
         (item.failure in _TOLD_BY_EXCEPTION or item.failure in _RAISED_TOO)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis import timeline
-from supervisor.diagnosis.candidates import GENERIC, Candidate
+from supervisor.diagnosis.candidates import GENERIC, Candidate, is_talk
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.fingerprint import plain_form
@@ -116,6 +116,8 @@ def _confidence(item: Candidate, peers: Sequence[Candidate]) -> float:
         value -= 0.08
     if item.soft:
         value -= 0.15
+    if is_talk(item):
+        value = min(value, 0.88)
     if item.signature in GENERIC and _VAGUE.search(item.text):
         # These types are raised for anything: arguments, files, versions. The message did not say more.
         value = min(value, 0.86)
