@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import torch
 
@@ -80,21 +80,22 @@ def save(
         root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        record = {"format": FORMAT, "step": step, **meta}
-        (temporary / META).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         if prepare is not None:
             prepare(temporary)
-        torch.save(dict(state), temporary / STATE)
-        files = {name: _sync(temporary / name) for name in (META, STATE)}
+        record = json.dumps({"format": FORMAT, "step": step, **meta}, indent=1, sort_keys=True) + "\n"
+        files = {
+            META: _written(temporary / META, lambda file: file.write(record.encode())),
+            STATE: _written(temporary / STATE, lambda file: torch.save(dict(state), file)),
+        }
         _sync_folder(temporary)
         _put_in_place(temporary, final)
         _commit(final, files)
         _sync_folder(root)
         shutil.rmtree(final.with_name(final.name + ".old"), ignore_errors=True)
     except (OSError, RuntimeError) as error:
-        # torch.save says RuntimeError where the disk is full ("unexpected pos", "iostream error").
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {final} could not be written: {_reason(error, root)}") from error
+        why = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())[:200]
+        raise CheckpointError(f"checkpoint {final} could not be written: {why}") from error
     return final
 
 
@@ -228,11 +229,52 @@ def _commit(folder: Path, files: Mapping[str, tuple[int, str]]) -> None:
     _sync_folder(folder)
 
 
-def _sync(path: Path) -> tuple[int, str]:
-    """Forces a file to disk. Returns: its size and checksum."""
-    with open(path, "rb") as file:
+class _Sink:
+    """A file that counts and sums what is written, and remembers why it could not be.
+
+    torch.save turns a full disk into "unexpected pos 64 vs 0": the reason would be lost.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.size = 0
+        self.checksum = 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        self.size += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _written(path: Path, write: Callable[[Any], object]) -> tuple[int, str]:
+    """Writes a file and forces it to disk.
+
+    Returns:
+        Its size and checksum.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    with open(path, "wb") as file:
+        sink = _Sink(file)
+        try:
+            write(sink)
+        except RuntimeError:
+            if sink.error is not None:
+                raise sink.error from None
+            raise
+        file.flush()
         os.fsync(file.fileno())
-    return os.path.getsize(path), _checksum(path)
+    return sink.size, f"{sink.checksum:08x}"
 
 
 def _checksum(path: Path) -> str:
@@ -249,18 +291,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _reason(error: Exception, root: Path) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    try:
-        free = shutil.disk_usage(root).free
-    except OSError:
-        return str(error)
-    if free < 1 << 20:
-        return f"No space left on device ({free} bytes free)"
-    return " ".join(str(error).split())[:200]
 
 
 if __name__ == "__main__":

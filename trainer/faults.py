@@ -210,6 +210,8 @@ def _kill_worker() -> None:
     if not children:
         raise InjectedError("worker_killed: this rank has no data loading process (num_workers)")
     children[0].kill()
+    # PyTorch's SIGCHLD handler raises within this sleep; later, the death may show as a broken pipe instead.
+    time.sleep(2)
 
 
 def _signal_self(number: signal.Signals) -> None:

@@ -104,6 +104,13 @@ def test_a_marker_that_is_no_marker(text: str, tmp_path: Path) -> None:
         checkpoint.verify(path)
 
 
+def recommit(path: Path) -> None:
+    """Marks what lies there now as committed: an attacker can."""
+    names = (checkpoint.META, checkpoint.STATE)
+    files = {name: ((path / name).stat().st_size, checkpoint._checksum(path / name)) for name in names}
+    checkpoint._commit(path, files)
+
+
 def test_a_hostile_checkpoint_is_not_executed(tmp_path: Path) -> None:
     canary = tmp_path / "executed"
 
@@ -113,12 +120,11 @@ def test_a_hostile_checkpoint_is_not_executed(tmp_path: Path) -> None:
 
     path = checkpoint.save(tmp_path, 10, {}, STATE)
     torch.save({"model": Hostile()}, path / checkpoint.STATE)
-    files = {name: checkpoint._sync(path / name) for name in (checkpoint.META, checkpoint.STATE)}
-    checkpoint._commit(path, files)
+    recommit(path)
     with pytest.raises(CheckpointError, match="holds more than tensors"):
         checkpoint.load(path)
     (path / checkpoint.STATE).write_bytes(pickle.dumps(Hostile()))
-    checkpoint._commit(path, {name: checkpoint._sync(path / name) for name in files})
+    recommit(path)
     with pytest.raises(CheckpointError):
         checkpoint.load(path)
     assert not canary.exists()

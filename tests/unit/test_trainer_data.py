@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from trainer.config import Config, UsageError
 from trainer.corpus import embedded
-from trainer.data import DataError, SampleOrder, Samples, Stream, open_data, open_stream
+from trainer.data import SampleOrder, Samples, Stream, open_data, open_stream
+from trainer.errors import DataError
 
 
 def stream(count: int) -> Stream:
