@@ -166,7 +166,8 @@ def _memory_point(state: RunState, job: JobSpec) -> MemoryPoint | None:
         return None
     if verdict.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}:
         return None
-    return memory_point(verdict.cause.text, batch.micro_batch_per_rank)
+    base = state.attempts[-1].memory_base_bytes or 0
+    return memory_point(verdict.cause.text, batch.micro_batch_per_rank, base_bytes=base)
 
 
 def _has_final_checkpoint(state: RunState, view: AttemptView) -> bool:

@@ -25,13 +25,23 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSeen:
-    """The trainer says what it is doing. `memory_base_bytes`: held before the first forward."""
+    """The trainer says what it is doing."""
 
     t: float
     rank: int | None
     phase: Phase
     step: int | None
-    memory_base_bytes: int | None = None
+    from_wire: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReadySeen:
+    """The trainer is about to step: what it resumed from and what it holds (see `events.TrainerReady`)."""
+
+    t: float
+    rank: int | None
+    resumed_step: int | None
+    memory_base_bytes: int | None
     from_wire: bool = True
 
 
@@ -94,5 +104,5 @@ class SensorFact:
 
 
 Observation: TypeAlias = (
-    StepSeen | PhaseSeen | CheckpointSeen | WarningSeen | EvidenceHit | Sampled | SensorFact
+    StepSeen | PhaseSeen | ReadySeen | CheckpointSeen | WarningSeen | EvidenceHit | Sampled | SensorFact
 )

@@ -20,6 +20,7 @@ from supervisor.keeper.observations import (
     EvidenceHit,
     Observation,
     PhaseSeen,
+    ReadySeen,
     Sampled,
     SensorFact,
     StepSeen,
@@ -47,6 +48,7 @@ class _Memory:
     last_progress: float = float("-inf")
     phase: ev.Phase | None = None
     wire: bool = False
+    ready: bool = False
     speaker: int | None = None
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
@@ -74,6 +76,7 @@ class Recorder:
         if view is None or view.number != attempt or view.started_t is None:
             return
         self._m.checkpoints = set(view.checkpoint_steps)
+        self._m.ready = view.memory_base_bytes is not None
         self._m.evidence = {mark.text for mark in known.timeline}
         for stream in (METRICS, RANKS):
             reader = SeriesReader(self._folder, stream)
@@ -95,6 +98,17 @@ class Recorder:
                     self._m.phase = seen.phase
                     self.flush()
                     self._emit(ev.PhaseChanged(t=seen.t, attempt=attempt, phase=seen.phase, step=seen.step))
+            case ReadySeen():
+                if seen.rank in {None, 0} and not self._m.ready:
+                    self._m.ready = True
+                    self._emit(
+                        ev.TrainerReady(
+                            t=seen.t,
+                            attempt=attempt,
+                            resumed_step=seen.resumed_step,
+                            memory_base_bytes=seen.memory_base_bytes,
+                        )
+                    )
             case CheckpointSeen():
                 if seen.rank in {None, 0} and seen.step not in self._m.checkpoints:
                     self._m.checkpoints.add(seen.step)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import assert_never
 
-from supervisor.keeper.observations import CheckpointSeen, Observation, PhaseSeen, StepSeen, WarningSeen
+from supervisor.keeper.observations import (
+    CheckpointSeen,
+    Observation,
+    PhaseSeen,
+    ReadySeen,
+    StepSeen,
+    WarningSeen,
+)
 from supervisor.run.events import Phase
 from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_telemetry
 
@@ -45,11 +53,12 @@ def _phase(record: TelemetryRecord, rank: int | None) -> Iterator[Observation]:
         phase = Phase(str(record.phase))
     except ValueError:
         return
-    base = record.values.get("memory_base_bytes")
-    yield PhaseSeen(
-        t=record.t_wall,
-        rank=rank,
-        phase=phase,
-        step=record.step,
-        memory_base_bytes=int(base) if base is not None and base == base else None,  # noqa: PLR0124 - NaN
-    )
+    yield PhaseSeen(t=record.t_wall, rank=rank, phase=phase, step=record.step)
+    base, resumed = record.values.get("memory_base_bytes"), record.values.get("resumed_step")
+    if base is not None:
+        yield ReadySeen(
+            t=record.t_wall,
+            rank=rank,
+            resumed_step=int(resumed) if resumed is not None and math.isfinite(resumed) else None,
+            memory_base_bytes=int(base) if math.isfinite(base) else None,
+        )

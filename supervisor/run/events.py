@@ -155,6 +155,18 @@ class PhaseChanged(Fact, frozen=True, kw_only=True, tag="phase_changed"):
     step: int | None = None
 
 
+class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
+    """What a trainer that speaks the wire says before its first forward.
+
+    `resumed_step`: the step of the checkpoint it loaded, None for a start from scratch.
+    `memory_base_bytes`: held before the first forward: the constant part of a memory prediction.
+    """
+
+    attempt: int
+    resumed_step: int | None = None
+    memory_base_bytes: int | None = None
+
+
 class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
     """Throttled progress (about one a second at most). Every field may be unknown."""
 
@@ -312,6 +324,7 @@ Event: TypeAlias = (
     | AttemptStarted
     | RankStarted
     | PhaseChanged
+    | TrainerReady
     | Progress
     | CheckpointCommitted
     | EvidenceSeen

@@ -63,6 +63,9 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             if isinstance(s.condition, st.Running):
                 s = replace(s, condition=st.Running(attempt=event.attempt, phase=event.phase))
             return s
+        case ev.TrainerReady():
+            base = event.memory_base_bytes
+            return _edit(s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=base)
         case ev.Progress():
             return _progress(s, event)
         case ev.CheckpointCommitted():

@@ -149,6 +149,9 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
         case ev.AttemptStarted():
             if event.pid:  # a watched log has no process
                 yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
+        case ev.TrainerReady():
+            if event.resumed_step is not None:
+                yield Level.INFO, f"resumed at step {event.resumed_step}"
         case ev.CheckpointCommitted():
             yield Level.INFO, f"checkpoint committed at step {event.step}"
         case ev.EvidenceSeen():
@@ -245,10 +248,12 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
             lines.append(f"change    {_change_story(attempt)}")
-            if following.first_step is not None:
-                saved = attempt.checkpoint_steps[-1] if attempt.checkpoint_steps else None
-                at = f" (checkpoint at step {saved})" if saved is not None else ""
-                lines.append(f"resumed   first step {following.first_step}{at}")
+            if following.resumed_step is not None:
+                lines.append(
+                    f"resumed   at step {following.resumed_step}, a committed checkpoint of attempt {attempt.number}"
+                )
+            elif following.first_step is not None:
+                lines.append(f"resumed   not known: its first step was {following.first_step}")
     points = loss_points(run.node().series)
     if points:
         lines.append(

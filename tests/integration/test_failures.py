@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,3 +79,47 @@ def check_failure(tmp_path: Path, case: Case) -> None:
         line = path.read_text(encoding="utf-8").splitlines()[verdict.cause.line - 1]
         assert verdict.cause.text.strip() in line or line.strip() in verdict.cause.text
     assert not any(isinstance(f, ev.StopRungTaken) and f.rung is ev.StopRung.SURVIVORS for f in facts(run))
+
+
+@pytest.mark.e2e
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    """Under a launcher of the user's own: stoker may not move its port, and says what happened."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}", JOB]
+        done, _run, state = run_headless("--", sys.executable, *launcher, cwd=tmp_path)
+    verdict = state.attempts[-1].verdict
+    assert verdict is not None
+    assert verdict.failure is FailureClass.PORT_IN_USE, done.out
+    assert done.code == 1
+    assert len(state.attempts) == 1
+
+
+@pytest.mark.e2e
+def test_a_script_that_can_resume_is_restarted_until_it_is_done(tmp_path: Path) -> None:
+    """A crash at step 6 of attempt 1; the second attempt resumes and finishes."""
+    script = tmp_path / "train.py"
+    script.write_text(RESUMING, encoding="utf-8")
+    done, _run, state = run_headless(
+        "--nproc-per-node", "2", "--resume-knob", "--resume=auto", str(script), cwd=tmp_path
+    )
+    assert done.code == 0, done.out
+    assert [a.exit_code for a in state.attempts] == [1, 0]
+    assert state.attempts[1].first_step == 6
+    assert "--resume=auto" in state.attempts[1].argv or "auto" in state.attempts[1].argv
+
+
+RESUMING = """
+import argparse, os, signal, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--resume", default="")
+args = parser.parse_args()
+first = 6 if args.resume else 1
+for step in range(first, 11):
+    if os.environ["RANK"] == "0":
+        print(f"step {step}/10 loss: {4 / step:.3f}")
+    if step == 6 and not args.resume:
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        signal.pause()
+"""

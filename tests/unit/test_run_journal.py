@@ -103,6 +103,7 @@ EVENTS: st.SearchStrategy[ev.Event] = st.one_of(
     st.builds(
         ev.Progress, t=TIMES, attempt=ATTEMPTS, step=st.none() | st.integers(0, 99), loss=LOSSES, lr=LOSSES
     ),
+    st.builds(ev.TrainerReady, t=TIMES, attempt=ATTEMPTS, resumed_step=st.none() | st.integers(0, 99)),
     st.builds(ev.CheckpointCommitted, t=TIMES, attempt=ATTEMPTS, step=st.integers(0, 99), path=TEXTS),
     st.builds(
         ev.EvidenceSeen,

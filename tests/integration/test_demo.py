@@ -1,0 +1,42 @@
+"""The main job, headless: out of memory on rank 1, named, restarted smaller, resumed, finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.events import Outcome
+from supervisor.run.records import FailureClass
+from supervisor.run.state import Finished
+from tests.integration.harness import ROOT, run_headless
+
+
+@pytest.mark.e2e
+def test_the_demo_tells_its_story(tmp_path: Path) -> None:
+    config = str(ROOT / "configs" / "demo" / "demo.toml")
+    done, run, state = run_headless("--config", config, cwd=tmp_path, timeout_s=280)
+    assert done.code == 0, done.out + done.err
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is Outcome.SUCCEEDED
+    first, second = state.attempts
+    verdict = first.verdict
+    assert verdict is not None
+    assert verdict.failure in {FailureClass.HOST_OOM, FailureClass.CUDA_OOM}
+    assert verdict.rank == 1
+    assert verdict.cause is not None
+    assert verdict.cause.line is not None
+    assert first.batch is not None
+    assert second.batch is not None
+    assert second.batch.global_batch == first.batch.global_batch
+    assert second.batch.micro_batch_per_rank < first.batch.micro_batch_per_rank
+    assert second.resumed_step in first.checkpoint_steps
+    assert second.resumed_step == max(first.checkpoint_steps)
+    assert second.first_step == second.resumed_step + 1
+    assert second.last_step == state.total_steps
+    assert first.first_loss is not None
+    assert second.last_loss is not None
+    assert second.last_loss < 0.6 * first.first_loss
+    for text in ("attempt 1", "verdict", "change", "micro-batch 16 → 8", "resumed", "loss", str(run.root)):
+        assert text in done.out, text
+    assert "⡀" in done.out or "⠉" in done.out, "the curve is drawn"
