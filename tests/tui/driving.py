@@ -48,9 +48,10 @@ def drive(
     keeper: bool = True,
     read_only: bool = False,
     adopt: Callable[[], None] | None = None,
+    later_s: float = 2.0,
 ) -> StokerApp:
     """Open the app on a run, play a scenario, leave; no thread may be left."""
-    app = StokerApp(run, clock=clock_after(run), read_only=read_only, adopt=adopt)
+    app = StokerApp(run, clock=clock_after(run, later_s), read_only=read_only, adopt=adopt)
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:

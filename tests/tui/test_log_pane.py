@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from textual import events
 from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
@@ -156,6 +157,20 @@ def test_follow_and_freeze(tmp_path: Path) -> None:
         assert "line 0" in pane(app, "log")
         await pilot.press("space")
         assert log.following
+
+    drive(run, play)
+
+
+def test_wheel_scrolls_and_follows_again(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        log.post_message(events.MouseScrollUp(log, 5, 3, 0, -1, 0, False, False, False))
+        await until(pilot, lambda: not log.following, "the frozen log")
+        assert "step  1840" not in pane(app, "log")
+        log.post_message(events.MouseScrollDown(log, 5, 3, 0, 1, 0, False, False, False))
+        await until(pilot, lambda: log.following, "the following log")
 
     drive(run, play)
 

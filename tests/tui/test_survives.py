@@ -150,6 +150,16 @@ def test_odd_readings(tmp_path: Path, value: float | None) -> None:
     drive(run, play, size=(200, 50))
 
 
+def test_a_run_that_went_quiet_is_said(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "no step for 1 m" in pane(app, "header")
+        assert "1 m ⚠" in pane(app, "ranks"), "an old reading shows its age"
+
+    drive(run, play, later_s=65)
+
+
 def test_without_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     run = recorded.backing_off(tmp_path / "run")

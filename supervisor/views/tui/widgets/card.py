@@ -131,7 +131,8 @@ def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -
     resume = _resume_text(attempt)
     if resume and not isinstance(condition, st.Finished):
         rows.append(_labelled("resume", Span(resume), width))
-    rows.append(_labelled("why", Span(decision.reason), width))
+    if not change or change not in decision.reason:
+        rows.append(_labelled("why", Span(decision.reason), width))
     match condition:
         case st.Backoff():
             rows.append(_countdown(condition, now, decision))

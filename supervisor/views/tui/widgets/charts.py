@@ -25,6 +25,7 @@ from supervisor.views.tui.widgets.plotting import (
 )
 
 WINDOW_S = 600.0
+WINDOW_LEAST_S = 60.0
 # A smoothed loss that moved less than this over the newest fifth of the run is level.
 LEVEL_RATIO = 0.005
 MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
@@ -140,9 +141,11 @@ class UsePanel(Panel):
         if not track or height < 2:
             return [row(Span(fit("no reading yet", width), Ink.DIM))]
         end = track[-1].t
-        shown = [p for p in track if p.t >= end - WINDOW_S]
+        # A young run fills the pane; from ten minutes on the window moves.
+        start = end - min(max(end - track[0].t, WINDOW_LEAST_S), WINDOW_S)
+        shown = [p for p in track if p.t >= start]
         canvas = Canvas(width - 5, height)
-        x = Scale(end - WINDOW_S, end, canvas.dot_columns)
+        x = Scale(start, end, canvas.dot_columns)
         total = self._total() if self.memory and not self.view.snapshot.gpus else 1.0
         top = max(total, *(p.mean for p in shown))
         y = Scale(0.0, top, canvas.dot_rows, flipped=True)

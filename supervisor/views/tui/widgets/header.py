@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.job.batch import BatchUnit
+from supervisor.run.events import Phase
 from supervisor.run.state import Finished, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, bar, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import condition_span, is_live
+
+# A run that steps is called quiet after this many seconds, or steps if those are longer.
+QUIET_S = 30.0
+QUIET_STEPS = 10
 
 
 class HeaderPanel(Panel):
@@ -30,6 +36,9 @@ class HeaderPanel(Panel):
         if state.mode == "observed":
             left.append(Span(" · observed", Ink.DIM))
         left += [Span(" · "), condition_span(snapshot, self.view.now)]
+        quiet = quiet_s(snapshot, self.view.now)
+        if quiet is not None:
+            left.append(Span(f" · no step for {fm.age(quiet)}", Ink.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(" ⚠ no keeper", Ink.BAD))
         first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
@@ -68,6 +77,17 @@ class HeaderPanel(Panel):
         return (*spans, Span(" "))
 
 
+def quiet_s(snapshot: Snapshot, now: float) -> float | None:
+    """Seconds without a step, where that is longer than a run that steps is ever quiet; else None."""
+    condition = snapshot.state.condition
+    steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
+    if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
+        return None
+    quiet = now - steps[-1].t
+    usual = snapshot.latest("step_time_s") or 0.0
+    return quiet if quiet > max(QUIET_S, QUIET_STEPS * usual) else None
+
+
 def eta_s(snapshot: Snapshot) -> float | None:
     """Seconds to the last step, by the run's own word or by the newest steps' rate."""
     progress, total = snapshot.state.progress, snapshot.state.total_steps
@@ -89,7 +109,8 @@ def _job(snapshot: Snapshot) -> Row:
     batch = state.attempt.batch if state.attempt else None
     if batch is not None:
         product = f"micro {batch.micro_batch_per_rank} × acc {batch.accumulation_steps} × {batch.world_size}"
-        parts.append(Span(f" · {product} = {fm.whole(batch.global_batch)}", Ink.DIM))
+        unit = " tokens" if batch.unit is BatchUnit.TOKENS else ""
+        parts.append(Span(f" · {product} = {fm.whole(batch.global_batch)}{unit}", Ink.DIM))
     return tuple(parts)
 
 
