@@ -26,6 +26,9 @@ OPEN_MIN_BYTES = 16 << 10
 OPEN_MAX_BYTES = 2 << 20
 # One file's share of one refresh; a backlog beyond four of these is skipped, and the skip is said.
 READ_BYTES = 1 << 20
+# Lines of one refresh, all files together: the screen takes in so many within some 0.1 s.
+READ_LINES = 12_000
+READ_MIN_LINES = 100
 AGENT = "agent"
 
 
@@ -90,8 +93,8 @@ class _Source:
         except OSError:
             return 0
 
-    def read(self, budget_bytes: int) -> list[LogLine]:
-        """Lines added since the last call."""
+    def read(self, budget_bytes: int, most_lines: int) -> list[LogLine]:
+        """Lines added since the last call, the newest `most_lines` of them."""
         try:
             info = os.stat(self.path)
         except OSError:
@@ -101,12 +104,13 @@ class _Source:
         self.written_t = info.st_mtime
         try:
             with self.path.open("rb") as file:
-                return self._read_open(file.fileno(), info, budget_bytes)
+                return self._read_open(file.fileno(), info, budget_bytes, most_lines)
         except OSError:
             return []
 
-    def _read_open(self, fd: int, info: os.stat_result, budget_bytes: int) -> list[LogLine]:
+    def _read_open(self, fd: int, info: os.stat_result, budget_bytes: int, most_lines: int) -> list[LogLine]:
         notes: list[LogLine] = []
+        opening = self.offset == 0
         if info.st_ino != self.inode or info.st_size < self.offset:
             first_time = self.inode == 0
             self.inode, self.offset, self.open_raw = info.st_ino, 0, b""
@@ -120,7 +124,7 @@ class _Source:
             skipped = info.st_size - READ_BYTES - self.offset
             self._jump(info.st_size - READ_BYTES)
             notes.append(self._note(f"… {skipped / 2**20:.1f} MiB skipped to keep up"))
-        data = os.pread(fd, READ_BYTES, self.offset)
+        data = os.pread(fd, max(READ_BYTES, budget_bytes) if opening else READ_BYTES, self.offset)
         self.offset += len(data)
         lines = self.splitter.feed(data)
         if self.skip_first and lines:
@@ -128,6 +132,10 @@ class _Source:
             lines = lines[1:] or lines
             self.skip_first = False
         self._keep_open(data)
+        if len(lines) > most_lines:
+            if not opening:
+                notes.append(self._note(f"… {len(lines) - most_lines} lines skipped to keep up"))
+            lines = lines[-most_lines:]
         return notes + [self._line(clean(line.raw), line.offset) for line in lines]
 
     def _jump(self, offset: int) -> None:
@@ -178,10 +186,11 @@ class LogReader:
         attempts = sorted({s.attempt for s in self._sources.values()})
         fresh = [size for s in self._sources.values() if not s.inode and (size := s.size_bytes())]
         budget = min(max(fair_share(fresh, OPEN_BYTES), OPEN_MIN_BYTES), OPEN_MAX_BYTES)
+        most_lines = max(READ_LINES // max(len(self._sources), 1), READ_MIN_LINES)
         lines: list[LogLine] = []
         for attempt in attempts:
             mine = [s for s in self._sources.values() if s.attempt == attempt and not s.final]
-            found = [Part(read, s.written_t) for s in mine if (read := s.read(budget))]
+            found = [Part(read, s.written_t) for s in mine if (read := s.read(budget, most_lines))]
             lines += found[0].lines if len(found) == 1 else interleave(found, _start_t(state, attempt))
         self._retire(state)
         candidates = (s.open_line() for s in self._sources.values())

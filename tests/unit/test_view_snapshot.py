@@ -85,6 +85,24 @@ def test_readings_of_devices_are_pooled(tmp_path: Path) -> None:
     assert [(p.low, round(p.mean, 6), p.high) for p in pooled] == [(0.2, 0.4, 0.6)] * 2
 
 
+def test_a_flood_is_skipped_and_said(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.say(0, "\n".join(f"old {number}" for number in range(30_000)))
+    reader = SnapshotReader(rec.run)
+    first = reader.refresh().logs.lines
+    assert first[-1].text == "old 29999"
+    assert not [found for found in first if found.tone is Tone.NOTE], "at the opening nothing was missed"
+    rec.say(0, "\n".join(f"new {number}" for number in range(30_000)))
+    news = reader.refresh().logs.lines
+    assert "lines skipped to keep up" in news[0].text
+    assert news[-1].text == "new 29999"
+    rec.say(0, "z" * (5 << 20) + "\nlast")
+    news = reader.refresh().logs.lines
+    assert "MiB skipped to keep up" in news[0].text
+    assert news[-1].text == "last"
+
+
 def line(who: str, text: str) -> LogLine:
     return LogLine(1, who, "stdout", text, Tone.PLAIN, "p", 0)
 
