@@ -110,6 +110,7 @@ def _print_csv(samples: Iterator[tuple[int, MetricSample]]) -> None:
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
+    """One line of the wire: what `sample` says, with memory in GiB and NaN and infinities as strings."""
     record: dict[str, Any] = {"line": row, "rank": sample.rank}
     values = dict(sample.values)
     memory = values.pop("memory_used_bytes", None)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from supervisor.sources.metric_names import EPOCH, ETA, LOSS, STEP, STEP_TIME, TOTAL_EPOCHS, TOTAL_STEPS
 from supervisor.sources.metric_tokens import MASKED
-from supervisor.sources.metric_values import WHOLE, Conversion, How
+from supervisor.sources.metric_values import WHOLE, Conversion, How, magnitude
 
 _BARS = (
     # tqdm: 12%|█▎  | 25/1617 [00:51<54:07,  2.04s/it, loss=1.42]
@@ -16,7 +16,9 @@ _BARS = (
         r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
     ),
     # tqdm without a total: 20it [00:03,  6.30it/s]
-    re.compile(r"(?<![\w.])(?P<n>\d+)(?P<what>it|step|steps|batch|ba) \[(?P<el>[\d:]+),\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+)(?P<close>\])?"),
+    re.compile(r"(?<![\w.])(?P<n>\d+)\s?(?P<what>[A-Za-z]+) \[(?P<el>[\d:]+),\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+)(?P<close>\])?"),
+    # levanter: 1.21kit/50.0kit rate:1.2it/s remaining:11:12 elapsed:16:41
+    re.compile(r"(?<![\w.])(?P<n>[\d.]+[kM]?)it/(?P<N>[\d.]+[kM]?)it rate:(?P<rate>[\d.]+)(?P<unit>it/s|s/it) remaining:(?P<rem>[\d:]+) elapsed:[\d:]+(?: postfix:)?"),
     # rich: ━━━╺━━ 736/1875 0:00:12 • 0:00:19 60.02it/s
     re.compile(
         r"[━╸╺─█░▒▓]{3,}[━╸╺─█░▒▓ ]*\s(?P<n>\d+)\s?/\s?(?P<N>\d+)\s+(?P<el>\d+:\d\d(?::\d\d)?)\s+[•·]\s+(?P<rem>[\d:]+|-:--:--)\s+(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)"
@@ -100,8 +102,9 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     groups = match.groupdict()
     unit = groups.get("unit") or ""
     top, _, bottom = unit.lower().partition("/")
-    in_bytes = any(
-        (groups.get(name) or "")[-1:] in "kKMGT" and groups.get(name) for name in ("n", "N")
+    in_bytes = (
+        "rate:" not in match.group()
+        and any((groups.get(name) or "")[-1:] in "kKMGT" and groups.get(name) for name in ("n", "N"))
     ) or top in {"b", "kb", "mb", "gb", "kib", "mib"}
     of_epochs = bool(_EPOCHS.search(described)) or "epoch" in {top, bottom}
     evaluates = _EVALUATION.search(described) is not None and _METRIC_HINT.search(described) is None
@@ -119,7 +122,10 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     def add(name: str, field: str, conversion: Conversion) -> None:
         value = groups.get(name)
         if value and "?" not in value and "-" not in value:
-            readings.append(BarReading(field, *match.span(name), conversion))
+            begin, end = match.span(name)
+            if value[-1] in "kM" and conversion is WHOLE:
+                end, conversion = end - 1, Conversion(How.WHOLE, magnitude(value[-1]))
+            readings.append(BarReading(field, begin, end, conversion))
 
     add("n", EPOCH if of_epochs else STEP, WHOLE)
     add("N", TOTAL_EPOCHS if of_epochs else TOTAL_STEPS, WHOLE)

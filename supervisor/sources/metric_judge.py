@@ -44,7 +44,7 @@ _TALK_ANYWHERE = re.compile(
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
-    r"[\w.-]+\s*[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+    r"\b[A-Za-z_][\w.-]*\s*[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
 _DUMP = re.compile(r"\w+\s*\.{4,}\s*\S|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
 
@@ -88,15 +88,9 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     if TOTAL_STEPS in best and STEP not in best:
         del best[TOTAL_STEPS]
         fields.discard(TOTAL_STEPS)
-    if in_record:
-        for field in (LOSS, VAL_LOSS):
-            if field in best and best[field].rank <= 2:
-                part = best.pop(field)
-                own.setdefault(part.name, part._replace(field=""))
-                fields.discard(field)
     measured = fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
     scored = [r for r in own.values() if not r.weak]
-    heading = counted and not measured and not own
+    heading = counted and not measured and not scored
     accept = (
         has_bar
         or strong
@@ -139,9 +133,21 @@ def _same_counter(
 
 def _is_heading(masked: str, fields: set[str]) -> bool:
     """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
-    words = re.findall(r"[A-Za-z一-鿿]{2,}", masked.replace("\x01", " "))
+    words = re.findall(r"[A-Za-z_一-鿿]{2,}", masked.replace("\x01", " "))
     if EPOCH in fields:
         return len(words) <= 2 or ("/" in masked and len(words) <= 8 and masked.rstrip()[-1:].isdigit())
+    if {word.lower() for word in words} <= {
+        "step",
+        "global",
+        "global_step",
+        "epoch",
+        "iter",
+        "iteration",
+        "time",
+        "train",
+        "total",
+    }:
+        return masked.lstrip()[:1] in "[(=-#*>"
     return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
 
 

@@ -48,18 +48,24 @@ from supervisor.sources.metric_values import (
 )
 
 _EVALUATES = re.compile(
-    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试)(?![\w./@-]|\s*=)",
+    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w./@-]|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
     re.IGNORECASE,
 )
 _TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
 _GLUED_EPOCH = re.compile(r"(?<![\w.])(\d+)epoch\b")
 _FAILURE = re.compile(
-    r"(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out",
+    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out",
 )
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 _AFTER = re.compile(
     r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg)\b",
     re.IGNORECASE,
+)
+# "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
+_RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
+_CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<t>\d+))?\s*(?:步|次迭代)")
+_MEMORY_PAIR = re.compile(
+    r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
@@ -95,12 +101,18 @@ class _Line:
         self._out: list[Reading] = list(bar)
         self._settings = 0
         self._after_epoch = False
+        self._trained_before = False  # the value before was a loss named as training's
+        self._counts_all_time = False  # a "time" on this line is that of many steps
         self._summary = False  # "time=45 minutes …": the line sums up an epoch
 
     def read(self) -> Found:
         """All readings, in order, before any choice between them."""
         if glued := _GLUED_EPOCH.search(self._text):
             self._out.append(Reading(EPOCH, "", 5, *glued.span(1), WHOLE))
+        for found in _CHINESE.finditer(self._text):
+            for group, field in (("e", EPOCH), ("s", STEP), ("t", TOTAL_STEPS)):
+                if found[group] is not None:
+                    self._out.append(Reading(field, "", 8, *found.span(group), WHOLE))
         for place, token in enumerate(self._tokens):
             self._section(token)
             if token.kind == "frac":
@@ -109,6 +121,8 @@ class _Line:
                 self._duration(token)
             elif token.kind == "num":
                 self._number(token, place)
+            else:
+                self._ratio(token)
         if self._summary:
             self._out = [reading for reading in self._out if reading.field != STEP_TIME]
         return Found(self._out, self._settings)
@@ -125,7 +139,7 @@ class _Line:
         words = set(words_of(token.name))
         if token.tail.lower() in EVAL_WORDS or (
             EVAL_WORDS & words
-            and (token.kind == "frac" or words & {"step", "epoch", "steps", "iter", "updates"})
+            and (token.kind == "frac" or words & {"step", "epoch", "steps", "iter", "updates", "iteration"})
         ):
             self._evaluates = True
         elif "aving dict" in ahead or "aving dict" in token.name:
@@ -161,6 +175,9 @@ class _Line:
         if found.field == STEP:
             if not self._evaluates:
                 self._counter(token, found.rank)
+            return
+        if place == 0 and not token.name and _RANK_OF.match(self._text, max(0, token.start - 1)):
+            self._add(RANK, token, 5, WHOLE)
             return
         if self._evaluates or (token.name and not words <= (TRAIN_WORDS | {"progress"})):
             return
@@ -198,9 +215,19 @@ class _Line:
         elif field == STEP_TIME and token.text[:1] != "0":
             self._summary = True
 
+    def _ratio(self, token: Token) -> None:
+        """A pair with decimals: of these only used and total memory are wanted, and only the first."""
+        found = meaning(token.name)
+        match = _MEMORY_PAIR.match(self._text, token.start)
+        if found.field != MEMORY or match is None:
+            return
+        how = memory_conversion(match["u"] or match["v"] or token.tail)
+        if how is not None:
+            self._out.append(Reading(MEMORY, token.name, found.rank, *match.span("used"), how, found.weak))
+
     def _number(self, token: Token, place: int) -> None:
         self._after_epoch = False
-        if token.name.lower() == "rank" and not self._out and token.text.isdigit():
+        if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             self._add(RANK, token, 5, WHOLE)
             return
         if not token.name:
@@ -236,6 +263,21 @@ class _Line:
     def _named(self, token: Token, found: Meaning, words: list[str]) -> None:
         unit = token.unit or _tail_unit(token.tail)
         evaluates = self._evaluates or found.is_eval
+        if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
+            found = Meaning(STEP_TIME, 5)
+        elif found.field == "" and _field_of_rate(unit) is not None and not evaluates:
+            found = Meaning(_field_of_rate(unit), 6)
+        elif found.field == "" and words and EVAL_WORDS.issuperset(words) and self._trained_before:
+            found = Meaning(VAL_LOSS, 5, is_eval=True)
+        elif found.field == STEP and self._settings and words == ["steps"]:
+            return
+        self._trained_before = found.field == LOSS and not TRAIN_WORDS.isdisjoint(words)
+        if (words == ["train", "time"] and unit) or (
+            found.weak and found.field == STEP_TIME and self._counts_all_time
+        ):
+            return  # the time since the start; since the last report
+        if words[:1] in (["tick"], ["up"]):
+            self._counts_all_time = True
         match found.field:
             case "step" | "epoch":
                 how = Conversion(How.WHOLE, magnitude(unit)) if unit in {"k", "K", "M"} else WHOLE
@@ -307,7 +349,7 @@ class _Line:
         if evaluates or not field:
             self._own(token, unit, weak=True)
             return
-        scale = magnitude(unit) if unit in {"k", "K", "M"} else 1.0
+        scale = magnitude(unit if unit in {"k", "K", "M"} else token.scale_end)
         self._add(field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name)
 
     def _step_time(
@@ -357,7 +399,7 @@ class _Line:
         if self._evaluates and not word:
             return
         if rate is not None:
-            self._add(rate, token, 6, Conversion(How.NUMBER, 1.0))
+            self._add(rate, token, 6, Conversion(How.NUMBER, magnitude(token.scale_end)))
         elif _is_step_rate(unit):
             self._add(STEP_TIME, token, 4, Conversion(How.INVERSE))
         elif (

@@ -44,7 +44,7 @@ def _set(words: str) -> frozenset[str]:
 
 
 EVAL_WORDS = _set(
-    "val valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout"
+    "val valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
 )
 TRAIN_WORDS = _set("train training trn tr fit")
 _SOURCE = TRAIN_WORDS | _set(
@@ -54,7 +54,7 @@ _SOURCE = TRAIN_WORDS | _set(
 _HIDE = _set("best min max minimum std median target prev previous baseline initial init base start end")
 
 _STEP_WORDS = {
-    "step": 8, "steps": 0, "globalstep": 10, "global_step": 10, "num_updates": 10, "updates": 6, "update": 6, "iter": 7,
+    "step": 8, "steps": 3, "globalstep": 10, "global_step": 10, "num_updates": 10, "updates": 6, "update": 6, "iter": 7,
     "iters": 6, "iteration": 7, "iterations": 6, "it": 6, "batch": 4, "batches": 0, "minibatch": 4, "mb": 0, "tick": 5,
     "trainstep": 8, "step_num": 8, "steps_train": 8, "current_step": 9, "current_steps": 9, "current_iter": 8,
     "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
@@ -131,6 +131,9 @@ def meaning(name: str) -> Meaning:
     if joined in SETTINGS:
         return Meaning(None)
     lower = name.lower()
+    if "损失" in lower or "学习率" in lower:
+        held_out = held_out or "验证" in lower or "测试" in lower
+        return Meaning(LR, 9) if "学习率" in lower else Meaning(VAL_LOSS if held_out else LOSS, 9, held_out)
     if words[-1] in _NOT_MEASURED or ("time/" in lower and words[-1] in _COUNTED):
         return Meaning(None)
     rest = [word for word in words if word not in _SOURCE and word not in EVAL_WORDS and not word.isdigit()]
@@ -138,7 +141,7 @@ def meaning(name: str) -> Meaning:
         rest.pop()
     found = (
         _counter(joined, words)
-        or _loss(words, rest, held_out)
+        or _loss(words, rest, held_out, is_part="loss/" in lower and words[-1] != "total")
         or _rate_of_learning(joined, words, rest)
         or _norm(words, rest)
         or _throughput(joined, words)
@@ -155,7 +158,7 @@ def meaning(name: str) -> Meaning:
 
 
 def _counter(joined: str, words: list[str]) -> Meaning | None:
-    if not _HIDE.isdisjoint(words):
+    if not (_HIDE - {"end", "start", "initial"}).isdisjoint(words):
         return None
     for table, field in ((_STEP_WORDS, STEP), (_EPOCH_WORDS, EPOCH)):
         rank = table.get(joined)
@@ -164,7 +167,8 @@ def _counter(joined: str, words: list[str]) -> Meaning | None:
         if rank is None and len(words) > 1 and words[-1] in {"step", "epoch", "iteration"}:
             # A verb or noun before it: "completed step", "after step", "Global step".
             ahead = set(words[:-1])
-            rank = table.get(words[-1]) if ahead <= _AHEAD_OF_COUNTER else None
+            placed = not ahead & {"loss"} or ahead & {"at", "after", "for", "in"}
+            rank = table.get(words[-1]) if placed and ahead <= _AHEAD_OF_COUNTER else None
         if rank is not None:
             return Meaning(field, rank, is_eval=False) if rank else Meaning(None)
     return None
@@ -173,12 +177,12 @@ def _counter(joined: str, words: list[str]) -> Meaning | None:
 _NOT_MEASURED = _set("size retries version num id seed v_num")
 _COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 _AHEAD_OF_COUNTER = _set(
-    "completed complete done after at global current training train trainer optimizer optim eval validate validation val metrics stats finished end "
-    "for in on of the results summary test update of_ ✨ →"
+    "completed complete done begin_ after at global current training train trainer optimizer optim eval validate validation val metrics stats finished end "
+    "for in on of the results summary test update loss valid iteration_ ✨ →"
 )
 
 
-def _loss(words: list[str], rest: list[str], held_out: bool) -> Meaning | None:
+def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -> Meaning | None:
     core = [word for word in rest if word in _LOSS_CORE]
     if not core or (core == ["cost"] and {"batch", "reader", "time", "data"} & set(words)):
         return None
@@ -195,6 +199,8 @@ def _loss(words: list[str], rest: list[str], held_out: bool) -> Meaning | None:
         rank = 8 if {"total"} & set(words) and len(words) > 2 else rank
         return Meaning(field, 6 if smoothed or part else rank, held_out)
     kinds = set(more)
+    if is_part:
+        return Meaning("", is_eval=held_out, weak=True)
     if kinds <= _LOSS_RL:
         return Meaning(field, 3, held_out)
     if kinds <= _LOSS_KIND and kinds != {"entropy"}:
@@ -205,7 +211,11 @@ def _loss(words: list[str], rest: list[str], held_out: bool) -> Meaning | None:
 def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning | None:
     plain = [bare for word in rest if (bare := re.sub(r"\d+$", "", word))]
     if not (
-        "lr" in plain or ("learning" in plain and "rate" in plain) or "学习率" in plain or joined == "lrate"
+        "lr" in plain
+        or joined in {"lrate", "l_r"}
+        or ("learning" in plain and "rate" in plain)
+        or "学习率" in plain
+        or joined == "lrate"
     ):
         return None
     if not _HIDE.isdisjoint(words) or {"mult", "multiplier", "scheduler", "decay", "factor", "scale"} & set(
@@ -228,6 +238,9 @@ def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning
         "model",
         "adam",
         "adamw",
+        "w",
+        "l",
+        "r",
         "sgd",
         "decoupledadamw",
         "decoupled",
@@ -251,6 +264,8 @@ def _norm(words: list[str], rest: list[str]) -> Meaning | None:
         return Meaning(GRAD_NORM, 4, weak=True)
     if words[-1] in {"gnorm", "grdn", "gradnorm"}:
         return Meaning(GRAD_NORM, 8) if not {"loss", "param"} & set(words) else None
+    if words[-2:] == ["g", "norm"]:
+        return Meaning(GRAD_NORM, 7)
     named = not _GRAD.isdisjoint(words)
     if not named or "norm" not in words:
         return None
@@ -315,7 +330,7 @@ def _throughput(joined: str, words: list[str]) -> Meaning | None:
             8 - per_device,
             weak=field is SAMPLES and bool(per_device),
         )
-    if "throughput" in have and not {"tflop", "tflops", "flops", "flop", "mfu", "batches"} & have:
+    if words[-1] == "throughput" and not {"tflop", "tflops", "flops", "flop", "mfu", "batches"} & have:
         return Meaning(TOKENS, 3)
     return None
 
@@ -332,7 +347,7 @@ def _memory(joined: str, words: list[str]) -> Meaning | None:
         return Meaning("", weak=True)
     if "current" in have:
         return Meaning(None)
-    peak = have & {"peak", "max", "maxmemallocated", "maxmem"} or joined.startswith("max")
+    peak = have & {"peak", "max", "maximum", "maxmemallocated", "maxmem"} or joined.startswith("max")
     allocated = have & {"alloc", "allocated", "maxmemallocated", "memallocated"}
     gpu = have & {"gpu", "cuda", "gpumem", "vram", "device", "hbm"} or any(w.startswith("gpu") for w in words)
     rank = 4 + (3 if allocated else 0) + (2 if peak and allocated else 0) + (1 if gpu else 0)
@@ -342,9 +357,8 @@ def _memory(joined: str, words: list[str]) -> Meaning | None:
         rank = 4
     if allocated and not peak and len(words) <= 2 and not gpu and joined in {"mem_allocated", "memallocated"}:
         return Meaning("", weak=True)
-    return Meaning(
-        MEMORY, rank, weak=not (gpu and (allocated or "usage" in have or "mem" in have or "gpumem" in have))
-    )
+    plain = (gpu and (allocated or have & {"usage", "mem", "gpumem"})) or (peak and allocated)
+    return Meaning(MEMORY, rank, weak=not plain)
 
 
 def _time(joined: str, words: list[str]) -> Meaning | None:
@@ -388,8 +402,8 @@ def _time(joined: str, words: list[str]) -> Meaning | None:
 _STEP_TIME = {
     "time": 3, "iter_time": 5, "iteration_time": 6, "step_time": 8, "batch_time": 5, "avg_batch_cost": 5, "batch_cost": 5, "train_time": 9,
     "dt": 5, "seconds": 3, "updt_s": 6, "step_avg": 4, "train_step_timing_in_s": 8, "timing_s_step": 8, "time_per_step": 8, "sec_per_step": 7,
-    "ms_per_step": 7, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
-    "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "ms_it": 6, "ms_iter": 6,
+    "ms_per_step": 7, "train_iter_time": 5, "iter_t": 5, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
+    "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "step_time_avg": 5, "ms_it": 6, "ms_iter": 6,
     "step_seconds": 7, "train_step_time": 8, "avg_step_time": 6, "avg_iter_time": 5, "step_duration": 6, "train_batch_cost": 5,
     "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6,
     "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,

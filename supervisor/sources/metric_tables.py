@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from supervisor.sources.metric_bars import find_bar
 from supervisor.sources.metric_names import (
     EPOCH,
+    ETA,
     LOSS,
     MEMORY,
     MFU,
@@ -23,10 +24,18 @@ from supervisor.sources.metric_names import (
 )
 from supervisor.sources.metric_readings import NOTHING, Parsed, Reading
 from supervisor.sources.metric_tokens import mask
-from supervisor.sources.metric_values import PLAIN, WHOLE, Conversion, How, memory_conversion
+from supervisor.sources.metric_values import (
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    memory_conversion,
+    seconds,
+    time_scale,
+)
 
 _CELL = re.compile(
-    r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|(?P<unit>%|[kKMGT]i?[bB]?|ms|s))?$",
+    r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us))?(?:\s?\([^()]*\))?$",
     re.IGNORECASE,
 )
 _CLOCK = re.compile(r"(?:\d+:)+\d+(?:\.\d+)?$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE)
@@ -73,7 +82,7 @@ def find_header(text: str) -> Header | None:
         cells = [cell.strip() for _, cell in _cells(text, style)]
         if not 2 <= len(cells) <= 40 or not all(_COLUMN.match(cell) for cell in cells):
             continue
-        meanings = [meaning(cell) for cell in cells]
+        meanings = [meaning(_plain(cell)) for cell in cells]
         fields = {m.field for m in meanings}
         scores = sum(is_score(cell) for cell in cells)
         if len(cells) == 2 and not ({STEP, EPOCH} & fields and {LOSS, VAL_LOSS} & fields):
@@ -108,6 +117,10 @@ def read_row(header: Header, text: str) -> Parsed | None:
         cell = raw.strip().rstrip(":")
         begin = start + len(raw) - len(raw.lstrip())
         match = _CELL.match(cell)
+        if match is None and meaning(_plain(name)).field == ETA and seconds(cell) is not None:
+            numbers += 1
+            out.append(Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION)))
+            continue
         if match is None:
             if cell and not _CLOCK.match(cell) and place:
                 return None
@@ -132,7 +145,23 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
 
 
 def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
-    found = meaning(name)
+    found = meaning(_plain(name))
+    if found.field == STEP and name.lower().endswith("(time)"):
+        scale = time_scale(match["unit"] or "")
+        return (
+            [
+                Reading(
+                    STEP_TIME,
+                    "",
+                    5,
+                    start + match.start("a"),
+                    start + match.end("a"),
+                    Conversion(How.NUMBER, scale),
+                )
+            ]
+            if scale
+            else []
+        )
     a, b = match.span("a"), match.span("b")
     unit = (match["unit"] or "").lower()
     field = found.field
@@ -153,7 +182,7 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
         return [Reading(MEMORY, name, found.rank, *place, how)] if how is not None else []
     if field == MFU:
         return [Reading(MFU, name, found.rank, *place, Conversion(How.SHARE, 0.01 if unit == "%" else 1.0))]
-    if field in {STEP_TIME, "eta_s"}:
+    if field in {STEP_TIME, ETA}:
         return []
     if (
         field == ""
@@ -164,6 +193,11 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
     if found.is_eval and field == LOSS:
         field = VAL_LOSS
     return [Reading(field, name, found.rank, *place, PLAIN)]
+
+
+def _plain(name: str) -> str:
+    """A column's name without what stands in brackets, unless that is all."""
+    return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
 
 
 def _two(text: str) -> Parsed | None:

@@ -21,6 +21,7 @@ _MASKS = re.compile(
     | \[File:[^\]]*\]
     | [\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
     | [([]?\b[A-Za-z_]\w*(?:\.\w+)+:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
+    | (?<=\t)[\w.-]+:\d+(?=\t)
     | [([][A-Za-z_][\w.-]*:\d+[)\]]
     | \bpid[=:\ ]\s?\d+
     | \b(?:DEBUG|INFO|WARNING|NOTICE)\b:[\w.]*:?
@@ -34,7 +35,7 @@ _NUM = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:
 _UNITS = (
     r"%|(?:tok(?:en)?s?|words?|samples?|im(?:a)?ge?s?|examples?|seq(?:uence)?s?|sent(?:ence)?s?|ex|utts?|frames?|clips?|items?|batch(?:es)?|ba|it(?:er)?s?|steps?"
     r"|updates?)\s?/\s?s(?:ec(?:ond)?)?(?:/\w+)?|tok(?:en)?s?/(?:gpu|device|chip)/s(?:ec)?"
-    r"|(?:ms|us|µs|s|secs?|seconds?|min)\s?/\s?(?:it(?:er(?:ation)?)?|step|batch|update|sample|img|image|epoch|tick|kimg)|/s(?:ec)?"
+    r"|(?:ms|us|µs|s|secs?|seconds?|min)\s?/\s?(?:it(?:er(?:ation)?)?|step|batch|update|sample|img|image|epoch|tick|kimg)|/s(?:ec)?(?:/\w+)?"
     r"|[KMGT]i?[Bb](?:/s)?|bytes|ms(?:ec)?|milliseconds|us|µs|secs?|seconds?|mins?|minutes?|hours?|hrs?|days?"
     r"|TFLOP\w*(?:/s)?(?:/\w+)?"
 )
@@ -49,13 +50,13 @@ _TOKEN = re.compile(
       (?P<share>\s*\(?\s*\d+(?:\.\d+)?\s?%\s?\)?)?
     | (?P<ratio>(?<![\w.,/@])[-+]?\d+(?:\.\d+)?\s?[KMGT]?i?B?\s?/\s?\d+(?:\.\d+)?\s?(?:[KMGT]i?B?)?(?![\w.]))
     | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
-      (?:(?P<k>[kKMG](?![A-Za-z0-9]))|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]))?
+      (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
       (?![\w]|\.\d)
       (?P<mean>\s?\((?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
     """,
     re.VERBOSE,
 )
-_SEPARATOR = re.compile(r"[:=：]\s*$|(?:->|=>|\.{3,})\s*$")
+_SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
 _OPENERS = re.compile(r"(?:[\[({\"'<`*~≈]|\btensor\(|\bArray\(|\barray\()\s*$")
 _UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24})\s*[)\]]\s*$")
 _BREAK = re.compile(
@@ -74,7 +75,7 @@ class Token(NamedTuple):
     """One value of a line, with the name that the text before it gives.
 
     `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the value before, `name` its last
-    part. `bare`: nothing like ":" or "=" stands between name and value. `tail`: a unit in brackets after the name.
+    part. `scale_end`: the K or M of a pair's total, or of a value that has a unit too. `bare`: nothing like ":" or "=" stands between name and value. `tail`: a unit in brackets after the name.
     """
 
     kind: str
@@ -134,9 +135,22 @@ def tokens(text: str) -> list[Token]:
                 Token("ratio", *match.span("ratio"), match["ratio"], "", name, tail, bare, before, stop=end)
             )
         else:
-            unit = match["unit"] or match["k"] or match["s"] or ""
+            unit = match["unit"] or match["ku"] or match["k"] or match["s"] or ""
+            thousands = (match["k"] or "") if match["ku"] else ""
             found.append(
-                Token("num", *match.span("num"), match["num"], unit, name, tail, bare, before, stop=end)
+                Token(
+                    "num",
+                    *match.span("num"),
+                    match["num"],
+                    unit,
+                    name,
+                    tail,
+                    bare,
+                    before,
+                    None,
+                    thousands,
+                    stop=end,
+                )
             )
     return found
 

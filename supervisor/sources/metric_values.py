@@ -28,7 +28,7 @@ class How(IntEnum):
     WHOLE = 1  # an integer, also "31K" and "1,149"
     INVERSE = 2  # a rate of steps to the seconds of one
     DURATION = 3  # a clock or spelt-out time
-    MEMORY = 4  # without a unit: MiB when large, GiB when small
+    MEMORY = 4  # without a unit: bytes when huge, MiB when large, GiB when small
     SHARE = 5  # without a percent sign: percent when above 1
 
 
@@ -63,6 +63,8 @@ def convert(conversion: Conversion, text: str) -> float | None:
         case How.INVERSE:
             return scale / number if number > 0 else None
         case How.MEMORY:
+            if number >= 1e7:
+                return number
             return number * GIB / 1024 if number >= 256 else number * GIB
         case How.SHARE:
             if number < 0:

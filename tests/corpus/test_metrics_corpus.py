@@ -57,9 +57,11 @@ def score(name: str) -> tuple[collections.Counter[str], collections.Counter[str]
                     if not good:
                         missed.append(f"{record['id']} row {row} {key}: want {entry[key]} got {got.get(key)}")
         for row, got in found.items():
-            for key in ("loss", "val_loss", "step", "lr"):
-                if got.get(key) is not None and key not in expected.get(row, {}):
-                    invented.append(f"{record['id']} row {row} {key}={got[key]}")
+            invented += [
+                f"{record['id']} row {row} {key}={got[key]}"
+                for key in ("loss", "val_loss", "step", "lr")
+                if got.get(key) is not None and key not in expected.get(row, {})
+            ]
             if not record["expect"]:
                 invented.append(f"{record['id']} row {row}: {got}")
     return hit, want, missed, invented

@@ -1,0 +1,311 @@
+"""Metrics are read out of lines by grammar, remembered by shape, and never invented."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.sources.metric_names import CANONICAL
+from supervisor.sources.metric_values import GIB, seconds
+from supervisor.sources.metrics import MAX_SHAPES, MetricReader, MetricSample, compile_rules
+
+CORPUS = Path(__file__).parent.parent / "corpus" / "data"
+
+
+def values(line: str) -> dict[str, float]:
+    """What a fresh reader finds in one line."""
+    sample = MetricReader().feed(line)
+    return sample.values if sample is not None else {}
+
+
+def same(one: MetricSample | None, two: MetricSample | None) -> bool:
+    """Equal, with NaN equal to itself, whatever the order of the names."""
+    if one is None or two is None:
+        return one is two
+    parts = ((one.values, two.values), (one.other, two.other))
+    return one.rank == two.rank and all(
+        sorted((k, repr(v)) for k, v in a.items()) == sorted((k, repr(v)) for k, v in b.items())
+        for a, b in parts
+    )
+
+
+def test_values_are_in_base_units() -> None:
+    found = values(
+        "step 120/5000 | loss 2.41 | lr 3.0e-4 | 45.2K tok/s | 812 ms/step | max mem 4096MB | mfu 41.5% | eta 1:02:03"
+    )
+    assert found == {
+        "step": 120,
+        "total_steps": 5000,
+        "loss": 2.41,
+        "lr": 3.0e-4,
+        "tokens_per_sec": pytest.approx(45200),
+        "step_time_s": pytest.approx(0.812),
+        "memory_used_bytes": pytest.approx(4 * GIB),
+        "mfu": pytest.approx(0.415),
+        "eta_s": 3723,
+    }
+    assert isinstance(found["step"], int)
+
+
+def test_nan_and_infinity_are_values() -> None:
+    found = values("step 7 | loss: nan | grad_norm: inf")
+    assert math.isnan(found["loss"])
+    assert math.isinf(found["grad_norm"])
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("[rank2]: step 12 loss 2.1", 2),
+        ("[default3]:step 12 loss 2.1", 3),
+        (" 5: step 12 loss 2.1", 5),
+        ("[Rank 6] step=12 loss=2.3", 6),
+        ("[gpu01:1/8] step=12 loss=2.3", 1),
+        ("step=12 loss=2.3", None),
+        ("1: 803.281982, 803.281982 avg, 0.000000 rate, 4.211873 seconds, 64 images", None),
+    ],
+)
+def test_the_rank_is_what_the_line_says(line: str, rank: int | None) -> None:
+    reader = MetricReader()
+    for _ in range(2):  # by grammar, then by shape
+        sample = reader.feed(line)
+        assert sample is not None
+        assert sample.rank == rank
+
+
+def test_one_shape_serves_all_ranks() -> None:
+    reader = MetricReader()
+    for rank in range(12):
+        sample = reader.feed(f"[rank{rank}]: step {rank + 100} loss 2.{rank}")
+        assert sample is not None
+        assert (sample.rank, sample.step, sample.loss) == (rank, rank + 100, float(f"2.{rank}"))
+
+
+def test_names_that_differ_in_a_digit_are_not_mixed_up() -> None:
+    reader = MetricReader()
+    first = reader.feed("step 1 loss 2.0 Acc@1 31.5")
+    second = reader.feed("step 2 loss 1.0 Acc@5 61.5")
+    assert first is not None
+    assert second is not None
+    assert first.other == {"Acc@1": 31.5}
+    assert second.other == {"Acc@5": 61.5}
+
+
+def test_what_differs_in_digits_alone_may_differ_in_meaning() -> None:
+    reader = MetricReader()
+    assert (
+        values("iter 24/50 completed (loss: 1.3):  50%|█████     | 25/50 [04:31<04:30, 10.82s/it]")[
+            "total_steps"
+        ]
+        == 50
+    )
+    # A pair is the named counter's only if both agree.
+    near = reader.feed("epoch 001:    500 / 1891 loss=10.3, num_updates=501, lr=9.6e-05")
+    far = reader.feed("epoch 001:    500 / 1891 loss=10.3, num_updates=905, lr=9.6e-05")
+    assert near is not None
+    assert far is not None
+    assert near.values["total_steps"] == 1891
+    assert "total_steps" not in far.values
+
+
+def test_tables_are_read_under_their_header() -> None:
+    reader = MetricReader()
+    lines = [
+        "epoch,step,train_loss,val_loss",
+        "0,49,2.3011,",
+        "1,149,nan,1.5",
+        "some words",
+        "2,249,1.5,1.25",
+    ]
+    found = [reader.feed(line) for line in lines]
+    assert [None if s is None else s.step for s in found] == [None, 49, 149, None, 249]
+    last = found[-1]
+    assert last is not None
+    assert last.values == {"epoch": 2, "step": 249, "loss": 1.5, "val_loss": 1.25}
+
+
+def test_a_traceback_says_nothing_until_it_ends() -> None:
+    reader = MetricReader()
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "    step, loss = 3, 0.5",
+        "RuntimeError: loss = nan, step = 1200",
+        "step 1200 loss 0.5",
+    ]
+    found = [reader.feed(line) for line in lines]
+    assert found[:-1] == [None] * 4
+    assert found[-1] is not None
+
+
+def test_rules_of_the_user_come_first() -> None:
+    rules = compile_rules([("loss", r"my number is ([\d.]+)"), ("sparkle", r"sparkle:([-\d.]+)")])
+    reader = MetricReader(rules)
+    for _ in range(2):
+        sample = reader.feed("step 3 loss 9.0 my number is 1.5 sparkle:-2")
+        assert sample is not None
+        assert sample.loss == 1.5
+        assert sample.other["sparkle"] == -2.0
+    with pytest.raises(ValueError, match="no group"):
+        compile_rules([("x", "abc")])
+    with pytest.raises(ValueError, match="no regular expression"):
+        compile_rules([("x", "(")])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "The loss went down by 3.5 after 100 steps.",
+        "Resuming from step 1200 (epoch 3, loss 2.41)",
+        "Namespace(batch_size=32, epochs=10, lr=0.001, loss='l1', seed=42)",
+        "GET /metrics?step=100&loss=0.1 HTTP/1.1 200",
+        "packet loss: 0.0%, rtt 0.3 ms",
+        "https://example.org/runs?step=3&loss=2.5",
+        "tests/test_loss.py::test_step[loss=0.5-lr=0.1] PASSED",
+        "Loading checkpoint shards:  50%|█████     | 2/4 [00:07<00:07,  3.61s/it]",
+        "RuntimeError: loss = nan is not finite, step = 1200",
+        "Epoch 00012: reducing learning rate of group 0 to 5.0000e-05.",
+        "0.1 0.2 0.3",
+        "1, 2, 3",
+    ],
+)
+def test_what_only_looks_like_a_metric_gives_nothing(line: str) -> None:
+    found = values(line)
+    assert not {"loss", "val_loss", "lr", "step", "step_time_s"} & set(found)
+
+
+def test_a_log_of_ever_new_shapes_stays_within_bounds() -> None:
+    reader = MetricReader()
+    for number in range(MAX_SHAPES + 50):
+        reader.feed(
+            "x" * (number % 97) + " " + "ab"[number % 2] * (number // 97) + f" step {number} loss 2.5"
+        )
+    assert sum(len(book) for book in reader._books.values()) <= MAX_SHAPES + 1
+    sample = reader.feed("step 5 loss 2.5")
+    assert sample is not None
+    assert sample.step == 5
+
+
+def corpus_lines() -> list[str]:
+    """All lines of the given corpora."""
+    lines = []
+    for name in ("metrics.jsonl", "metrics_more.jsonl"):
+        for raw in (CORPUS / name).read_text(encoding="utf-8").splitlines():
+            lines += json.loads(raw)["text"].replace("\r", " ").split("\n")
+    return lines
+
+
+LINES = corpus_lines()
+
+
+@settings(max_examples=300, deadline=None)
+@given(line=st.sampled_from(LINES), data=st.data())
+def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: st.DataObject) -> None:
+    # Other digits in the same places: the warm reader must say what a cold one says.
+    digits = st.sampled_from("123456789")
+    other = re.sub(r"(?<=\d)\d(?=\d)", lambda _: data.draw(digits), line)
+    warm, cold = MetricReader(), MetricReader()
+    warm.feed(line)
+    warm._state, warm._book = cold._state, warm._books[cold._state]
+    assert same(warm.feed(other), cold.feed(other))
+
+
+WORDS = st.sampled_from(
+    [
+        "the",
+        "loss",
+        "of",
+        "step",
+        "epoch",
+        "we",
+        "saw",
+        "lr",
+        "went",
+        "to",
+        "from",
+        "val",
+        "at",
+        "train",
+        "is",
+        "3",
+        "2.5",
+        "100",
+        "was",
+        "in",
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=120), st.text(alphabet="0123456789:=/|.,-[](){}%'\" estploraing", max_size=120)
+    )
+)
+def test_nothing_makes_it_raise(line: str) -> None:
+    reader = MetricReader()
+    for _ in range(2):
+        sample = reader.feed(line)
+        if sample is not None:
+            assert set(sample.values) <= set(CANONICAL)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(LINES), max_size=12))
+def test_any_mixture_of_logs_is_read_without_raising(lines: list[str]) -> None:
+    reader = MetricReader()
+    for line in lines:
+        reader.feed(line)
+
+
+@given(st.integers(0, 10**6))
+def test_durations_in_their_spellings(total: int) -> None:
+    hours, minutes, rest = total // 3600, total // 60 % 60, total % 60
+    assert seconds(f"{hours}:{minutes:02}:{rest:02}") == total
+    assert seconds(f"{hours // 24} days, {hours % 24}:{minutes:02}:{rest:02}") == total
+    assert seconds(f"{hours}h{minutes}m{rest}s") == total
+
+
+def run_verb(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command as a person runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", "metrics", *args],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_verb_prints_one_object_a_metric_line(tmp_path: Path) -> None:
+    log = tmp_path / "rank3.log"
+    log.write_bytes(b"hello\nstep 5/10 loss nan max mem 2048MB\n\x1b[31mstep 6/10 loss 2.5\x1b[0m acc 0.5")
+    done = run_verb(str(log), "--json")
+    assert done.returncode == 0
+    first, second = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first == {"line": 1, "rank": 3, "step": 5, "total_steps": 10, "loss": "NaN", "memory_gib": 2.0}
+    assert second == {"line": 2, "rank": 3, "step": 6, "total_steps": 10, "loss": 2.5, "other": {"acc": 0.5}}
+    table = run_verb(str(log), "--csv").stdout.decode().splitlines()
+    assert table[0].startswith("line,rank,step,")
+    assert table[1].startswith("1,3,5,10,,NaN,")
+    assert run_verb("-", "--json", stdin=log.read_bytes()).stdout.count(b'"loss"') == 2
+
+
+def test_nothing_found_prints_nothing_and_bad_input_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"no metrics here\n")
+    for form in ("--json", "--csv"):
+        done = run_verb(str(tmp_path / "a.log"), form)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    for bad in (str(tmp_path), str(tmp_path / "none")):
+        done = run_verb(bad)
+        assert done.returncode == 2
+        assert done.stdout == b""
+        assert len(done.stderr.splitlines()) == 1
