@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from trainer.config import Config, UsageError
+from trainer.config import Config, UsageError, plan_batch
+from trainer.faults import parse
+from trainer.place import detect
 from trainer.settings import help_text, read
 
 EXIT_FAILED = 1
@@ -30,6 +32,9 @@ def main(argv: Sequence[str]) -> NoReturn:
             from trainer.spawn import spawn_ranks
 
             sys.exit(spawn_ranks(config.world_size))
+        # What the environment alone shows to be wrong costs no import of torch.
+        plan_batch(config, detect(os.environ, config).world_size)
+        parse(config.fault)
         execute = _heavy()
     except UsageError as error:
         _refuse(str(error))
@@ -80,8 +85,7 @@ def _refuse(message: str) -> NoReturn:
     """One line from rank 0, exit 2 from every rank."""
     if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
         sys.stderr.write(f"trainer: {message}\n")
-    sys.stderr.flush()
-    sys.exit(EXIT_USAGE)
+    _exit_now(EXIT_USAGE)
 
 
 def _exit_now(code: int) -> NoReturn:

@@ -14,16 +14,17 @@ from torch import nn
 from trainer import faults as fl
 from trainer import memory, saving
 from trainer.compute import allow_tf32, autocast, compute_type, peak_flops_of, wants_compile
-from trainer.config import Batch, Config, by_rank, plan_batch, plan_lengths
+from trainer.config import Batch, Config, UsageError, by_rank, plan_batch, plan_lengths
 from trainer.console import Console, short
 from trainer.data import Samples, Stream, open_data
-from trainer.dist import Device, Group, Place, choose_device, detect
+from trainer.dist import Device, Group, choose_device
 from trainer.ema import Ema
 from trainer.hooks import CapHook, ConsoleHook, EmaHook, SaveHook, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Run, TrainState, train
 from trainer.model import GPT, flops_per_token, shape_of
 from trainer.optim import peak_rate
+from trainer.place import Place, detect
 from trainer.sharding import make_optimizer, split_model, syncing, wrap
 from trainer.stop import StopWish
 from trainer.telemetry import Kind, Phase, Telemetry
@@ -83,7 +84,8 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         session.faults.at_exit()
     except BaseException as error:
         session.limit.lift()
-        telemetry.emit(Kind.EXIT, state.step, exit_code=1, reason=f"{type(error).__name__}: {error}"[:500])
+        code = {UsageError: 2, KeyboardInterrupt: 130}.get(type(error), 1)
+        telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=f"{type(error).__name__}: {error}"[:500])
         raise
     code = 0 if ending is Ending.DONE else EXIT_STOPPED
     if ending is Ending.STOPPED:
@@ -189,6 +191,7 @@ def _build(session: Session) -> Run:
             where,
             total_steps=config.num_iterations,
             limit=session.limit,
+            compiled=use,
             flops_per_token=flops_per_token(shape, parameters, config.max_seq_len),
             peak_flops=peak_flops_of(where, group.world_size, compute),
         )

@@ -42,6 +42,7 @@ class TelemetryHook(Quiet):
         *,
         total_steps: int,
         limit: MemoryCap,
+        compiled: bool,
         flops_per_token: float,
         peak_flops: float | None,
     ) -> None:
@@ -52,11 +53,18 @@ class TelemetryHook(Quiet):
         self._flops = flops_per_token
         self._peak = peak_flops
         self._phase: Phase | None = None
+        self._compiling = compiled
 
     def after_step(self, state: TrainState, report: StepReport, /) -> None:
         """Writes the step: means over ranks, own times and own memory."""
         if not self._telemetry.on:
             return
+        if self._compiling:
+            self._compiling = False
+            self.phase(Phase.STEPPING, state)
+        if not report.applied:
+            text = f"loss {report.loss}, gradient norm {report.grad_norm}: the step was not applied"
+            self._telemetry.warn(report.step, "step_skipped", text)
         rate = report.tokens / report.step_time_s
         held = memory.read(self._device)
         self._telemetry.emit(
@@ -85,7 +93,9 @@ class TelemetryHook(Quiet):
         )
 
     def phase(self, phase: Phase, state: TrainState, /) -> None:
-        """Writes a change of phase."""
+        """Writes a change of phase; the compiler works within the first step."""
+        if self._compiling and phase is Phase.STEPPING:
+            phase = Phase.COMPILING
         if phase is not self._phase:
             self._phase = phase
             self._telemetry.emit(Kind.PHASE, state.step, phase=phase.value, total_steps=self._total)
@@ -100,15 +110,19 @@ class ConsoleHook(Quiet):
         self._total = total_steps
         self._steps = 0
         self._tokens = 0
+        self._first = True
         self._since = time.perf_counter()
 
     def after_step(self, _state: TrainState, report: StepReport, /) -> None:
         """Prints, if this step is due."""
         self._steps += 1
         self._tokens += report.tokens
-        if report.step % self._interval and report.step != self._total:
-            return
+        first, self._first = self._first, False
         now = time.perf_counter()
+        if report.step % self._interval and report.step != self._total:
+            if first:
+                self._start(now)  # the first step of a process loads and compiles: no measure of the others
+            return
         took = max(now - self._since, 1e-9)
         self._console.say(
             step_line(

@@ -138,9 +138,10 @@ def train(run: Run) -> Ending:
             return Ending.STOPPED
         if config.eval_every and (last or state.step % config.eval_every == 0):
             evaluate(run)
-        if last or (config.save_every and state.step % config.save_every == 0):
-            run.save(state, last)
+        if config.save_every and state.step % config.save_every == 0 and not last:
+            run.save(state, False)
             _enter(run, Phase.STEPPING)
+    run.save(state, True)  # of a step that has a checkpoint already, this is nothing
     return Ending.DONE
 
 

@@ -17,11 +17,12 @@ from trainer import checkpoint, checkpoint_cli, text
 from trainer.checkpoint import CheckpointError
 from trainer.compute import wants_compile
 from trainer.config import Config, UsageError
-from trainer.dist import Device, detect, slurm_master
+from trainer.dist import Device
 from trainer.errors import DataError
 from trainer.loading import worker_count
 from trainer.model import GPT, Shape, flops_per_token, rotary_table, rotate
 from trainer.optim import peak_rate, rate_at
+from trainer.place import detect, slurm_master
 from trainer.settings import read
 
 SHAPE = Shape(depth=2, width=32, head_width=16, vocab_size=64, max_seq_len=16, tied=False)

@@ -1,0 +1,1 @@
+"""Training programs that know nothing of stoker."""

@@ -1,0 +1,73 @@
+"""Who started this process, and which of its peers it is: read from the environment alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainer.config import Config, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process among its peers, and why we think so."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    reason: str
+
+
+def detect(env: Mapping[str, str], config: Config) -> Place:
+    """Finds this process's place from its environment.
+
+    A launcher's own variables win over SLURM's, because torchrun often runs inside a SLURM task.
+
+    Raises:
+        UsageError: half of what a launcher sets is there, or --single_gpu contradicts it.
+    """
+    place = _detect(env, config)
+    if config.single_gpu and place.world_size > 1:
+        raise UsageError(
+            f"--single_gpu, but {place.reason} started {place.world_size} ranks: start one process"
+        )
+    return place
+
+
+def _detect(env: Mapping[str, str], config: Config) -> Place:
+    if "RANK" in env and "WORLD_SIZE" in env:
+        world = _number(env, "WORLD_SIZE")
+        local = _number(env, "LOCAL_RANK", max(config.local_rank, 0))
+        how = "torchrun" if "TORCHELASTIC_RUN_ID" in env else "RANK and WORLD_SIZE in the environment"
+        return Place(_number(env, "RANK"), local, world, _number(env, "LOCAL_WORLD_SIZE", world), how)
+    if "RANK" in env or ("WORLD_SIZE" in env and env["WORLD_SIZE"] != "1"):
+        raise UsageError(
+            "of RANK and WORLD_SIZE only one is set: set both (and MASTER_ADDR, MASTER_PORT), or neither"
+        )
+    tasks = _number(env, "SLURM_NTASKS", 1)
+    if "SLURM_PROCID" in env and tasks > 1:
+        nodes = _number(env, "SLURM_NNODES", 1)
+        local = _number(env, "SLURM_LOCALID", 0)
+        return Place(_number(env, "SLURM_PROCID"), local, tasks, max(tasks // nodes, 1), "SLURM (srun)")
+    return Place(0, 0, 1, 1, "single process: no launcher's variables")
+
+
+def slurm_master(env: Mapping[str, str]) -> tuple[str, str]:
+    """Address and port at which the tasks of a SLURM job can meet: the first node, a port from the job id."""
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "127.0.0.1"
+    first = re.sub(r"\[(\d+)[^\]]*\].*", r"\1", nodes)
+    port = 20000 + _number(env, "SLURM_JOB_ID", 0) % 10000
+    return first.split(",")[0], str(port)
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = env.get(name)
+    if text is None and default is not None:
+        return default
+    # SLURM writes lists such as 2(x3); only its first number is ours.
+    match = re.match(r"\d+", text or "")
+    if match is None:
+        raise UsageError(f"{name}={text!r} in the environment is no number: unset it, or set it right")
+    return int(match[0])
