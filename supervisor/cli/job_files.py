@@ -70,7 +70,7 @@ def read_jobs(
     return jobs
 
 
-def file_chunks(path: str, size: int = 1 << 20) -> Iterator[bytes]:
+def file_chunks(path: str, size: int = 1 << 18) -> Iterator[bytes]:
     """A file's bytes in pieces; it is opened at the first piece."""
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(size):

@@ -47,4 +47,4 @@ def verdict_lines(
 
 
 def _safe(text: str) -> str:
-    return strip_escapes(text).replace("\r", "").replace("\n", " ")
+    return strip_escapes(text).replace("\r", "").replace("\n", " ").replace("\t", "    ")

@@ -63,7 +63,8 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     steps_seen = any(is_progress(line) for scan in scans for line in scan.edges())
     found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
     died = any(item.code != 0 for item in launch.exits)
-    found = [item for item in found if not _recovered(item, scans, died)]
+    steps = [_tail_steps(scan) for scan in scans]
+    found = [item for item in _few(found) if not _recovered(item, scans, steps[item.hit.source], died)]
     found = _plain_lines_after_exceptions(found)
     if steps_seen and not died and not _trouble(scans):
         found = [item for item in found if not is_talk(item)]
@@ -228,15 +229,34 @@ def _plain_lines_after_exceptions(found: list[Candidate]) -> list[Candidate]:
     ]  # fmt: skip
 
 
-def _recovered(item: Candidate, scans: Sequence[SourceScan], died: bool) -> bool:
+MOST_OF_A_KIND = 24
+
+
+def _few(found: list[Candidate]) -> list[Candidate]:
+    """Of one signature and rank, the first two dozen and the last: more of the same tell nothing."""
+    by_kind: dict[tuple[str, int | None, int], list[Candidate]] = {}
+    for item in found:
+        by_kind.setdefault((item.signature, item.hit.origin.rank, item.hit.source), []).append(item)
+    kept = {id(item) for kind in by_kind.values() for item in (*kind[:MOST_OF_A_KIND], kind[-1])}
+    return [item for item in found if id(item) in kept]
+
+
+def _tail_steps(scan: SourceScan) -> list[tuple[int, str]]:
+    """Training's own lines in the tail, with their numbers: looked for once, asked often."""
+    return [(scan.tail_line + row, line) for row, line in enumerate(scan.tail) if is_progress(line)]
+
+
+def _recovered(
+    item: Candidate, scans: Sequence[SourceScan], steps: list[tuple[int, str]], died: bool
+) -> bool:
     """Whether training went on after it, or the run came to a good end."""
     hit = item.hit
     scan = scans[hit.source]
-    after = _after(item, scan)
     if item.failure is FailureClass.HANG:
         return False
     if ends_well(scan, item.line):
         return True
+    after = _after(item, scan, steps)
     mine = [line for line in after if _speaks_with(line, item)]
     if item.signature.startswith("host-oom-k") or item.failure is FailureClass.GPU_FAULT:
         return went_on(mine, need=12)
@@ -255,12 +275,11 @@ def _recovered(item: Candidate, scans: Sequence[SourceScan], died: bool) -> bool
     return went_on(mine, need=60 if died else 6) and not _dies_soon(hit)
 
 
-def _after(item: Candidate, scan: SourceScan) -> list[str]:
-    lines = item.hit.lines_after(150)[item.line - item.hit.line :]
-    tail_from = scan.tail_line
-    if item.line >= tail_from:
-        return list(scan.tail[item.line - tail_from + 1 :])
-    return [*lines, *scan.tail]
+def _after(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]]) -> list[str]:
+    """Lines after it that may be training's own: those close by, and the tail's."""
+    if item.line >= scan.tail_line:
+        return [line for number, line in steps if number > item.line]
+    return [*item.hit.lines_after(150)[item.line - item.hit.line :], *(line for _, line in steps)]
 
 
 def _speaks_with(line: str, item: Candidate) -> bool:
