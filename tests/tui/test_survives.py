@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import sys
 from pathlib import Path
 
+import pexpect
 import pytest
 from textual.pilot import Pilot
 
@@ -197,6 +200,25 @@ def test_new_facts_move_the_screen(tmp_path: Path) -> None:
         assert "Enter" not in pane(app, "footer")
 
     drive(run, play)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal.Signals) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    script = "import sys; from pathlib import Path; from supervisor.run.paths import RunPaths\n"
+    script += "from supervisor.views.tui.app import run_tui\n"
+    script += "print(run_tui(RunPaths(Path(sys.argv[1]))).lines[0])"
+    process = pexpect.spawn(sys.executable, ["-c", script, str(run.root)], dimensions=(30, 100), timeout=30)
+    try:
+        process.expect("healthy|stepping")
+        process.kill(number)
+        process.expect_exact("\x1b[?1049l")
+        process.expect("its keeper is gone")
+        process.expect(pexpect.EOF)
+        process.close()
+        assert process.exitstatus == 0
+    finally:
+        process.close(force=True)
 
 
 @pytest.mark.parametrize("pane_key", ["1", "2", "3", "4", "5"])

@@ -5,6 +5,8 @@ Leaving never ends anything: the app only reads, and what it asks goes through a
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.themes import DARK, LIGHT
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class StokerApp(App[None]):
         adopt: adopts the run when its keeper died; called in the reading thread, may raise.
         clock: wall time, for ages and times on the screen.
         light: the light theme.
+        signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
     """
 
     CSS_PATH = "stoker.tcss"
@@ -75,8 +80,10 @@ class StokerApp(App[None]):
         adopt: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
         light: bool = False,
+        signals: bool = False,
     ) -> None:
         super().__init__()
+        self._signals = SIGNALS if signals else ()
         self.run_paths = run
         self.register_theme(DARK)
         self.register_theme(LIGHT)
@@ -91,10 +98,14 @@ class StokerApp(App[None]):
     async def on_mount(self) -> None:
         """Open the dashboard, and only then begin to read: a snapshot's log lines come once."""
         await self.push_screen(self.dashboard)
+        for number in self._signals:
+            asyncio.get_running_loop().add_signal_handler(number, self.exit)
         self._feeder.start()
 
     def on_unmount(self) -> None:
         """End the reading thread."""
+        for number in self._signals:
+            asyncio.get_running_loop().remove_signal_handler(number)
         self._feeder.stop()
 
     def on_stoker_app_read(self, message: Read) -> None:
@@ -140,6 +151,6 @@ def run_tui(
     light: bool = False,
 ) -> TuiResult:
     """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
-    app = StokerApp(run, read_only=read_only, adopt=adopt, light=light)
+    app = StokerApp(run, read_only=read_only, adopt=adopt, light=light, signals=True)
     app.run()
     return app.result()

@@ -128,7 +128,7 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         devices_height=devices,
         charts_height=charts,
         loss_height=None,
-        right_width=max(66, width * 45 // 100),
+        right_width=min(max(66, width * 45 // 100), width * 58 // 100),
         timeline_width=min(72, width * 36 // 100),
     )
 

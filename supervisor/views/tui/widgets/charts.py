@@ -25,6 +25,9 @@ from supervisor.views.tui.widgets.plotting import (
 )
 
 WINDOW_S = 600.0
+# From these widths on the loss pane's title has room for the validation loss, and for the best one.
+VAL_WIDTH = 38
+BEST_WIDTH = 50
 WINDOW_LEAST_S = 60.0
 # A smoothed loss that moved less than this over the newest fifth of the run is level.
 LEVEL_RATIO = 0.005
@@ -68,9 +71,10 @@ class LossPanel(Panel, can_focus=True):
             return row(Span("loss", Ink.STRONG)), EMPTY
         right = [Span(fm.loss(latest), Ink.LIVE), Span(_trend(snapshot.smoothed))]
         val = snapshot.latest("val_loss")
-        if val is not None:
+        width = self.size.width
+        if val is not None and width >= VAL_WIDTH:
             right += [Span("  ○ val ", Ink.DIM), Span(fm.loss(val))]
-        if snapshot.state.best_loss is not None:
+        if snapshot.state.best_loss is not None and width >= BEST_WIDTH:
             right += [Span("  best ", Ink.DIM), Span(fm.loss(snapshot.state.best_loss))]
         return row(Span("loss", Ink.STRONG)), tuple(right)
 

@@ -57,7 +57,9 @@ class RanksPanel(ListPanel, can_focus=True):
         if self.view is None:
             return EMPTY, EMPTY
         ranks = _views(self.view.snapshot)
-        gone = sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
+        attempt = self.view.snapshot.state.attempt
+        well = attempt is not None and attempt.exit_code == 0
+        gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
         left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG))
         if gone:
             return left, row(Span(f"✗ {gone} gone", Ink.BAD))
@@ -167,7 +169,10 @@ def _views(snapshot: Snapshot) -> list[st.RankView]:
 
 
 def _state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, Ink]:
+    attempt = snapshot.state.attempt
     if rank.exited:
+        if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
+            return "✓ done", Ink.DIM  # torchrun ended well, so its ranks did
         return _exit_words(rank.exit_code)
     condition = snapshot.state.condition
     match condition:
