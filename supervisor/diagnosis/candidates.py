@@ -124,7 +124,8 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
         return None
     soft = bool(_WARNING_LEVEL.search(text)) or (bool(_SOFT.search(text)) and not _NOT_SOFT.search(text))
     is_cause = signature.role is Role.CAUSE
-    stamp = _stamp(hit, year)
+    # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
+    stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
     return Candidate(
         failure, reason, strength - (30 if soft else 0), is_cause, hit, line, shown,
         stamp if stamp is not None else float("nan"), soft, signature.id, died_after=False,

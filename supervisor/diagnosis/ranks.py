@@ -38,6 +38,8 @@ def _inline() -> tuple[Lazy, ...]:
 
 def inline_rank(text: str) -> int | None:
     """The rank that a line's own words name as its speaker."""
+    if "ank" not in text and "RANK" not in text and not text.startswith("["):
+        return None
     for pattern in _inline():
         if match := pattern.search(text):
             return int(next(group for group in match.groups() if group))
@@ -46,6 +48,8 @@ def inline_rank(text: str) -> int | None:
 
 def device_of(text: str) -> int | None:
     """The visible CUDA device that a message names: a local rank as a rule, never a global one."""
+    if not any(word in text for word in ("GPU", "NPU", "cuda", "NCCL WARN")):
+        return None
     match = (
         re.search(r"\bGPU (\d+)(?: has a total|;|,)|\(GPU (\d+);|\bNPU (\d+)\b", text)
         or re.search(r"^(?:[\w.-]+:\d+:\d+ )?\[(\d+)\] (?:\S+ )?NCCL WARN", text)
@@ -59,6 +63,8 @@ def device_of(text: str) -> int | None:
 
 def pid_of(text: str) -> int | None:
     """The process that a kernel, Ray or NCCL line names."""
+    if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL")):
+        return None
     match = (
         re.search(r"[Kk]illed process (\d+)|Kill process (\d+)", text)
         or re.search(r"\bpid[= ']+(\d+)", text)
