@@ -97,6 +97,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         torch_local_path=look.get("run.torch_local_path"),
         total_steps=look.get("run.total_steps"),
         config_path=inputs.job_file.name if inputs.job_file else None,
+        metric_rules=tuple(rule for _, file in files for rule in file.metrics),
         notes=inputs.parsed.notes,
     )
     world = nproc * nodes if nodes is not None else None
@@ -224,11 +225,9 @@ def _timing(look: Resolver) -> Timing:
         grace_s=look.get("policy.grace_s", usual.grace_s),
         death_grace_s=usual.death_grace_s,
         hold_s=look.get("policy.hold_s", usual.hold_s),
-        hang_flag_s=look.get("hang.flag_s", usual.hang_flag_s),
-        hang_act_s=look.get("hang.act_s", usual.hang_act_s),
     )
-    if min(timing.grace_s, timing.hold_s, timing.hang_flag_s, timing.hang_act_s) < 0:
-        raise JobError("grace_s, hold_s, hang.flag_s and hang.act_s are seconds: they cannot be negative")
+    if min(timing.grace_s, timing.hold_s) < 0:
+        raise JobError("grace_s and hold_s are seconds: they cannot be negative")
     return timing
 
 

@@ -6,6 +6,7 @@ Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,8 +50,6 @@ SETTINGS: Final[dict[str, KeyType]] = {
     "policy.restart_from_scratch": _S,
     "policy.grace_s": _F,
     "policy.hold_s": _F,
-    "hang.flag_s": _F,
-    "hang.act_s": _F,
 }
 CLASS_KEYS: Final[dict[str, KeyType]] = {"answer": _T, "max": _I, "delay_s": _F}
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -67,8 +66,8 @@ FLAT: Final[dict[str, str]] = {
     "torch_local_path": "run.torch_local_path",
 }
 # Tables whose inside belongs to other rooms: the screen, and metric patterns of the user.
-FREE: Final = frozenset({"ui", "metrics"})
-LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang"})
+METRICS: Final = "metrics"
+LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class FileSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] | None = None
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    free: Mapping[str, Any] = field(default_factory=dict)
+    metrics: tuple[tuple[str, str], ...] = ()
 
 
 def spec_key_names() -> frozenset[str]:
@@ -122,10 +121,10 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
     env: dict[str, str] = {}
     args: tuple[str, ...] | None = None
     per_class: dict[str, Mapping[str, Any]] = {}
-    free: dict[str, Any] = {}
+    metrics: tuple[tuple[str, str], ...] = ()
     for key, value in file.values.items():
-        if key in FREE:
-            free[key] = value
+        if key == METRICS:
+            metrics = _metric_rules(file, value)
         elif key == "env":
             env = {name: _env_value(file, name, inner) for name, inner in _table(file, key, value).items()}
         elif key in LAUNCH_SECTIONS:
@@ -151,13 +150,34 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
         else:
             known = [
                 *LAUNCH_SECTIONS,
-                *FREE,
+                METRICS,
                 *(TRAINER_KEYS if is_job else ()),
                 *(FLAT if is_job else ()),
                 *ALIASES,
             ]
             raise _unknown(file, key, known)
-    return FileSettings(file.name, settings, trainer, env, args, per_class, free)
+    return FileSettings(file.name, settings, trainer, env, args, per_class, metrics)
+
+
+def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
+    """``[[metrics]]`` tables as (name, regex with one group)."""
+    if not isinstance(value, list):
+        raise file.error(METRICS, "metrics is a list of tables: [[metrics]] with name and regex")
+    rules = []
+    for table in value:
+        if not isinstance(table, dict) or set(table) != {"name", "regex"}:
+            raise file.error(METRICS, "each [[metrics]] has a name and a regex, and nothing else")
+        name, regex = str(table["name"]), str(table["regex"])
+        try:
+            groups = re.compile(regex).groups
+        except re.error as error:
+            raise file.error(
+                "regex", f"metric {name!r}: {regex!r} is no regular expression: {error}"
+            ) from None
+        if groups < 1:
+            raise file.error("regex", f"metric {name!r}: {regex!r} has no group: put the number in (...)")
+        rules.append((name, regex))
+    return tuple(rules)
 
 
 def convert(name: str, kind: KeyType, value: object) -> int | float | str | bool:

@@ -96,15 +96,12 @@ class Timing:
     """How long the keeper waits, in seconds.
 
     `grace_s` is for stops that checkpoint; `death_grace_s` for peers of a rank that died by itself;
-    `hold_s` how long a held run waits for a person; `hang_flag_s` and `hang_act_s` are the floors of the
-    two thresholds of a stall.
+    `hold_s` how long a held run waits for a person.
     """
 
     grace_s: float = 30.0
     death_grace_s: float = 5.0
     hold_s: float = 86_400.0
-    hang_flag_s: float = 2.0
-    hang_act_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +111,7 @@ class JobSpec:
     `entry` is a path, a module name or (COMMAND) the program; `entry_args` what follows it, untouched.
     `torchrun_flags` are launcher flags that stoker does not own, already spelt ``--flag=value``.
     `master_port` is set only when a person named one; stoker may move a port nobody named.
+    `metric_rules` are the user's own (name, regex) for metrics in logs.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
     setting's name to where it came from (flag, env, file, default), for --show-config.
     """
@@ -139,5 +137,6 @@ class JobSpec:
     torch_local_path: str | None = None
     total_steps: int | None = None
     config_path: str | None = None
+    metric_rules: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)

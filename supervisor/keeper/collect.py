@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from supervisor.job.spec import EntryKind
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
 from supervisor.keeper.observations import Observation
@@ -38,12 +38,11 @@ class Collector:
         clock: Clock,
         interval_s: float,
         engine: Callable[[], Engine],
-        one_node: bool,
-        kind: EntryKind,
+        job: JobSpec,
     ) -> None:
-        """On `one_node` a local rank is the rank. `kind`: a plain command's own output is the job's log."""
         self._paths = paths
-        self._one_node = one_node
+        kind = job.entry_kind
+        self._one_node = job.nnodes == "1"
         self._agent_kind = LogKind.RANK if kind is EntryKind.COMMAND else LogKind.AGENT
         self._ranks: dict[int, int] = {}
         self._agent_ending = threading.Event()
@@ -56,6 +55,7 @@ class Collector:
             engine=engine,
             rank_of=self._rank_of,
             measure=kind is not EntryKind.TRAINER,
+            rules=job.metric_rules,
             on_agent=self._on_agent,
         )
 

@@ -16,7 +16,7 @@ from supervisor.diagnosis.tables import Role
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.observations import EvidenceHit, Observation, StepSeen
 from supervisor.keeper.wire import from_wire
-from supervisor.sources.metrics import MetricReader
+from supervisor.sources.metrics import MetricReader, compile_rules
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
 from supervisor.text.prefixes import Origin
@@ -49,6 +49,7 @@ class LogWatch:
         engine: gives the signature engine; asked at the first batch, in the tail thread.
         rank_of: the global rank of a log's origin, where it is known.
         measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
+        rules: the user's own metrics, as (name, regex).
         on_agent: gets the raw bytes of AGENT logs, in the tail thread.
     """
 
@@ -61,6 +62,7 @@ class LogWatch:
         engine: Callable[[], Engine],
         rank_of: Callable[[Origin], int | None],
         measure: bool = True,
+        rules: tuple[tuple[str, str], ...] = (),
         on_agent: Callable[[bytes], None] = lambda _data: None,
     ) -> None:
         self._put = put
@@ -68,6 +70,7 @@ class LogWatch:
         self._engine = engine
         self._rank_of = rank_of
         self._measures = measure
+        self._rules = compile_rules(rules)
         self._on_agent = on_agent
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
@@ -139,7 +142,7 @@ class LogWatch:
             )
 
     def _measure(self, key: LogKey, batch: Batch) -> None:
-        reader = self._readers.setdefault(key.name, MetricReader())
+        reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
         lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
         now = self._clock.wall()
         for line in lines:

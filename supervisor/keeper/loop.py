@@ -13,6 +13,7 @@ from typing import assert_never
 
 from supervisor import __version__
 from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
 from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import Clock, SystemClock
@@ -24,6 +25,7 @@ from supervisor.keeper.process import Child, SpawnError, adopt, own_identity, ra
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.wishes import Wishes
+from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -31,11 +33,14 @@ from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Finding, Verdict
+from supervisor.run.records import Decision, DecisionKind, Finding, Verdict
 from supervisor.run.runfile import RunFile
 
 TICK_S = 0.1
 PROVISIONAL_DELAY_S = 0.4
+ADOPT_WAIT_S = 2.0
+"""How long an adopting keeper waits for the launcher that a dead one may have just started."""
+EXIT_INTERRUPTED = 130
 
 log = logging.getLogger("stoker.keeper")
 
@@ -98,8 +103,8 @@ class Keeper:
         if self._collector is not None:
             self._collector.stop()
             self._collector = None
-        self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._recorder.close()
+        self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._journal.close()
         self._lock.release()
 
@@ -142,10 +147,10 @@ class Keeper:
 
     def _drain_queue(self, timeout_s: float) -> None:
         try:
-            observation = self._queue.get(timeout=timeout_s)
-            while True:
-                self._observe(observation)
-                observation = self._queue.get_nowait()
+            self._observe(self._queue.get(timeout=timeout_s))
+            # No more than is there now: a flood of lines must not keep a stop waiting.
+            for _ in range(self._queue.qsize()):
+                self._observe(self._queue.get_nowait())
         except queue.Empty:
             return
 
@@ -166,13 +171,15 @@ class Keeper:
             case st.Ended():
                 self._diagnose(condition.attempt)
             case st.DiagnosedAs():
-                self._decide(condition)
+                self._decide()
             case st.Backoff():
                 if self._clock.wall() >= condition.until:
                     self._launch(condition.decision.reason)
             case st.HeldOpen():
                 if condition.until is not None and self._clock.wall() >= condition.until:
-                    self._end(ev.Outcome.FAILED, 1, f"held for too long: {condition.reason}")
+                    code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
+                    outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
+                    self._end(outcome, code, f"held for too long: {condition.reason}")
             case st.Finished():
                 return
             case _ as unreachable:
@@ -186,7 +193,10 @@ class Keeper:
         except JobError as error:
             self._end(ev.Outcome.FAILED, error.exit_code, error.message)
             return
-        plans.write_plan(paths, plan)
+        try:
+            plans.write_plan(paths, plan)
+        except OSError as error:
+            log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
         self.emit(
             ev.LaunchIntended(
                 t=self._clock.wall(),
@@ -199,19 +209,19 @@ class Keeper:
             durable=True,
         )
         self._say_if_edited()
-        if any(
-            a.decision and a.decision.change and a.decision.change.raise_open_files
-            for a in self.state.attempts
-        ):
+        if plans.changes_so_far(self.state).raise_open_files:
             raise_open_files_limit()
-        try:
-            child = spawn(plan, paths, self._env)
-        except SpawnError as error:
-            log.error("attempt %d: %s", number, error)
-            self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
-            verdict = plans.spawn_verdict(str(error))
-            self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-            return
+        # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
+        child = adopt(paths)
+        if child is None:
+            try:
+                child = spawn(plan, paths, self._env)
+            except SpawnError as error:
+                log.error("attempt %d: %s", number, error)
+                self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+                verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full)
+                self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+                return
         self._begin(child, number)
 
     def _say_if_edited(self) -> None:
@@ -228,15 +238,14 @@ class Keeper:
         self.emit(ev.AttemptStarted(t=now, attempt=number, pid=pid.pid, start_time=pid.start_time))
         self._watch_child(child, number)
 
-    def _watch_child(self, child: Child, number: int) -> None:
+    def _watch_child(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
         self._collector = Collector(
             child.paths,
             put=self._queue.put,
             clock=self._clock,
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine.get,
-            one_node=self._record.job.nnodes == "1",
-            kind=self._record.job.entry_kind,
+            job=self._record.job,
         )
         self._live = LiveAttempt(
             number,
@@ -246,8 +255,9 @@ class Keeper:
             one_node=self._record.job.nnodes == "1",
             crash_grace_s=self._record.job.timing.death_grace_s,
             ends=self._collector.agent_is_ending,
+            whole_tree=self._record.job.entry_kind is EntryKind.COMMAND,
         )
-        self._recorder.begin(number, known=self.state)
+        self._recorder.begin(number, adopted=adopted)
         self._provisional_at = None
         self._collector.start()
 
@@ -255,14 +265,15 @@ class Keeper:
         """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
         view = self.state.attempt
         assert view is not None, "a launched condition has an attempt"
-        child = adopt(self._node.attempt(view.number))
+        launching = isinstance(self.state.condition, st.Launching)
+        child = adopt(self._node.attempt(view.number), wait_s=ADOPT_WAIT_S if launching else 0.0)
         if child is None:
             self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=view.number, exit_code=None))
             return
-        if isinstance(self.state.condition, st.Launching):
+        if launching:
             self._begin(child, view.number)
         else:
-            self._watch_child(child, view.number)
+            self._watch_child(child, view.number, adopted=self.state)
         assert self._live is not None
         assert self._collector is not None
         self._live.know(view)
@@ -272,7 +283,10 @@ class Keeper:
 
     def _watch(self) -> None:
         if self._live is None or self._collector is None:
+            launching = isinstance(self.state.condition, st.Launching)
             self._adopt_attempt()
+            if launching and self._live is None:
+                self._launch("the keeper died before it was launched")
             return
         live, collector = self._live, self._collector
         for fact in live.watch():
@@ -300,8 +314,8 @@ class Keeper:
     def _finish_attempt(self, live: LiveAttempt, collector: Collector) -> None:
         collector.look()
         collector.drain()
-        self._drain_queue(0.0)
         collector.stop()
+        self._drain_queue(0.0)  # after the threads: what comes later would count for the next attempt
         self._recorder.flush()
         code = live.exit.exit_code if live.exit is not None else None
         view = self.state.attempt
@@ -323,16 +337,16 @@ class Keeper:
         verdict = self._judge(number)
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
 
-    def _decide(self, condition: st.DiagnosedAs) -> None:
+    def _decide(self) -> None:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
             decision = decide_next(self._record, self.state, env=self._env)
             self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
             return
-        self._carry_out(view.number, view.decision, condition.verdict)
+        self._carry_out(view.number, view.decision)
 
-    def _carry_out(self, number: int, decision: Decision, verdict: Verdict) -> None:
+    def _carry_out(self, number: int, decision: Decision) -> None:
         now = self._clock.wall()
         match decision.kind:
             case DecisionKind.RESTART:
@@ -343,14 +357,13 @@ class Keeper:
             case DecisionKind.SUCCEED:
                 self._end(ev.Outcome.SUCCEEDED, 0, decision.reason)
             case DecisionKind.FAIL:
-                lost = verdict.failure is FailureClass.UNKNOWN and decision.exit_code == 6
-                outcome = ev.Outcome.LOST if lost else ev.Outcome.FAILED
-                self._end(outcome, decision.exit_code or 1, decision.reason)
+                outcome = ev.Outcome.LOST if decision.exit_code == EXIT_LOST else ev.Outcome.FAILED
+                self._end(outcome, decision.exit_code or EXIT_FAILED, decision.reason)
             case DecisionKind.GIVE_UP:
-                self._end(ev.Outcome.GAVE_UP, decision.exit_code or 4, decision.reason)
+                self._end(ev.Outcome.GAVE_UP, decision.exit_code or EXIT_GAVE_UP, decision.reason)
             case DecisionKind.STOP | DecisionKind.REQUEUE:
-                code = 130 if self._wishes.interrupts else decision.exit_code
-                self._end(ev.Outcome.STOPPED, 5 if code is None else code, decision.reason)
+                code = EXIT_INTERRUPTED if self._wishes.interrupts else decision.exit_code or EXIT_STOPPED
+                self._end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -369,15 +382,23 @@ class Keeper:
         if self._live is None and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
             self._adopt_attempt()
         if self._live is None:
-            self.end_stopped(by)
+            self.end_stopped(by, why)
             return
         intent = self._live.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
         if intent is not None:
             self.emit(intent, durable=True)
 
-    def end_stopped(self, by: str) -> None:
+    def end_stopped(self, by: str, why: ev.StopWhy = ev.StopWhy.REQUEST) -> None:
         """End a run between two attempts."""
-        code = 130 if self._wishes.interrupts else 5
+        # An attempt that has just ended may have finished the job: that is settled first.
+        while isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
+            self._act()
+        if isinstance(self.state.condition, st.Finished):
+            return
+        batch = why is ev.StopWhy.REQUEUE or (why is ev.StopWhy.SIGNAL and "SLURM_JOB_ID" in self._env)
+        code = EXIT_REQUEUE if batch and self.state.checkpoint is not None else EXIT_STOPPED
+        if self._wishes.interrupts:
+            code = EXIT_INTERRUPTED
         self._end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:

@@ -38,17 +38,25 @@ class Level(StrEnum):
     ERROR = "ERROR"
 
 
+WEIGHTS = {Level.INFO: 1, Level.SUCCESS: 2, Level.WARNING: 2, Level.ERROR: 3}
+LEAST = {"debug": 1, "info": 1, "warning": 2, "error": 3}
+
 COLOURS = {Level.INFO: "36", Level.SUCCESS: "32", Level.WARNING: "33", Level.ERROR: "31"}
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """Where lines go and how. `as_json`: journal lines on stdout, words only in the file."""
+    """Where lines go and how.
+
+    `as_json`: journal lines on stdout, words only in the file. `least`: the least level that is printed
+    (a key of `LEAST`); the file gets all.
+    """
 
     stdout: TextIO
     log_file: Path | None
     colour: bool = False
     as_json: bool = False
+    least: str = "info"
 
 
 class ConsoleView:
@@ -110,7 +118,7 @@ class ConsoleView:
         if self._file is not None:
             self._file.write(f"[{level}] {stamp} {line}\n")
             self._file.flush()
-        if self._settings.as_json:
+        if self._settings.as_json or WEIGHTS[level] < LEAST[self._settings.least]:
             return
         tag = f"\x1b[{COLOURS[level]}m[{level}]\x1b[0m" if self._settings.colour else f"[{level}]"
         print(f"{tag} {stamp} {line}", file=self._settings.stdout, flush=True)
