@@ -64,7 +64,13 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
     died = any(item.code != 0 for item in launch.exits)
     steps = [_tail_steps(scan) for scan in scans]
-    found = [item for item in _few(found) if not _recovered(item, scans, steps[item.hit.source], died)]
+    found = _few(found)
+    found = [
+        item
+        for item in found
+        if not _recovered(item, scans, steps[item.hit.source], died)
+        and not _outlived(item, found, steps[item.hit.source])
+    ]
     found = _plain_lines_after_exceptions(found)
     if steps_seen and not died and not _trouble(scans):
         found = [item for item in found if not is_talk(item)]
@@ -274,6 +280,25 @@ def _recovered(
         return went_on(mine, need=3) and not _dies_soon(hit)
     # A traceback in a job that died: logs put together file by file show a rank's earlier steps after it.
     return went_on(mine, need=60 if died else 6) and not _dies_soon(hit)
+
+
+def _outlived(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
+    """Whether training went on between it and a later cause of the same voice: then that one is what it died of."""
+    if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= 95:
+        return False
+    rank = item.hit.origin.rank
+    later = [
+        other.line
+        for other in found
+        if other.is_cause
+        and other.hit.source == item.hit.source
+        and other.line > item.line
+        and (rank is None or other.hit.origin.rank in {None, rank})
+        and other.failure is not FailureClass.TERMINATED
+    ]
+    last = max(later, default=0)
+    between = {line[:200] for number, line in steps if item.line < number < last and _speaks_with(line, item)}
+    return len(between) >= 6
 
 
 def _after(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]]) -> list[str]:

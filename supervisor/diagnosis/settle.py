@@ -81,6 +81,11 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
         found = case.ranks.of(other.hit, other.failure)
         if found is not None:
             return found
+    if item.failure is FailureClass.GPU_FAULT:
+        # The driver names a bus address; the process that felt it names its rank.
+        for other in case.candidates:
+            if other.failure is FailureClass.CUDA_ERROR and other.hit.origin.rank is not None:
+                return other.hit.origin.rank
     blamed = case.ranks.blamed()
     if blamed is not None:
         return blamed

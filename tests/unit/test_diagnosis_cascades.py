@@ -1,0 +1,149 @@
+"""Cascades as several ranks, launchers and kernels tell them: the root, and the rank that fell first."""
+
+import pytest
+
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+
+STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 9))
+GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+TIMEOUT = "[rank{0}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:1] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=1) ran for 2 milliseconds before timing out.\n"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return load_engine(default_cache_dir())
+
+
+def raised(prefix: str, error: str) -> str:
+    lines = ["Traceback (most recent call last):", '  File "/w/t.py", line 3, in main', "    go()", error]
+    return "".join(f"{prefix}{line}\n" for line in lines)
+
+
+def ended(rank: int, code: int) -> str:
+    return (
+        f"E0101 10:00:00.000000 7 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: {code}) local_rank: {rank} (pid: 9) of binary: /usr/bin/python\n"
+        f"Root Cause (first observed failure):\n[0]:\n  time      : 2025-01-01_10:00:00\n  host      : h\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 9)\n"
+    )
+
+
+CASES = {
+    "noprefix keyerror + gloo": (
+        STEPS + raised("", "KeyError: 'x'") + raised("", GLOO) + ended(2, 1),
+        "code_error",
+        2,
+    ),
+    "gloo first then keyerror": (
+        STEPS + raised("", GLOO) + raised("", "KeyError: 'x'") + ended(2, 1),
+        "code_error",
+        2,
+    ),
+    "tee default": (STEPS + raised("[default1]:", OOM) + raised("[default0]:", GLOO), "cuda_oom", 1),
+    "segv + nccl remote": (
+        STEPS
+        + raised(
+            "[rank0]: ",
+            "torch.distributed.DistBackendError: NCCL error in: x, remote process exited or there was a network error",
+        )
+        + ended(1, -11),
+        "worker_crash",
+        1,
+    ),
+    "sigkill w/ timeouts": (STEPS + TIMEOUT.format(0) + ended(1, -9), "host_oom", 1),
+    "time limit then kbd": (
+        STEPS
+        + "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2025-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+        + raised("[rank0]: ", "KeyboardInterrupt"),
+        "terminated",
+        None,
+    ),
+    "chain enospc": (
+        STEPS
+        + raised("[rank0]: ", "OSError: [Errno 28] No space left on device")
+        + "[rank0]: \n[rank0]: During handling of the above exception, another exception occurred:\n"
+        + raised(
+            "[rank0]: ",
+            "RuntimeError: [enforce fail at inline_container.cc:659] . unexpected pos 1729 vs 1623",
+        ),
+        "disk_full",
+        0,
+    ),
+    "spawn": (
+        STEPS
+        + 'Traceback (most recent call last):\n  File "a.py", line 1\ntorch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 3 terminated with the following error:\n'
+        + raised("", "ValueError: bad batch"),
+        "code_error",
+        3,
+    ),
+    "deepspeed": (
+        STEPS
+        + raised("", "TypeError: x")
+        + "[2024-01-01 00:00:00,1] [INFO] [launch.py:315:sigkill_handler] Killing subprocess 1\n[2024-01-01 00:00:00,1] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/python', '-u', 't.py', '--local_rank=3'] exits with return code = 1\n",
+        "code_error",
+        3,
+    ),
+    "lightning": (
+        STEPS
+        + "[rank: 1] Child process with PID 412 terminated with code -9. Forcefully terminating all other processes to avoid zombies\n",
+        "host_oom",
+        1,
+    ),
+    "oom all": (STEPS + "".join(raised(f"[rank{r}]: ", OOM) for r in range(4)), "cuda_oom", None),
+    "xid dmesg after": (
+        STEPS
+        + raised("[rank3]: ", "torch.AcceleratorError: CUDA error: unspecified launch failure")
+        + "[Mon Jan  1 00:00:00 2025] NVRM: Xid (PCI:0000:4e:00): 79, pid=1, GPU has fallen off the bus.\n",
+        "gpu_fault",
+        3,
+    ),
+    "assert+nccl": (
+        STEPS
+        + "../aten/src/ATen/native/cuda/Indexing.cu:1292: f: block: [1,0,0], thread: [1,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n"
+        + raised("[rank2]: ", "RuntimeError: CUDA error: device-side assert triggered")
+        + "[rank2]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:1] Process group watchdog thread terminated with exception: CUDA error: device-side assert triggered\n"
+        + ended(2, -6),
+        "cuda_error",
+        2,
+    ),
+    "missing rank": (
+        STEPS + "".join(TIMEOUT.format(rank) for rank in (0, 1, 3, 4, 5, 6, 7)),
+        "nccl_timeout",
+        2,
+    ),
+    "retry then ok": (
+        STEPS + "ConnectionError: hub timeout, retrying 1/5\n" + STEPS + STEPS + "Training complete\n",
+        "healthy",
+        None,
+    ),
+    "elastic restart ok": (
+        STEPS
+        + raised("[rank1]: ", "RuntimeError: x")
+        + ended(1, 1)
+        + STEPS
+        + STEPS
+        + "[default] worker group successfully finished. Waiting 300 seconds for other agents to finish.\n",
+        "healthy",
+        None,
+    ),
+    "handled tb then crash": (
+        STEPS
+        + raised("", "urllib.error.URLError: <urlopen error timed out>")
+        + "continuing without telemetry\n"
+        + STEPS.replace("step ", "step 1")
+        + STEPS.replace("step ", "step 2")
+        + raised("", "KeyError: 'y'")
+        + ended(0, 1),
+        "code_error",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cascades(name: str, engine: Engine) -> None:
+    text, failure, rank = CASES[name]
+    job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
+    verdict = diagnose(job, engine.signatures, engine.matcher)
+    assert (verdict.failure.value, verdict.rank) == (failure, rank)
