@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 
+RESERVED_BYTES = 4096
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -22,6 +23,7 @@ def main(argv: list[str]) -> int:
     """Start, wait, write down. Returns 0 once the exit status is on disk."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
+    _reserve(exit_path)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -35,7 +37,15 @@ def main(argv: list[str]) -> int:
     except OSError as error:
         _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{command[0]}: {error.strerror}"})
         return 0
-    _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid)})
+    try:
+        _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid)})
+    except OSError as error:
+        # Nobody could ever find a command that is not written down: it must not run on. Not reaped yet,
+        # so the pid is its own.
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{pid_path}: {error.strerror}"})
+        return 0
     _, status = os.waitpid(pid, 0)
     _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
     return 0
@@ -47,12 +57,24 @@ def _start_ticks(pid: int) -> int:
         return int(file.read().rpartition(b")")[2].split()[19])
 
 
+def _reserve(path: str) -> None:
+    """Take the space for the exit status now: a command that filled the disk must not cost it."""
+    try:
+        with open(f"{path}.part", "wb") as file:
+            file.write(b" " * RESERVED_BYTES)
+    except OSError:
+        return
+
+
 def _write(path: str, record: dict[str, object]) -> None:
+    # Over what `_reserve` wrote, if it did: the blanks after the record are no harm to a JSON reader.
     part = f"{path}.part"
-    with open(part, "w", encoding="utf-8") as file:
-        json.dump(record, file)
-        file.flush()
-        os.fsync(file.fileno())
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, json.dumps(record).encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
     os.replace(part, path)
 
 

@@ -6,6 +6,8 @@ its processes and the exit file that the tiny launcher writes.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import resource
@@ -17,12 +19,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.job.plan import EnvChange, LaunchPlan
+from supervisor.job.env import applied
+from supervisor.job.plan import LaunchPlan
 from supervisor.run.paths import AttemptPaths
 from supervisor.sources.processes import ProcessId, descendants, identify, is_alive, send_signal
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 SPAWN_DEADLINE_S = 10.0
+REAP_S = 2.0
+NOBODY = ProcessId(0, -1.0)
+"""Stands for a command that was never seen alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,11 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The launcher did not come up: one line."""
+    """The command was not started: one line. `disk_full`: for want of space."""
+
+    def __init__(self, message: str, *, disk_full: bool = False) -> None:
+        super().__init__(message)
+        self.disk_full = disk_full
 
 
 class Child:
@@ -53,7 +63,7 @@ class Child:
         status = read_exit(self.paths)
         if status is not None:
             if self._launcher is not None:
-                self._launcher.wait(timeout=SPAWN_DEADLINE_S)
+                _reap(self._launcher)
             return status
         if is_alive(self.pid):
             return None
@@ -63,10 +73,6 @@ class Child:
         if self._gone_since is None:
             self._gone_since = now
         return ExitStatus(None, "its exit status was lost") if now - self._gone_since > 1.0 else None
-
-    def signal(self, number: signal.Signals) -> bool:
-        """Send a signal to the command itself, if it is still the process that was started."""
-        return send_signal(self.pid, number)
 
     def tree(self) -> list[ProcessId]:
         """The command's descendants that live now."""
@@ -79,10 +85,6 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
     Raises:
         SpawnError: the interpreter or the launcher could not be started.
     """
-    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    paths.telemetry.mkdir(exist_ok=True)
-    if plan.torchrun_log_dir:
-        Path(plan.torchrun_log_dir).mkdir(parents=True, exist_ok=True)
     pid_path = paths.root / "pid"
     command = [
         sys.executable,
@@ -96,42 +98,61 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         *plan.argv,
     ]
     try:
+        paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.telemetry.mkdir(exist_ok=True)
+        if plan.torchrun_log_dir:
+            Path(plan.torchrun_log_dir).mkdir(parents=True, exist_ok=True)
         launcher = subprocess.Popen(
             command,
             cwd=plan.cwd,
-            env=child_environment(env, plan.env),
+            env=applied(env, plan.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
     except OSError as error:
-        raise SpawnError(f"cannot start {command[0]} in {plan.cwd}: {error.strerror}") from error
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        where = error.filename or plan.cwd
+        raise SpawnError(f"cannot start {plan.argv[0]}: {where}: {error.strerror}", disk_full=full) from error
+    except ValueError as error:  # a NUL byte in an argument, "=" in a variable's name
+        raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
     deadline = time.monotonic() + SPAWN_DEADLINE_S
     while time.monotonic() < deadline:
-        found = read_pid(paths)
+        # The launcher writes the pid before the exit status: read the other way round, neither is missed.
+        ended = launcher.poll() is not None
+        status, found = read_exit(paths), read_pid(paths)
         if found is not None:
             return Child(paths, found, launcher)
-        status = read_exit(paths)
-        if status is not None:
-            launcher.wait(timeout=SPAWN_DEADLINE_S)
-            if status.error:
-                raise SpawnError(status.error)
-            return Child(paths, ProcessId(launcher.pid, -1.0), launcher)
-        if launcher.poll() is not None and read_pid(paths) is None and read_exit(paths) is None:
+        if status is not None or ended:
+            _reap(launcher)
+            said = status.error if status is not None else None
             raise SpawnError(
-                f"the launcher ended with {launcher.returncode} before it started {plan.argv[0]}"
+                said or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
             )
         time.sleep(0.005)
-    launcher.kill()
-    launcher.wait(timeout=SPAWN_DEADLINE_S)
+    # The launcher leads its session and group; a command that it had just started is in it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher.pid, signal.SIGKILL)
+    _reap(launcher)
     raise SpawnError(f"{plan.argv[0]} did not start within {SPAWN_DEADLINE_S:.0f} s")
 
 
-def adopt(paths: AttemptPaths) -> Child | None:
-    """The child that an earlier keeper spawned here, dead or alive; None if it never started."""
-    found = read_pid(paths)
-    return Child(paths, found, None) if found is not None else None
+def adopt(paths: AttemptPaths, *, wait_s: float = 0.0) -> Child | None:
+    """The child that an earlier keeper spawned here, dead or alive; None if it never started.
+
+    `wait_s`: how long to wait for a launcher that may have just been started.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        status, found = read_exit(paths), read_pid(paths)
+        if found is not None:
+            return Child(paths, found, None)
+        if status is not None:
+            return Child(paths, NOBODY, None)
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.01)
 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
@@ -158,17 +179,6 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
     return ExitStatus(code if isinstance(code, int) else None, error if isinstance(error, str) else None)
 
 
-def child_environment(env: Mapping[str, str], changes: tuple[EnvChange, ...]) -> dict[str, str]:
-    """The keeper's environment with a plan's changes applied."""
-    merged = dict(env)
-    for change in changes:
-        if change.value is None:
-            merged.pop(change.name, None)
-        else:
-            merged[change.name] = change.value
-    return merged
-
-
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
     """Signal those of `pids` that are still the processes they were; returns whom it reached."""
     return [pid for pid in pids if send_signal(pid, number)]
@@ -186,6 +196,12 @@ def own_identity() -> ProcessId:
     found = identify(os.getpid())
     assert found is not None, "a process can always identify itself"
     return found
+
+
+def _reap(launcher: subprocess.Popen[bytes]) -> None:
+    """Collect a launcher that has done its work; one that hangs on a dead disk is left to its end."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        launcher.wait(timeout=REAP_S)
 
 
 def _read_json(path: Path) -> dict[str, object] | None:
