@@ -233,7 +233,7 @@ class Observer(Powerless):
             self.emit(ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path))
             self._logs.follow(LogKey(PIPE_NAME, LogKind.RANK, Origin()), path)
             self._pipe.start()
-        self._recorder.begin(ATTEMPT, known=self._state)
+        self._recorder.begin(ATTEMPT)
         self._logs.start()
         self._sensors.start()
 

@@ -52,8 +52,11 @@ class _Memory:
     speaker: int | None = None
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
-    checkpoints: set[int] = field(default_factory=set)
+    checkpoints: set[tuple[int, bool]] = field(default_factory=set)
     evidence: set[str] = field(default_factory=set)
+    # What an earlier keeper journalled: phases up to this time, checkpoints up to this step.
+    phases_until: float = float("-inf")
+    checkpoints_until: int = -1
     steps: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
@@ -65,19 +68,21 @@ class Recorder:
         self._series = SeriesWriter(series)
         self._emit = emit
         self._clock = clock
-        self._attempt = 0
         self._m = _Memory()
 
-    def begin(self, attempt: int, *, known: RunState) -> None:
-        """A new attempt, or an adopted one: then what is on disk already is not written again."""
-        self._attempt = attempt
+    def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
+        """A new attempt, or one `adopted` with the state it was left in: what is on disk is not written again."""
         self._m = _Memory()
-        view = known.attempt
-        if view is None or view.number != attempt or view.started_t is None:
+        view = adopted.attempt if adopted is not None else None
+        if adopted is None or view is None or view.number != attempt:
             return
-        self._m.checkpoints = set(view.checkpoint_steps)
-        self._m.ready = view.memory_base_bytes is not None
-        self._m.evidence = {mark.text for mark in known.timeline}
+        m = self._m
+        m.ready = view.memory_base_bytes is not None
+        m.phase, m.phases_until = view.phase, view.phase_t if view.phase_t is not None else m.phases_until
+        m.checkpoints = {(c.step, c.final) for c in adopted.checkpoints if c.attempt == attempt}
+        m.checkpoints_until = max(view.checkpoint_steps, default=-1)
+        m.evidence = {mark.text for mark in adopted.timeline if mark.attempt == attempt}
+        m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
         for stream in (METRICS, RANKS):
             reader = SeriesReader(self._folder, stream)
             while samples := reader.read():
@@ -94,7 +99,8 @@ class Recorder:
             case StepSeen():
                 self._step(attempt, seen)
             case PhaseSeen():
-                if seen.rank in {None, 0} and seen.phase is not self._m.phase:
+                known = seen.t <= self._m.phases_until
+                if seen.rank in {None, 0} and seen.phase is not self._m.phase and not known:
                     self._m.phase = seen.phase
                     self.flush()
                     self._emit(ev.PhaseChanged(t=seen.t, attempt=attempt, phase=seen.phase, step=seen.step))
@@ -110,8 +116,10 @@ class Recorder:
                         )
                     )
             case CheckpointSeen():
-                if seen.rank in {None, 0} and seen.step not in self._m.checkpoints:
-                    self._m.checkpoints.add(seen.step)
+                key = (seen.step, seen.final)
+                known = key in self._m.checkpoints or seen.step < self._m.checkpoints_until
+                if seen.rank in {None, 0} and not known:
+                    self._m.checkpoints.add(key)
                     self.flush()
                     self._emit(
                         ev.CheckpointCommitted(
@@ -158,15 +166,20 @@ class Recorder:
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or whoever has no rank. In foreign logs the first rank that
         # prints a metric may be another (the last stage of a pipeline prints the loss).
-        if seen.rank not in {None, 0} and (seen.from_wire or not self._speaks(seen.rank)):
+        if not self._speaks(seen.rank, exact=seen.from_wire):
             return
         if not self._is_new(METRICS, JOB_KEY, seen.values):
             return
         self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
         self._progress(attempt, seen)
 
-    def _speaks(self, rank: int | None) -> bool:
-        """Whether `rank` speaks for the job: the first that printed a metric does."""
+    def _speaks(self, rank: int | None, *, exact: bool) -> bool:
+        """Whether `rank` speaks for the job: rank 0 does once it has said anything, until then the first that did."""
+        if rank in {None, 0}:
+            self._m.speaker = 0
+            return True
+        if exact:
+            return False
         if self._m.speaker is None:
             self._m.speaker = rank
         return self._m.speaker == rank
@@ -190,11 +203,11 @@ class Recorder:
         return step is None or seen is None or step > seen
 
     def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
-        self._m.evidence_count += 1
         who = f"rank {hit.rank}: " if hit.rank is not None else ""
         mark = f"{who}{hit.failure} — {hit.text[:160]}"
-        if self._m.evidence_count > MAX_EVIDENCE or mark in self._m.evidence:
+        if self._m.evidence_count >= MAX_EVIDENCE or mark in self._m.evidence:
             return
+        self._m.evidence_count += 1
         self._m.evidence.add(mark)
         self._emit(
             ev.EvidenceSeen(

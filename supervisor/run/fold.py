@@ -60,6 +60,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.RankStarted():
             return _rank_started(s, event)
         case ev.PhaseChanged():
+            s = _edit(s, event.attempt, phase=event.phase, phase_t=event.t)
             if isinstance(s.condition, st.Running):
                 s = replace(s, condition=st.Running(attempt=event.attempt, phase=event.phase))
             return s
@@ -81,7 +82,9 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.RankExited():
             return _rank_exited(s, event)
         case ev.StopIntended():
-            s = _edit(s, event.attempt, stop=event)
+            # A stop takes back the restart that a person had decided on while the attempt lived.
+            again = event.why in {ev.StopWhy.RESTART, ev.StopWhy.RANK_DIED, ev.StopWhy.HANG}
+            s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
             s = replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
             return _mark(
                 s, event.t, "warn", f"stopping: {_why(event.why)}" + (f" (by {event.by})" if event.by else "")

@@ -123,6 +123,8 @@ class AttemptView(Part, frozen=True, kw_only=True):
     pid_start_time: float | None = None
     exit_code: int | None = None
     ranks: dict[int, RankView] = {}
+    phase: ev.Phase | None = None
+    phase_t: float | None = None
     resumed_step: int | None = None
     memory_base_bytes: int | None = None
     first_step: int | None = None
