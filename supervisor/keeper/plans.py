@@ -40,6 +40,7 @@ class Changes:
     set_args: dict[str, str] = field(default_factory=dict)
     argv: tuple[str, ...] | None = None
     from_scratch: bool = False
+    raise_open_files: bool = False
 
 
 def changes_so_far(state: RunState) -> Changes:
@@ -48,7 +49,7 @@ def changes_so_far(state: RunState) -> Changes:
     env: dict[str, str] = {}
     set_args: dict[str, str] = {}
     argv: tuple[str, ...] | None = None
-    from_scratch = False
+    from_scratch = raise_open_files = False
     for attempt in state.attempts:
         decision = attempt.decision
         if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
@@ -59,7 +60,8 @@ def changes_so_far(state: RunState) -> Changes:
         set_args |= dict(change.set_args)
         argv = change.argv if change.argv is not None else argv
         from_scratch = change.from_scratch
-    return Changes(batch, env, set_args, argv, from_scratch)
+        raise_open_files = raise_open_files or change.raise_open_files
+    return Changes(batch, env, set_args, argv, from_scratch, raise_open_files)
 
 
 def plan_next(
@@ -108,8 +110,10 @@ def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecCh
     """What a person's restart changes.
 
     Raises:
-        BadChange: the micro-batch does not divide the global batch, or the script's knob is not known.
+        BadChange: the micro-batch does not divide the global batch, the script's knob is not known, or what
+            was asked for cannot be passed on or holds a secret, which the journal would keep.
     """
+    _check_words(args)
     batch: BatchChange | None = None
     if args.micro_batch is not None:
         before = current_batch(job, state)
@@ -124,6 +128,24 @@ def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecCh
     return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
 
 
+def _check_words(args: RequestArgs) -> None:
+    for name, value in args.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise BadChange(f"{name!r} is not the name and value of a variable")
+        if redact(name, value) != value:
+            raise BadChange(
+                f"{name} holds a secret, which the journal would keep: start the job again with it"
+            )
+    if args.argv is None:
+        return
+    if any("\0" in word for word in args.argv):
+        raise BadChange("an argument holds a NUL byte")
+    if redact_argv(args.argv) != args.argv:
+        raise BadChange(
+            "an argument holds a secret, which the journal would keep: start the job again with it"
+        )
+
+
 def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """The job with the redacted values of its environment taken from ours.
 
@@ -134,12 +156,13 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
         raise JobError(
             "an argument held a secret, which is not kept on disk: start the job again with `stoker run`"
         )
-    missing = [name for name, value in job.env if value == HIDDEN and name not in env]
+    hidden = [name for name, value in job.env if HIDDEN in value]
+    missing = [name for name in hidden if name not in env]
     if missing:
         raise JobError(
-            f"{', '.join(missing)}: a secret, not kept on disk: set it and run `stoker attach` again"
+            f"{', '.join(missing)}: a secret, not kept on disk: set it and start the job again with `stoker run`"
         )
-    return replace(job, env=tuple((name, env[name] if value == HIDDEN else value) for name, value in job.env))
+    return replace(job, env=tuple((name, env[name] if name in hidden else value) for name, value in job.env))
 
 
 def without_secrets(record: RunFile) -> RunFile:
@@ -148,6 +171,7 @@ def without_secrets(record: RunFile) -> RunFile:
         record.job,
         env=tuple((name, redact(name, value)) for name, value in record.job.env),
         entry_args=redact_argv(record.job.entry_args),
+        origins=tuple((key, redact(key, value), origin) for key, value, origin in record.job.origins),
     )
     return msgspec.structs.replace(record, job=job)
 
@@ -176,10 +200,10 @@ def script_hash(job: JobSpec) -> str | None:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-def spawn_verdict(message: str) -> Verdict:
+def spawn_verdict(message: str, *, disk_full: bool = False) -> Verdict:
     """The verdict on a launch that never began."""
     return Verdict(
-        failure=FailureClass.USAGE_ERROR,
+        failure=FailureClass.DISK_FULL if disk_full else FailureClass.USAGE_ERROR,
         reason=None,
         confidence=1.0,
         rank=None,
@@ -189,7 +213,7 @@ def spawn_verdict(message: str) -> Verdict:
         cause=None,
         consequences=(),
         advice=("see plan.json of the attempt for the command",),
-        action=Action.STOP,
+        action=Action.WAIT_DISK if disk_full else Action.STOP,
         fingerprint="spawn",
     )
 

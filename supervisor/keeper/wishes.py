@@ -6,6 +6,7 @@ thread, which alone acts.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 from collections.abc import Callable
@@ -80,7 +81,6 @@ class Wishes:
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._next_look = 0.0
         self.interrupts = 0
-        self.requeue = False
 
     def install_signal_handlers(self) -> Callable[[], None]:
         """SIGINT, SIGTERM, SIGUSR1 are queued; SIGHUP never ends a keeper. Returns the undo."""
@@ -102,12 +102,14 @@ class Wishes:
         if now >= self._next_look:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
-                self._answer(request)
-                control.remove(self._run.control, request.id)
+                # Answered already: its keeper died before it could take the file away.
+                if request.id not in self._actor.state.answered:
+                    self._answer(request)
+                with contextlib.suppress(OSError):
+                    control.remove(self._run.control, request.id)
 
     def _signalled(self, number: signal.Signals) -> None:
         self.interrupts += number is signal.SIGINT
-        self.requeue = self.requeue or number is signal.SIGUSR1
         why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
         by = "Ctrl-C" if number is signal.SIGINT else number.name
         self._actor.stop(why, by, now=self.interrupts >= 2)
@@ -123,11 +125,10 @@ class Wishes:
         by = request.by.user or f"uid {request.by.uid}"
         try:
             detail = self._do(judge(request, self._actor.state), request, by)
-        except (Refused, BadChange) as refused:
+        except (Refused, BadChange, OSError) as refused:
+            reason = str(refused)
             self._actor.emit(
-                ev.RequestRefused(
-                    t=now, request_id=request.id, request=request.kind, by=by, reason=str(refused)
-                )
+                ev.RequestRefused(t=now, request_id=request.id, request=request.kind, by=by, reason=reason)
             )
             return
         self._actor.emit(
