@@ -146,6 +146,34 @@ class FollowedFile:
         self._last_byte = 0.0
         self._quiet = True
 
+    def is_idle(self) -> bool:
+        """Whether a look would find nothing: one stat(2), for the look at all files every quarter second."""
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return self._fd < 0
+        except OSError:
+            return False
+        return (
+            self._quiet
+            and self._fd >= 0
+            and now.st_size == self.feed.offset
+            and (now.st_dev, now.st_ino) == self._identity
+        )
+
+    def read_on(self, limit_bytes: int) -> tuple[list[Batch], bool] | None:
+        """The quick way after an event: one pread(2). None when that shows nothing, so that `read` must look."""
+        if self._fd < 0:
+            return None
+        try:
+            data = os.pread(self._fd, limit_bytes + len(self._mark), self.feed.offset - len(self._mark))
+        except OSError:
+            return None
+        if len(data) <= len(self._mark) or not data.startswith(self._mark) or not self._mark:
+            return None
+        fresh = data[len(self._mark) :]
+        return [self._taken(data, fresh)], len(fresh) >= limit_bytes
+
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read on, at most `limit_bytes`; returns what came and whether more is waiting.
 
@@ -221,12 +249,15 @@ class FollowedFile:
             limit_bytes = 1
         if not fresh:
             return batches, self.feed.offset < size
+        batches.append(self._taken(data, fresh))
+        return batches, len(fresh) >= limit_bytes
+
+    def _taken(self, data: bytes, fresh: bytes) -> Batch:
         self._said.discard(NoteCode.UNREADABLE)
         self._mark = data[-_MARK_BYTES:]
         self._last_byte = time.monotonic()
         self._quiet = False
-        batches.append(self.feed.feed(fresh))
-        return batches, len(fresh) >= limit_bytes
+        return self.feed.feed(fresh)
 
     def _skip_hole(self, limit_bytes: int) -> bytes:
         """After copytruncate a writer without O_APPEND leaves zeros up to its old position: go past them."""

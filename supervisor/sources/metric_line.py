@@ -303,8 +303,10 @@ class _Line:
             case "tokens_per_sec" | "samples_per_sec":
                 self._rate(token, found, unit, evaluates=evaluates)
             case "mfu":
+                if token.text.startswith("-"):
+                    return  # nanoGPT's way to say that it does not know yet
                 if unit == "%":
-                    self._add(MFU, token, found.rank, Conversion(How.SHARE, 0.01))
+                    self._add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01))
                 else:
                     self._add(MFU, token, found.rank, Conversion(How.SHARE, self._mfu_scale(token)))
             case "memory_used_bytes":
@@ -411,7 +413,7 @@ class _Line:
         elif unit == "/s" and self._out:
             self._add(SAMPLES, token, 4, PLAIN)
         elif word == "mfu":
-            self._add(MFU, token, 8, Conversion(How.SHARE, 0.01 if unit == "%" else 1.0))
+            self._add(MFU, token, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
         elif word in {"rate", "lr"} and not unit:
             self._add(LR, token, 4, PLAIN)
         elif unit in {"ms", "msec"} and place and "|" in token.before:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from supervisor.sources.metric_line import parse_line
 from supervisor.sources.metric_names import CANONICAL, STEP, TOTAL_STEPS
-from supervisor.sources.metric_plans import Plan, make_plan
+from supervisor.sources.metric_plans import MetricSample, Plan, finished, make_plan
 from supervisor.sources.metric_readings import NOTHING, RANK, Parsed
 from supervisor.sources.metric_tables import (
     Header,
@@ -25,6 +25,8 @@ from supervisor.sources.metric_tables import (
 )
 from supervisor.sources.metric_values import PLAIN, convert
 from supervisor.text.prefixes import split_prefix
+
+__all__ = ["MetricReader", "MetricRule", "MetricSample", "compile_rules"]
 
 MAX_LINE = 4096
 MAX_SHAPES = 4096
@@ -38,30 +40,6 @@ _BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s
 _RAW_RANK = re.compile(
     r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)"
 )
-
-
-class MetricSample(NamedTuple):
-    """What one line reports.
-
-    `values`: canonical names (`metric_names.CANONICAL`) to numbers in base units: seconds, bytes, ratios; `step`
-    and `total_steps` are ints. NaN and infinities are kept. `other`: names of the log's own, values as
-    printed. `rank`: only where the line itself says it.
-    """
-
-    values: dict[str, float]
-    other: dict[str, float]
-    rank: int | None = None
-
-    @property
-    def step(self) -> int | None:
-        """The training step, if the line says it."""
-        step = self.values.get(STEP)
-        return int(step) if step is not None else None
-
-    @property
-    def loss(self) -> float | None:
-        """The training loss, if the line says it."""
-        return self.values.get("loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +105,18 @@ class MetricReader:
         """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
         if len(line) > MAX_LINE:
             line = line[:MAX_LINE]
-        sample = self._read(line)
-        return self._with_rules(sample, line) if self._rules else sample
-
-    def _read(self, line: str) -> MetricSample | None:
-        shape = line.encode("utf-8", "surrogatepass").translate(None, _DIGITS)
+        try:
+            shape = line.encode().translate(None, _DIGITS)
+        except UnicodeEncodeError:
+            shape = line.encode("utf-8", "surrogatepass").translate(None, _DIGITS)
         for plan, after, book in self._book.get(shape, ()):
-            if plan is None:
+            sample = plan(line) if plan is not None else None
+            if sample is not None or plan is None:
                 self._state, self._book = after, book
-                return None
-            values = plan.read(line)
-            if values is not None:
-                self._state, self._book = after, book
-                return _finished(*values)
-        return self._learn(line, shape)
+                break
+        else:
+            sample = self._learn(line, shape)
+        return self._with_rules(sample, line) if self._rules else sample
 
     def _learn(self, line: str, shape: bytes) -> MetricSample | None:
         rank, body, rank_at = _who(line)
@@ -263,13 +239,4 @@ def _sample(parsed: Parsed, text: str, rank: int | None) -> MetricSample | None:
     if parsed.pair is not None:
         mine, total = (convert(r.conversion, text[r.start : r.end]) for r in parsed.pair)
         pair = (mine, total) if mine is not None and total is not None else None
-    return _finished(values, other, rank, pair)
-
-
-def _finished(
-    values: dict[str, float], other: dict[str, float], rank: int | None, pair: tuple[float, float] | None
-) -> MetricSample | None:
-    """The sample. A pair's total counts when the pair is the named counter, or one off it."""
-    if pair is not None and STEP in values and abs(pair[0] - values[STEP]) <= 1:
-        values[TOTAL_STEPS] = pair[1]
-    return MetricSample(values, other, rank) if values or other else None
+    return finished(values, other, rank, pair)

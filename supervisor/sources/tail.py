@@ -152,11 +152,12 @@ class Tailer:
             if look:
                 next_look = now + self._poll_s
                 self._watch_folders(again=paths is None)
-            files = self._all() if look else self._changed(paths or set(), fresh)
-            for file in files:
-                self._read(file)
+            for file in self._changed(paths or set(), fresh):
+                self._read(file, by_event=True)
                 if self._stop.is_set():
                     break
+            if look:
+                self._look()
             for fd in pipes:
                 self._read_pipe(fd)
             self._answer_drain()
@@ -194,9 +195,19 @@ class Tailer:
     def _all(self) -> list[FollowedFile]:
         return [file for files in self._files.values() for file in files]
 
-    def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
+    def _look(self) -> None:
+        """Look at every file, whatever events said."""
+        for files in self._files.values():
+            for file in files:
+                if not file.is_idle():
+                    self._read(file)
+                    if self._stop.is_set():
+                        return
+
+    def _read(self, file: FollowedFile, *, final: bool = False, by_event: bool = False) -> bool:
         """Read a file on; returns whether more of it is waiting."""
-        batches, more = file.read(self._read_bytes, final=final)
+        quick = file.read_on(self._read_bytes) if by_event else None
+        batches, more = quick if quick is not None else file.read(self._read_bytes, final=final)
         for batch in batches:
             self._hand_over(batch)
         if more:

@@ -1,0 +1,126 @@
+"""Metric extraction: stoker's reader against regular expressions (and drain3, where it is installed), on the same lines, in turn.
+
+    python bench/metrics.py [--lines 50000] [--rounds 5]
+
+Prints microseconds a line (medians of CPU time) and ratios. Goals: one format at least 1.5 × as fast as a regular expression
+written for it (groupdict and float), mixed shapes at least 6 × as fast as a key=value expression and 20 × as drain3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ONE = re.compile(r"iter (?P<step>\d+): loss (?P<loss>[\d.]+), time (?P<time>[\d.]+)ms, mfu (?P<mfu>[\d.]+)%")
+PAIR = re.compile(r"([A-Za-z_][\w/ .-]*?)\s*[=:]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+
+
+def one_format(count: int) -> list[str]:
+    return [
+        f"iter {n}: loss {3 - n / 1e6:.4f}, time {300 + n % 90}.{n % 97:02}ms, mfu {14 + n % 5}.{n % 10}%"
+        for n in range(count)
+    ]
+
+
+def mixed(count: int, shapes: int = 33) -> list[str]:
+    """Lines of the labelled corpus that report something, one a project, over and over with other digits."""
+    chosen: list[str] = []
+    for raw in (ROOT / "tests/corpus/data/metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(raw)
+        lines = record["text"].split("\n")
+        if record["expect"] and len(chosen) < shapes:
+            chosen.append(lines[record["expect"][-1]["line"]].split("\r")[-1])
+    return [
+        re.sub(r"(?<=\d)\d(?=\d)", str(turn % 9 + 1), line)
+        for turn in range(count // len(chosen) + 1)
+        for line in chosen
+    ][:count]
+
+
+def by_groupdict(lines: list[str]) -> None:
+    for line in lines:
+        match = ONE.match(line)
+        assert match is not None
+        found = match.groupdict()
+        int(found["step"]), float(found["loss"]), float(found["time"]) / 1e3, float(found["mfu"]) / 100
+
+
+def by_pairs(lines: list[str]) -> None:
+    for line in lines:
+        {name: float(value) for name, value in PAIR.findall(line)}
+
+
+def by_stoker(lines: list[str]) -> None:
+    from supervisor.sources.metrics import MetricReader
+
+    feed = MetricReader().feed
+    for line in lines:
+        feed(line)
+
+
+def by_nothing(lines: list[str]) -> None:
+    for _ in lines:
+        pass
+
+
+def by_drain3(lines: list[str]) -> None:
+    from drain3 import TemplateMiner  # type: ignore[import-not-found]
+
+    miner = TemplateMiner()
+    for line in lines[:2000]:
+        miner.add_log_message(line)
+
+
+def measure(ways: dict[str, Callable[[list[str]], None]], lines: list[str], rounds: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(rounds + 1):
+        for name, way in ways.items():
+            count = min(len(lines), 2000) if name == "drain3" else len(lines)
+            start = time.process_time()
+            way(lines)
+            if turn:
+                times[name].append((time.process_time() - start) / count * 1e6)
+    return {name: round(statistics.median(values), 3) for name, values in times.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lines", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    one = measure(
+        {"pass": by_nothing, "groupdict": by_groupdict, "stoker": by_stoker},
+        one_format(args.lines),
+        args.rounds,
+    )
+    ways: dict[str, Callable[[list[str]], None]] = {"key=value": by_pairs, "stoker": by_stoker}
+    try:
+        import drain3  # noqa: F401
+
+        ways["drain3"] = by_drain3
+    except ImportError:
+        pass
+    many = measure(ways, mixed(args.lines), args.rounds)
+    report = {
+        "one format, us a line": one,
+        "as fast as groupdict": round(one["groupdict"] / one["stoker"], 2),
+        "mixed, us a line": many,
+        "as fast as key=value": round(many["key=value"] / many["stoker"], 2),
+        "as fast as drain3": round(many["drain3"] / many["stoker"], 2) if "drain3" in many else None,
+    }
+    print(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
