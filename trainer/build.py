@@ -61,7 +61,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
     Raises:
         UsageError: the settings cannot work here.
     """
-    session = _open(config, env)
+    session = open_session(config, env)
     telemetry, state = session.telemetry, TrainState()
     session.wish.listen()
     try:
@@ -70,7 +70,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         )
         session.group.join(config, session.device.backend, env)
         telemetry.emit(Kind.PHASE, 0, phase=Phase.LOADING.value)
-        run = _build(session)
+        run = build_run(session)
         state = run.state
         _tell_start(session, state)
         ending = train(run)
@@ -103,7 +103,7 @@ def checkpoint_root(config: Config, env: Mapping[str, str]) -> Path:
     return Path(env.get("STOKER_RUN_DIR") or ".").absolute() / "checkpoints"
 
 
-def _open(config: Config, env: Mapping[str, str]) -> Session:
+def open_session(config: Config, env: Mapping[str, str]) -> Session:
     """All that can be refused is refused here, before any rank waits for another."""
     place = detect(env, config)
     batch = plan_batch(config, place.world_size)
@@ -127,7 +127,8 @@ def _open(config: Config, env: Mapping[str, str]) -> Session:
     )
 
 
-def _build(session: Session) -> Run:
+def build_run(session: Session) -> Run:
+    """Model, optimizer, data and hooks of this rank, resumed if that is asked for; ranks meet in here."""
     config, group, console = session.config, session.group, session.console
     where = session.device.torch_device
     torch.manual_seed(config.seed)

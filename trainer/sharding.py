@@ -62,6 +62,7 @@ def wrap(config: Config, model: Any, device: Device, group: Group) -> nn.Module:
         device_ids=[device.torch_device.index] if on_gpu else None,
         find_unused_parameters=config.find_unused_parameters,
         gradient_as_bucket_view=True,
+        broadcast_buffers=False,  # ours are constants; sending them in each forward pass costs a collective
     )
 
 

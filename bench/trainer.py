@@ -1,0 +1,142 @@
+"""tokens/s of the trainer's step: telemetry on against off, and all of it against a plain loop.
+
+In one process, in turn (on, off, plain, on, off, plain …), same model, shape, threads and data; ratios of paired
+blocks, with a 95 % bootstrap interval of their median. The plain loop is what a reader would write by hand: fetch
+a random batch, forward, backward, clip, step; it logs nothing and checks nothing.
+
+    OMP_NUM_THREADS=2 python bench/trainer.py --blocks 150 [--keep bench/results/trainer.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from trainer import build
+from trainer.config import Config
+from trainer.hooks import TelemetryHook
+from trainer.loop import Run, next_micro_batches, train_step
+
+# Short blocks: what else the machine does then hits both of a pair.
+STEPS = 2
+
+
+def prepared(folder: str) -> tuple[Run, np.ndarray]:
+    config = Config(
+        depth=4,
+        model_dim=128,
+        head_dim=32,
+        device_batch_size=12,
+        max_seq_len=128,
+        num_iterations=1_000_000,
+        log_interval=1,
+        telemetry_dir=folder,
+        device="cpu",
+    )
+    session = build.open_session(config, {})
+    return build.build_run(session), np.asarray(session.train_stream.tokens)
+
+
+def ours(run: Run, clock: Callable[[], float], *, telemetry: bool) -> float:
+    """Tokens per second of some steps with all logging, telemetry as asked."""
+    hooks = [hook for hook in run.hooks if telemetry or not isinstance(hook, TelemetryHook)]
+    started = clock()
+    for _ in range(STEPS):
+        run.faults.before_step(run.state.step)
+        batches = next_micro_batches(run)
+        assert batches is not None
+        report = train_step(run, batches)
+        for hook in hooks:
+            hook.after_step(run.state, report)
+    return STEPS * run.batch.samples * run.config.max_seq_len / (clock() - started)
+
+
+def plain(run: Run, data: np.ndarray, generator: np.random.Generator, clock: Callable[[], float]) -> float:
+    """Tokens per second of the same number of steps, by hand."""
+    batch, length = run.batch.samples, run.config.max_seq_len
+    started = clock()
+    for _ in range(STEPS):
+        places = generator.integers(0, len(data) - length - 1, batch)
+        x = torch.stack([torch.from_numpy(data[i : i + length].astype(np.int64)) for i in places])
+        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + length].astype(np.int64)) for i in places])
+        loss = run.model(x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(run.bare.parameters(), 1.0)
+        run.optimizer.step()
+        run.optimizer.zero_grad(set_to_none=True)
+        loss.item()
+    return STEPS * batch * length / (clock() - started)
+
+
+def interval(ratios: list[float]) -> dict[str, float]:
+    generator = np.random.default_rng(0)
+    medians = [statistics.median(generator.choice(ratios, len(ratios)).tolist()) for _ in range(4000)]
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return {
+        "median": round(statistics.median(ratios), 4),
+        "low": round(float(low), 4),
+        "high": round(float(high), 4),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--blocks", type=int, default=150)
+    parser.add_argument(
+        "--cpu", action="store_true", help="count CPU seconds: for a machine that is not ours alone"
+    )
+    parser.add_argument("--keep", type=Path)
+    chosen = parser.parse_args()
+    clock = time.process_time if chosen.cpu else time.perf_counter
+    rates: dict[str, list[float]] = {"on": [], "off": [], "plain": []}
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as quiet:
+        screen, sys.stdout = sys.stdout, quiet
+        run, data = prepared(folder)
+        generator = np.random.default_rng(0)
+        for block in range(chosen.blocks + 1):
+            order = ["on", "off", "plain"]
+            for name in order[block % 3 :] + order[: block % 3]:
+                rate = (
+                    plain(run, data, generator, clock)
+                    if name == "plain"
+                    else ours(run, clock, telemetry=name == "on")
+                )
+                if block:  # the first block warms up
+                    rates[name].append(rate)
+        sys.stdout = screen
+    result = {
+        "tokens_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()},
+        "telemetry on / off": interval([a / b for a, b in zip(rates["on"], rates["off"], strict=True)]),
+        "all logging on / plain loop": interval(
+            [a / b for a, b in zip(rates["on"], rates["plain"], strict=True)]
+        ),
+        "blocks": chosen.blocks,
+        "clock": "CPU seconds" if chosen.cpu else "wall",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, {platform.system()}",
+    }
+    print(json.dumps(result, indent=1))
+    if chosen.keep:
+        chosen.keep.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
