@@ -6,24 +6,19 @@ import re
 
 from supervisor.sources.metric_bars import find_bar
 from supervisor.sources.metric_judge import judge
+from supervisor.sources.metric_nameless import field_of_rate, is_step_rate, nameless
 from supervisor.sources.metric_names import (
     EPOCH,
     ETA,
-    EVAL_WORDS,
     GRAD_NORM,
     LOSS,
     LR,
     MEMORY,
     MFU,
-    SAMPLES,
-    SCORES,
-    SETTINGS,
     STEP,
     STEP_TIME,
-    TOKENS,
     TOTAL_EPOCHS,
     TOTAL_STEPS,
-    TRAIN_WORDS,
     VAL_LOSS,
     Meaning,
     meaning,
@@ -46,6 +41,12 @@ from supervisor.sources.metric_values import (
     memory_conversion,
     time_scale,
 )
+from supervisor.sources.metric_words import (
+    EVAL_WORDS,
+    SCORES,
+    SETTINGS,
+    TRAIN_WORDS,
+)
 
 _EVALUATES = re.compile(
     r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w./@-]|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
@@ -57,10 +58,6 @@ _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out",
 )
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
-_AFTER = re.compile(
-    r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg)\b",
-    re.IGNORECASE,
-)
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
 _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<t>\d+))?\s*(?:步|次迭代)")
@@ -231,7 +228,9 @@ class _Line:
             self._add(RANK, token, 5, WHOLE)
             return
         if not token.name:
-            self._nameless(token, place)
+            reading = nameless(self._text, token, place, alone=not self._out, evaluates=self._evaluates)
+            if reading is not None:
+                self._out.append(reading)
             return
         words = words_of(token.name)
         joined = "_".join(words)
@@ -265,8 +264,8 @@ class _Line:
         evaluates = self._evaluates or found.is_eval
         if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
             found = Meaning(STEP_TIME, 5)
-        elif found.field == "" and _field_of_rate(unit) is not None and not evaluates:
-            found = Meaning(_field_of_rate(unit), 6)
+        elif found.field == "" and field_of_rate(unit) is not None and not evaluates:
+            found = Meaning(field_of_rate(unit), 6)
         elif found.field == "" and words and EVAL_WORDS.issuperset(words) and self._trained_before:
             found = Meaning(VAL_LOSS, 5, is_eval=True)
         elif found.field == STEP and self._settings and words == ["steps"]:
@@ -343,7 +342,7 @@ class _Line:
         field = found.field
         lower = unit.lower()
         if lower and "/" in lower:
-            field = _field_of_rate(lower) or ""
+            field = field_of_rate(lower) or ""
             if not field and lower.startswith("/"):
                 field = found.field
         if "tflop" in (lower + token.tail.lower() + token.name.lower()):
@@ -368,7 +367,7 @@ class _Line:
         if scale is None and tail:
             scale = time_scale(tail)
         if unit and scale is None:
-            if _is_step_rate(unit):
+            if is_step_rate(unit):
                 self._add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
             return
         if per in {"sample", "img", "image", "epoch", "tick", "kimg"}:
@@ -392,56 +391,6 @@ class _Line:
             "", token, 5, PLAIN, name=name, weak=weak or (token.bare and not SCORES & set(words_of(name)))
         )
 
-    def _nameless(self, token: Token, place: int) -> None:
-        """A value whose unit, the word after it, or place says what it is."""
-        unit = token.unit.lower()
-        after = _AFTER.match(self._text, token.stop)
-        word = after[1].lower() if after is not None else ""
-        rate = _field_of_rate(unit)
-        if self._evaluates and not word:
-            return
-        if rate is not None:
-            self._add(rate, token, 6, Conversion(How.NUMBER, magnitude(token.scale_end)))
-        elif _is_step_rate(unit):
-            self._add(STEP_TIME, token, 4, Conversion(How.INVERSE))
-        elif (
-            "/" in unit
-            and time_scale(unit) is not None
-            and unit.partition("/")[2].strip() in {"it", "iter", "iteration", "step", "batch", "update"}
-        ):
-            self._add(STEP_TIME, token, 6, Conversion(How.NUMBER, time_scale(unit) or 1.0))
-        elif unit == "/s" and self._out:
-            self._add(SAMPLES, token, 4, PLAIN)
-        elif word == "mfu":
-            self._add(MFU, token, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
-        elif word in {"rate", "lr"} and not unit:
-            self._add(LR, token, 4, PLAIN)
-        elif unit in {"ms", "msec"} and place and "|" in token.before:
-            self._add(STEP_TIME, token, 3, Conversion(How.NUMBER, 1e-3), weak=True)
-        elif unit == "seconds" and place > 1 and "," in token.before:
-            self._add(STEP_TIME, token, 3, PLAIN, weak=True)
-        elif place == 0 and not unit and token.text.isdigit():
-            self._leading(token)
-        elif (
-            place == 1
-            and not unit
-            and "." in token.text
-            and word != "avg"
-            and self._text[: token.start].strip().rstrip(":").isdigit()
-            and "avg" in self._text[token.end : token.end + 24]
-        ):
-            # darknet begins with step and loss, and names neither; their mean has a name.
-            self._add(LOSS, token, 4, PLAIN)
-
-    def _leading(self, token: Token) -> None:
-        """A number that begins the line: `[100] train_loss=…`, `1000: 2.1, …`."""
-        head = self._text[: token.start].strip("\x01 \t")
-        tail = self._text[token.stop :].lstrip()
-        if (head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")) or (
-            head == "" and tail.startswith(":")
-        ):
-            self._add(STEP, token, 3, WHOLE, weak=True)
-
 
 def _is_adjacent(before: str) -> bool:
     """Whether nothing but brackets and blanks stands between a value and the one before."""
@@ -450,26 +399,3 @@ def _is_adjacent(before: str) -> bool:
 
 def _tail_unit(tail: str) -> str:
     return tail if tail.lower() in {"ms", "mb", "gb", "gib", "mib", "s", "%", "k", "m"} else ""
-
-
-def _field_of_rate(unit: str) -> str | None:
-    """What a rate like `tok/s` or `img/sec` counts; None when it is none of training's throughput."""
-    top, slash, _ = unit.lower().replace(" ", "").partition("/")
-    if not slash or not unit.lower().replace(" ", "").endswith(
-        ("/s", "/sec", "/second", "gpu", "device", "chip", "rank")
-    ):
-        return None
-    if top.startswith(("tok", "word")):
-        return TOKENS
-    if top.startswith(("sample", "im", "example", "seq", "sent", "ex", "utt", "clip", "item")):
-        return SAMPLES
-    return None
-
-
-def _is_step_rate(unit: str) -> bool:
-    top, slash, bottom = unit.lower().replace(" ", "").partition("/")
-    return (
-        bool(slash)
-        and top in {"it", "its", "iter", "iters", "step", "steps"}
-        and bottom in {"s", "sec", "second"}
-    )

@@ -12,7 +12,6 @@ from supervisor.sources.metric_names import (
     LOSS,
     MEMORY,
     MFU,
-    SETTINGS,
     STEP,
     STEP_TIME,
     TOTAL_EPOCHS,
@@ -32,6 +31,9 @@ from supervisor.sources.metric_values import (
     memory_conversion,
     seconds,
     time_scale,
+)
+from supervisor.sources.metric_words import (
+    SETTINGS,
 )
 
 _CELL = re.compile(
