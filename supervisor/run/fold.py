@@ -226,7 +226,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     best = s.best_loss
     if event.loss is not None and event.loss == event.loss:
         best = event.loss if best is None else min(best, event.loss)
-    merged = _merge(s.progress, event)
+    merged = merge_progress(s.progress, event)
     condition = s.condition
     stepping = isinstance(condition, st.Running) and condition.phase in {
         ev.Phase.RENDEZVOUS,
@@ -243,7 +243,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     )
 
 
-def _merge(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
+def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
     """Later values win; a value not said again stays, within one attempt."""
     if old is None or old.attempt != new.attempt:
         return new

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths, is_run_directory
 
@@ -207,8 +206,8 @@ class IndexLine(msgspec.Struct, frozen=True, kw_only=True):
 
 def state_home(env: Mapping[str, str]) -> Path:
     """stoker's own state folder."""
-    base = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME", "~")).expanduser() / ".local" / "state")
-    return Path(base) / "stoker"
+    home = env.get("HOME") or os.path.expanduser("~")
+    return Path(env.get("XDG_STATE_HOME") or os.path.join(home, ".local", "state"), "stoker")
 
 
 def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
@@ -282,7 +281,7 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
         RunNotFound: none, or several.
     """
     if text:
-        path = Path(text).expanduser()
+        path = Path(os.path.expanduser(text))  # pathlib's own raises for a user that does not exist
         if path.is_dir() and is_run_directory(path):
             return RunPaths(path.resolve())
     runs_known = known_runs(runs, env)
@@ -299,11 +298,6 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
         raise RunNotFound(f"no run named {text!r}: `stoker runs` lists {len(runs_known)}")
     names = ", ".join(r.run_id for r in matches[:5])
     raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
-
-
-def is_finished(run: RunPaths) -> bool:
-    """True once the journal has an outcome."""
-    return read_state(run.node().journal).is_over
 
 
 def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:

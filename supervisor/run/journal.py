@@ -28,6 +28,7 @@ class JournalWriter:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._encoder = msgspec.json.Encoder()
+        self._torn = False
         size = os.fstat(self._fd).st_size
         if size:
             with path.open("rb") as existing:
@@ -39,11 +40,14 @@ class JournalWriter:
         """Write one fact; with `durable` it is on disk when this returns.
 
         Raises:
-            OSError: the disk is full or the file is gone; a part of the line may stand in the file.
+            OSError: the disk is full or the file is gone; a part of the line may stand in the file, which
+                the next line then ends first.
         """
-        line = memoryview(self._encoder.encode(event) + b"\n")
+        line = memoryview((b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n")
+        self._torn = True
         while line:
             line = line[os.write(self._fd, line) :]
+        self._torn = False
         if durable:
             os.fdatasync(self._fd)
 

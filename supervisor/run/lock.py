@@ -6,12 +6,17 @@ file are for people and for telling a live keeper from a recycled pid on another
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
+import time
 from pathlib import Path
 
 import msgspec
+
+TRIES = 5
+TRY_AGAIN_S = 0.03
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,14 +47,20 @@ class KeeperLock:
 
     def __init__(self, path: Path, *, start_time: float) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise LockTaken(read_holder(path)) from None
+        # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
+        for tries_left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    os.close(self._fd)
+                    raise LockTaken(read_holder(path)) from None
+                time.sleep(TRY_AGAIN_S)
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
+        with contextlib.suppress(OSError):  # a full disk: the name is for people, the lock is held
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
 
     def release(self) -> None:
         """Let another keeper in. The file stays: removing it would race with the next one."""

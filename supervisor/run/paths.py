@@ -9,6 +9,7 @@ Layout (docs/run-directory.md)::
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,10 +52,10 @@ class AttemptPaths:
 
     def rank_folders(self) -> dict[int, Path]:
         """torchrun's folder of each local rank, found on disk; the newest tree wins."""
-        trees = sorted(self.torchrun.glob("*/attempt_*"), key=lambda p: p.stat().st_mtime_ns)
         found: dict[int, Path] = {}
-        for tree in trees:
-            found |= {int(p.name): p for p in tree.iterdir() if p.name.isdigit() and p.is_dir()}
+        with contextlib.suppress(FileNotFoundError):  # somebody clears logs away while we look
+            for tree in sorted(self.torchrun.glob("*/attempt_*"), key=lambda p: p.stat().st_mtime_ns):
+                found |= {int(p.name): p for p in tree.iterdir() if p.name.isdecimal() and p.is_dir()}
         return dict(sorted(found.items()))
 
 

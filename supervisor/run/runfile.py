@@ -53,11 +53,10 @@ def write_run_file(path: Path, record: RunFile) -> None:
     """
     part = path.with_suffix(".part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        file.flush()
         os.fsync(fd)
-    finally:
-        os.close(fd)
     part.replace(path)
 
 
