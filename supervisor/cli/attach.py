@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -61,12 +62,12 @@ def _is_foreign(target: str) -> bool:
     """Whether the target is something that stoker does not keep: a log, a folder of logs, a pid, a pipe."""
     from supervisor.run.paths import is_run_directory
 
-    path = Path(target).expanduser()
+    path = Path(os.path.expanduser(target))
     if target == "-" or path.is_file():
         return True
     if path.is_dir():
         return not is_run_directory(path)
-    return target.isdigit()
+    return target.isdecimal()
 
 
 def _attach_run(root: Path, args: argparse.Namespace) -> int:
@@ -78,6 +79,15 @@ def _attach_run(root: Path, args: argparse.Namespace) -> int:
     paths = RunPaths(root)
     state = read_state(paths.node().journal)
     orphaned = not state.is_over and not keeper_is_alive(paths.node().lock) and state.mode == "launched"
+    if orphaned and state.host != socket.gethostname():
+        # From here its processes cannot be seen: a keeper of ours would take them for dead and launch again.
+        elsewhere = (
+            f"{paths.run_id}: its keeper is not seen from here: it runs, or is adopted, on {state.host}"
+        )
+        if args.adopt:
+            return complain("attach", elsewhere, 1)
+        print(elsewhere, file=sys.stderr)
+        orphaned = False
     if orphaned and not args.read_only:
         try:
             start_detached(paths, os.environ)
@@ -122,7 +132,6 @@ def follow(root: Path, *, as_json: bool) -> int:
         console.finish()
         print(f"left; training goes on. Come back with: stoker attach {paths.run_id}", file=sys.stderr)
         return 0
-    console.finish()
-    console.print_story()
+    console.finish(with_story=True)
     condition = console.state.condition
     return condition.exit_code if isinstance(condition, Finished) else 0

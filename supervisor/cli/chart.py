@@ -37,6 +37,12 @@ def run(args: argparse.Namespace) -> int:
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     title = f"{args.metric} of {paths.run_id}"
     print(
-        draw(points, title=title, width=min(size.columns, 120), height=min(size.lines - 2, 24), colour=colour)
+        draw(
+            points,
+            title=title,
+            width=min(size.columns, 120),
+            height=max(min(size.lines - 2, 24), 8),
+            colour=colour,
+        )
     )
     return 0

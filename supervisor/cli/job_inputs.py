@@ -30,6 +30,9 @@ class Job:
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str]) -> ParsedRun:
     """Parse the words alone; no file is opened. Raises JobError."""
+    for word in argv:
+        if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
+            raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
     has_config = any(word == "--config" or word.startswith("--config=") for word in argv)
     return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else ())
 
@@ -44,7 +47,8 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
     job_file = _config_file(_find_config(named, cwd), named) if named else None
     script = script_path(parsed, job_file)
     text = _script_text(cwd / script) if script else None
-    config_home = Path(env.get("XDG_CONFIG_HOME") or Path(env.get("HOME", "~")).expanduser() / ".config")
+    home = env.get("HOME") or os.path.expanduser("~")
+    config_home = Path(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"))
     inputs = JobInputs(
         parsed=parsed,
         env=env,
@@ -71,7 +75,7 @@ def configs_dir() -> Path:
 
 
 def _find_config(named: str, cwd: Path) -> Path:
-    path = cwd / Path(named).expanduser()
+    path = cwd / os.path.expanduser(named)
     if path.is_file():
         return path
     presets = configs_dir()
@@ -102,6 +106,8 @@ def _optional(path: Path) -> ConfigFile | None:
 
 
 def _script_text(path: Path) -> str | None:
+    if not path.is_file():  # reading a pipe would wait
+        return None
     try:
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
     except JobError:

@@ -7,6 +7,7 @@ where argparse would touch what belongs to the user's script, ``main(argv) -> in
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -28,6 +29,25 @@ exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage 
 
 def main(argv: list[str]) -> int:
     """Dispatch to a verb. Usage errors are one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no "×", a file name that is no UTF-8: shown as escapes, not as a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return _dispatch(argv)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0  # the reader of our output went away (`stoker runs | head`): not an error of ours
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"stoker {argv[0]}: {what}", file=sys.stderr)
+        return 2
+    finally:
+        _flush_or_drop()
+
+
+def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in {"-h", "--help", "help"}:
         print(_help())
         return 0
@@ -36,18 +56,15 @@ def main(argv: list[str]) -> int:
 
         print(f"stoker {__version__}")
         return 0
-    verb, rest = argv[0], argv[1:]
-    if verb not in VERBS:
-        return _unknown_verb(verb)
+    return _run_verb(argv[0], argv[1:]) if argv[0] in VERBS else _unknown_verb(argv[0])
+
+
+def _flush_or_drop() -> None:
+    """Where nobody reads stdout any more it becomes /dev/null, so that the interpreter's flush at exit is quiet."""
     try:
-        return _run_verb(verb, rest)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`stoker runs | head`): not an error of ours. stdout is
-        # pointed at /dev/null so that the interpreter's own flush at exit stays quiet.
+        sys.stdout.flush()
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _run_verb(verb: str, rest: list[str]) -> int:

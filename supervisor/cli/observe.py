@@ -27,7 +27,11 @@ from supervisor.text.prefixes import Origin, origin_of_path
 
 def observe(target: str, args: argparse.Namespace) -> int:
     """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
-    run = claim(state_home(os.environ) / "observed")
+    place = state_home(os.environ) / "observed"
+    try:
+        run = claim(place)
+    except OSError as error:
+        return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
         what, read = _resolve(target, run)
     except BadInputError as error:
@@ -35,7 +39,10 @@ def observe(target: str, args: argparse.Namespace) -> int:
         return complain("attach", str(error))
 
     def judge(engine: Engine) -> Verdict:
-        return diagnose(read(), engine.signatures, engine.matcher)
+        try:
+            return diagnose(read(), engine.signatures, engine.matcher)
+        except (BadInputError, OSError):  # the log was removed while it was watched: nothing is left to judge
+            return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
     observer = Observer(run, what, host=socket.gethostname(), judge=judge, interval_s=args.interval)
     observer.start()
@@ -109,8 +116,8 @@ def _resolve(target: str, run: RunPaths) -> tuple[Target, Callable[[], JobEviden
     """
     if target == "-":
         return _pipe(run)
-    path = Path(target).expanduser()
-    if path.is_dir() or path.is_file() or not target.isdigit():
+    path = Path(os.path.expanduser(target))
+    if path.is_dir() or path.is_file() or not target.isdecimal():
         return _logs(path)
     return _process(int(target))
 
@@ -187,6 +194,7 @@ def _regular_file(pid: int, fd: int) -> str | None:
 
 def _is_written(path: str) -> bool:
     """Whether some process that we may look at has the file open for writing."""
+    path = os.path.realpath(path)  # as the kernel names it
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue

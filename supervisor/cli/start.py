@@ -9,10 +9,12 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.cli.common import complain
 from supervisor.cli.job_inputs import Job
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
@@ -88,12 +90,7 @@ def _first_plan(spec: JobSpec, interpreter: Interpreter, run: Path, env: Mapping
         base_env=env,
         port=free_port() if wants_port(spec) else None,
         trainer_main=trainer_main(),
-        resume=False if spec.knobs.resume and _names(spec, spec.knobs.resume) else None,
     )
-
-
-def _names(spec: JobSpec, flag: str) -> bool:
-    return any(arg.split("=")[0] == flag for arg in spec.entry_args)
 
 
 def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interactive: bool) -> RunFile:
@@ -136,9 +133,15 @@ def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
     from supervisor.keeper.loop import Keeper
+    from supervisor.policy import EXIT_LOST
+    from supervisor.run.lock import LockTaken
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
 
-    keeper = Keeper(run, record, env=env, findings=findings)
+    try:
+        keeper = Keeper(run, record, env=env, findings=findings)
+    except (LockTaken, OSError) as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", 3) from error
     settings = ConsoleSettings(
         stdout=sys.stdout,
         log_file=run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log",
@@ -153,11 +156,17 @@ def _foreground(
     try:
         code = keeper.carry()
         why = "the run ended"
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
+        traceback.print_exc()
+        print(
+            f"stoker run: the keeper failed ({type(error).__name__}); what it launched goes on: `stoker attach {run.run_id}` adopts it",
+            file=sys.stderr,
+        )
+        code = EXIT_LOST
     finally:
         keeper.close(why)
-        console.finish()
+        console.finish(with_story=why == "the run ended")
         undo()
-    console.print_story()
     return code
 
 
@@ -174,9 +183,8 @@ def _detached(
         print(f"stoker run: {warning}", file=sys.stderr)
     try:
         start_detached(run, env, record=record)
-    except KeeperDidNotStart as error:
-        print(f"stoker run: {error}", file=sys.stderr)
-        return 1
+    except (KeeperDidNotStart, OSError) as error:
+        return complain("run", str(error), 1)
     if parsed.switch("detach"):
         print(run.run_id)
         return 0

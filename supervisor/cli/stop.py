@@ -39,20 +39,21 @@ def run(args: argparse.Namespace) -> int:
         return complain("stop", str(error))
     node = paths.node()
     reader = StateReader(node.journal)
-    reader.refresh()
+    while reader.refresh():
+        continue
     if isinstance(reader.state.condition, Finished):
         print(f"{paths.run_id} has ended already: {reader.state.condition.outcome}")
         return 0
+    adopt = f"`stoker attach --adopt {paths.run_id}` adopts it, then stop it"
     if not keeper_is_alive(node.lock):
-        return complain(
-            "stop", f"{paths.run_id} has no keeper: `stoker attach {paths.run_id}` adopts it, then stop it", 1
-        )
+        return complain("stop", f"{paths.run_id} has no keeper: {adopt}", 1)
     try:
         request_id = control.send(paths.control, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
     except OSError as error:
         return complain("stop", f"{paths.control}: {error.strerror}: not your run?", 1)
     deadline = time.monotonic() + args.timeout
     while time.monotonic() < deadline:
+        keeper_lives = keeper_is_alive(node.lock)
         reader.refresh()
         answer = reader.state.answered.get(request_id)
         if answer not in {None, "done"}:
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(reader.state.condition, Finished):
             print(f"{paths.run_id} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
             return 0
+        if not keeper_lives:
+            return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
         time.sleep(0.1)
     return complain(
         "stop",

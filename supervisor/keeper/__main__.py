@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
             read_run_stream(sys.stdin.buffer.read()) if argv[1:] == ["-"] else read_run_file(run.run_json)
         )
         keeper = Keeper(run, record, env=os.environ)
-    except (BadRunFile, LockTaken) as error:
+    except (BadRunFile, LockTaken, OSError) as error:
         logging.error("%s", error)  # noqa: LOG015 - the process's own log, set up above
         return 2
     keeper.install_signal_handlers()

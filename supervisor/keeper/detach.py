@@ -67,6 +67,8 @@ def start_detached(
         if process.poll() is not None:
             raise KeeperDidNotStart(f"the keeper ended with {process.returncode}: see {paths.log}")
         time.sleep(0.02)
+    process.kill()  # it does not hold the lock, so it has launched nothing; later it might
+    process.wait()
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
 
 

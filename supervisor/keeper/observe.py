@@ -6,6 +6,7 @@ than notes and stacks are refused, because nothing here may be stopped or restar
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import select
@@ -41,6 +42,8 @@ QUIET_S = 1.0
 ATTEMPT = 1
 PIPE_NAME = "stdin.log"
 PIPE_BYTES = 1 << 18
+
+log = logging.getLogger("stoker.keeper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +91,19 @@ class PipeCopy:
         self._thread.join()
 
     def _copy(self) -> None:
-        with self.path.open("ab", buffering=0) as file:
-            while not self._stop.is_set():
-                if not select.select([self._fd], [], [], TICK_S)[0]:
-                    continue
-                data = os.read(self._fd, PIPE_BYTES)
-                if not data:
-                    break
-                file.write(data)
-        self.ended = True
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                while not self._stop.is_set():
+                    if not select.select([self._fd], [], [], TICK_S)[0]:
+                        continue
+                    data = os.read(self._fd, PIPE_BYTES)
+                    if not data:
+                        break
+                    file.write(data)
+        except OSError as error:
+            log.error("%s: %s: what the pipe says is no longer seen", self.path, error.strerror)
+        finally:
+            self.ended = True
 
 
 class Observer(Powerless):

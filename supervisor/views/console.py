@@ -6,6 +6,7 @@ only. With ``--json`` stdout carries the journal's own lines instead.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec, describe_change
 from supervisor.run import events as ev
+from supervisor.run.fold import merge_progress
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind, FailureClass, FindingLevel, Verdict
@@ -70,10 +72,12 @@ class ConsoleView:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="console")
         self._last_progress_t = float("-inf")
+        self._progress: ev.Progress | None = None
         self._encoder = msgspec.json.Encoder()
         self._file: TextIO | None = None
         if settings.log_file is not None:
-            self._file = settings.log_file.open("a", encoding="utf-8")
+            with contextlib.suppress(OSError):
+                self._file = settings.log_file.open("a", encoding="utf-8", errors="backslashreplace")
 
     @property
     def state(self) -> RunState:
@@ -84,50 +88,53 @@ class ConsoleView:
         """Begin to follow."""
         self._thread.start()
 
-    def finish(self) -> None:
-        """Print what is left in the journal, then end the thread."""
+    def finish(self, *, with_story: bool = False) -> None:
+        """End the thread; print what is left in the journal, then the story (but no story among JSON lines)."""
         self._stop.set()
         self._thread.join()
         self._print_news()
+        if with_story:
+            text = story(self.state, self._run, colour=self._settings.colour)
+            self._write(self._file, text)
+            if not self._settings.as_json:
+                self._write(self._settings.stdout, text)
         if self._file is not None:
             self._file.close()
-
-    def print_story(self) -> None:
-        """Print the run's story (not in JSON mode, where it would not be JSON)."""
-        text = story(self.state, self._run, colour=self._settings.colour)
-        if self._file is not None and not self._file.closed:
-            self._file.write(text + "\n")
-        if not self._settings.as_json:
-            print(text, file=self._settings.stdout, flush=True)
 
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):
             self._print_news()
 
     def _print_news(self) -> None:
-        for event in self._reader.refresh():
-            if self._settings.as_json:
-                line = self._encoder.encode(event).decode("utf-8")
-                print(line, file=self._settings.stdout, flush=True)
-            for level, text in self._lines(event):
-                self._print(event.t, level, text)
+        while news := self._reader.refresh():
+            for event in news:
+                if self._settings.as_json:
+                    self._write(self._settings.stdout, self._encoder.encode(event).decode("utf-8"))
+                for level, text in self._lines(event):
+                    self._print(event.t, level, text)
 
     def _print(self, t: float, level: Level, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
         line = strip_escapes(text).replace("\r", " ").replace("\n", " ")
-        if self._file is not None:
-            self._file.write(f"[{level}] {stamp} {line}\n")
-            self._file.flush()
+        self._write(self._file, f"[{level}] {stamp} {line}")
         if self._settings.as_json or WEIGHTS[level] < LEAST[self._settings.least]:
             return
         tag = f"\x1b[{COLOURS[level]}m[{level}]\x1b[0m" if self._settings.colour else f"[{level}]"
-        print(f"{tag} {stamp} {line}", file=self._settings.stdout, flush=True)
+        self._write(self._settings.stdout, f"{tag} {stamp} {line}")
+
+    def _write(self, stream: TextIO | None, text: str) -> None:
+        """A reader that left, a terminal that is gone, a full disk: they cost the line, never the run."""
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                print(text, file=stream, flush=True)
 
     def _lines(self, event: ev.Event) -> Iterator[tuple[Level, str]]:
         if isinstance(event, ev.Progress):
+            # Not the state's: that is ahead, at the end of the facts that were read with this one.
+            self._progress = merge_progress(self._progress, event)
             if event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
                 self._last_progress_t = event.t
-                yield Level.INFO, progress_text(self.state.progress or event)
+                yield Level.INFO, progress_text(self._progress, self.state.total_steps)
             return
         yield from fact_lines(event)
 
@@ -229,15 +236,16 @@ def batch_text(batch: BatchSpec) -> str:
     )
 
 
-def progress_text(progress: ev.Progress) -> str:
-    """One line of progress, of what is known."""
+def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
+    """One line of progress, of what is known. `total_steps`: where the progress does not say it."""
     parts: list[str] = []
 
     def add(value: float | None, form: Callable[[float], str]) -> None:
         if value is not None:
             parts.append(form(value))
 
-    total = f"/{progress.total_steps}" if progress.total_steps else ""
+    steps = progress.total_steps or total_steps
+    total = f"/{steps}" if steps else ""
     add(progress.step, lambda v: f"step {v:.0f}{total}")
     add(progress.loss, lambda v: f"loss {v:.4f}")
     add(progress.val_loss, lambda v: f"val {v:.4f}")
@@ -250,12 +258,12 @@ def progress_text(progress: ev.Progress) -> str:
 
 def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
-    lines = ["", f"run       {state.run_id}  {state.name}"]
+    lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt)
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
-            lines.append(f"change    {_change_story(attempt)}")
+            lines.append(f"change    {strip_escapes(_change_story(attempt))}")
             if following.resumed_step is not None:
                 lines.append(
                     f"resumed   at step {following.resumed_step}, a committed checkpoint of attempt {attempt.number}"

@@ -1,0 +1,166 @@
+"""`stoker attach` and `stoker stop` on run directories written by hand."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.keeper.process import own_identity
+from supervisor.run import events as ev
+from supervisor.run.control import pending
+from supervisor.run.journal import JournalWriter
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from tests.conftest import wait_until
+from tests.unit.keeper_fakes import run_in
+
+T = 1_795_000_000.0
+STARTED = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host=socket.gethostname())
+LAUNCHED = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
+RUNS = ev.AttemptStarted(t=T, attempt=1, pid=99_999_999, start_time=1.0)
+OVER = ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
+
+
+def append(run: RunPaths, *facts: ev.Event) -> None:
+    writer = JournalWriter(run.node().journal)
+    for fact in facts:
+        writer.append(fact)
+    writer.close()
+
+
+def test_a_finished_run_opens_and_gives_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, OVER)
+    assert main(["attach", "--no-ui", str(run.root)]) == 4
+    assert "gave up: too often" in capsys.readouterr().out
+    assert main(["attach", "--adopt", str(run.root)]) == 0
+    assert "nothing to adopt: the run is over" in capsys.readouterr().out
+
+
+def test_a_run_of_another_host_is_shown_and_never_adopted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host="another-box")
+    run = run_in(tmp_path, elsewhere, LAUNCHED, RUNS)
+    before = run.node().journal.read_bytes()
+    assert main(["attach", "--adopt", str(run.root)]) == 1
+    assert "another-box" in capsys.readouterr().err
+    main(["attach", "--no-ui", str(run.root)])
+    assert "another-box" in capsys.readouterr().err
+    assert run.node().journal.read_bytes() == before
+
+
+def test_adopting_what_is_no_launched_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
+    assert main(["attach", "--adopt", str(run.root)]) == 1
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert "keeper.log" in said
+    assert "run.json" in run.node().log.read_text(encoding="utf-8")
+
+
+def test_stop_says_what_is_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
+    run.control.mkdir()
+    assert main(["stop", str(run.root)]) == 1
+    assert "has no keeper" in capsys.readouterr().err
+    append(run, OVER)
+    assert main(["stop", str(run.root)]) == 0
+    assert "has ended already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "code", "words"), [
+    ("ends", 0, "ended: gave_up"),
+    ("refuses", 1, "refused: not now"),
+    ("dies", 1, "its keeper ended before"),
+    ("waits", 1, "stoker stop --now"),
+])  # fmt: skip
+def test_stop_waits_for_the_end_a_refusal_or_the_keepers_death(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str, code: int, words: str
+) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
+    run.control.mkdir()
+    lock = KeeperLock(run.node().lock, start_time=own_identity().start_time)
+
+    def keeper() -> None:
+        assert wait_until(lambda: pending(run.control), 10)
+        (request,) = pending(run.control)
+        if answer == "ends":
+            append(run, OVER)
+        if answer == "refuses":
+            refused = ev.RequestRefused(
+                t=T, request_id=request.id, request="stop", by="kim", reason="not now"
+            )
+            append(run, refused)
+        if answer == "dies":
+            lock.release()
+
+    thread = threading.Thread(target=keeper)
+    thread.start()
+    timeout = "0.5" if answer == "waits" else "20"
+    assert main(["stop", "--timeout", timeout, str(run.root)]) == code
+    thread.join()
+    lock.release()
+    said = capsys.readouterr()
+    assert words in said.out + said.err
+
+
+def observed() -> list[Path]:
+    return list(Path(os.environ["XDG_STATE_HOME"]).glob("stoker/observed/*"))
+
+
+def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1 loss: 2.0\nTraceback (most recent call last):\n  File \"t.py\", line 3, in <module>\n"
+                   "    labels['missing']\nKeyError: 'missing'\n", encoding="utf-8")  # fmt: skip
+    assert main(["attach", "--no-ui", str(log)]) == 1
+    assert "code_error" in capsys.readouterr().out
+    assert observed() == []
+    assert main(["attach", "--no-ui", "--keep", str(log)]) == 1
+    assert len(observed()) == 1
+
+
+def test_a_log_still_written_through_a_link_is_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from supervisor.cli.observe import _is_written
+
+    log = tmp_path / "x.log"
+    with log.open("w", encoding="utf-8") as writer:
+        (tmp_path / "link.log").symlink_to(log)
+        assert _is_written(str(tmp_path / "link.log"))
+        writer.write("step 1\n")
+    assert not _is_written(str(log))
+    del capsys
+
+
+def test_where_nothing_can_be_kept_an_observer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert main(["attach", "--no-ui", str(tmp_path / "file")]) == 3
+    assert "XDG_STATE_HOME" in capsys.readouterr().err
+
+
+def test_lists_survive_runs_that_are_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_in(tmp_path / "runs", STARTED, LAUNCHED, OVER)
+    broken = RunPaths(tmp_path / "runs" / "20260101-0000-bad")
+    broken.node().root.mkdir(parents=True)
+    broken.node().journal.write_bytes(b"\xff\xfe no journal\n{half")
+    assert main(["runs"]) == 0
+    said = capsys.readouterr().out
+    assert run.run_id in said
+    assert "20260101-0000-bad" in said
+    assert main(["chart", "run-1"]) == 1
