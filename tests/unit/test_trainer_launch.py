@@ -227,3 +227,31 @@ def test_sigkill_at_any_moment_resumes_to_the_same_losses(moment: str, tmp_path:
     whole, resumed = losses(tmp_path / "whole"), losses(tmp_path)
     assert whole.keys() == resumed.keys()
     assert all(abs(whole[k] - resumed[k]) < 1e-4 for k in whole)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("how", ["stop file", "SIGTERM to torchrun", "SIGUSR1 to one rank"])
+def test_all_ranks_agree_to_stop_whoever_was_asked(how: str, tmp_path: Path) -> None:
+    settings = flags(num_iterations=100_000, telemetry_dir="tel", checkpoint_dir="ck")
+    stop = tmp_path / "stop"
+    with subprocess.Popen(
+        command(2, *settings),
+        cwd=tmp_path,
+        env=environment(STOKER_STOP_FILE=str(stop)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        paths = [tmp_path / "tel" / f"rank{rank}.jsonl" for rank in (0, 1)]
+        assert wait_until(lambda: all(p.exists() and '"kind":"step"' in p.read_text() for p in paths), 60)
+        match how:
+            case "stop file":
+                stop.touch()
+            case "SIGTERM to torchrun":
+                process.terminate()
+            case _:
+                os.kill(records(tmp_path, rank=1)[0]["pid"], signal.SIGUSR1)
+        process.communicate(timeout=60)
+    ends = [records(tmp_path, rank=rank)[-1] for rank in (0, 1)]
+    assert [(end["kind"], end["exit_code"], end["reason"]) for end in ends] == [("exit", 75, "stopped")] * 2
+    assert ends[0]["step"] == ends[1]["step"] == records(tmp_path, kind="checkpoint_committed")[-1]["step"]
