@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from dataclasses import dataclass
+from typing import Final, TextIO
+
+PAINT_EVERY_S: Final = 0.1
+CLEAR_LINE: Final = "\r\x1b[2K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +41,40 @@ def short(number: float) -> str:
     return f"{number:.0f}"
 
 
-class Console:
-    """Prints on rank 0 only; warnings come from every rank, on stderr."""
+def bar(step: int, total_steps: int, width: int = 30) -> str:
+    """Such as ``[██████░░░░] 120/200``."""
+    done = width * step // max(total_steps, 1)
+    return f"[{'█' * done}{'░' * (width - done)}] {step}/{total_steps}"
 
-    def __init__(self, rank: int) -> None:
+
+class Console:
+    """Prints on rank 0 only; warnings come from every rank, on stderr.
+
+    On a terminal a progress bar stands below the last line; in a file or a pipe there is none.
+    """
+
+    def __init__(self, rank: int, stream: TextIO | None = None) -> None:
         self._rank = rank
+        self._stream = stream or sys.stdout
+        self._is_terminal = rank == 0 and self._stream.isatty()
+        self._clear = CLEAR_LINE if self._is_terminal else ""
+        self._painted_s = -math.inf
 
     def say(self, text: str) -> None:
         """One line from rank 0."""
         if self._rank == 0:
-            print(text, flush=True)
+            print(self._clear + text, file=self._stream, flush=True)
+
+    def progress(self, step: int, total_steps: int) -> None:
+        """Repaints the bar, at most ten times a second."""
+        if self._is_terminal and time.monotonic() - self._painted_s >= PAINT_EVERY_S:
+            self._painted_s = time.monotonic()
+            self._stream.write(CLEAR_LINE + bar(step, total_steps))
+            self._stream.flush()
 
     def say_from_any(self, text: str) -> None:
         """One line from whatever rank this is, with its number."""
-        print(f"rank {self._rank}: {text}", flush=True)
+        print(f"{self._clear}rank {self._rank}: {text}", file=self._stream, flush=True)
 
     def warn(self, text: str) -> None:
         """One warning, with its rank."""

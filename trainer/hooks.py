@@ -120,6 +120,7 @@ class ConsoleHook(Quiet):
         first, self._first = self._first, False
         now = time.perf_counter()
         if report.step % self._interval and report.step != self._total:
+            self._console.progress(report.step, self._total)
             if first:
                 self._start(now)  # the first step of a process loads and compiles: no measure of the others
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.unit.trainer_runs import losses, records, train_here
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import UsageError
+from trainer.console import Console, bar
 from trainer.loop import NonFiniteError
 
 
@@ -151,6 +153,24 @@ def test_a_checkpoint_that_cannot_be_written(tmp_path: Path, capsys: pytest.Capt
     assert train_here(tmp_path, **lost, continue_on_save_error=True) == 0
     assert "training goes on" in capsys.readouterr().err
     assert records(tmp_path, kind="warning")[-1]["code"] == "checkpoint_failed"
+
+
+def test_a_progress_bar_stands_on_a_terminal_only() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen, pipe = Terminal(), io.StringIO()
+    for stream in (screen, pipe):
+        console = Console(0, stream)
+        console.progress(15, 60)
+        console.say("step 15/60")
+    assert bar(15, 60) == "[" + "█" * 7 + "░" * 23 + "] 15/60"
+    assert bar(15, 60) in screen.getvalue()
+    assert pipe.getvalue() == "step 15/60\n"
+    other = Terminal()
+    Console(1, other).progress(1, 2)
+    assert other.getvalue() == ""
 
 
 def test_the_console_line_is_tidy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
