@@ -1,0 +1,175 @@
+"""An observer: a file, a pipe, processes; it judges, acts on nothing, and leaves a whole directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.keeper.observe import PIPE_NAME, ObservedLog, Observer, PipeCopy, Target
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass, Verdict
+from supervisor.sources.processes import identify
+from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin
+from tests.conftest import wait_until
+from tests.unit.keeper_fakes import SLEEP, facts_of
+
+FAILS = """\
+step 3/9 loss: 1.5
+Traceback (most recent call last):
+  File "t.py", line 3, in <module>
+    labels['missing']
+KeyError: 'missing'
+"""
+
+
+def judge_of(*paths: Path) -> Callable[[Engine], Verdict]:
+    def judge(engine: Engine) -> Verdict:
+        logs = tuple(LogSource(str(p), iter([p.read_bytes()])) for p in paths if p.exists())
+        return diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher)
+
+    return judge
+
+
+@contextmanager
+def observing(tmp_path: Path, target: Target, *logs: Path) -> Iterator[tuple[Observer, RunPaths]]:
+    run = RunPaths(tmp_path / "observed-1")
+    observer = Observer(run, target, host="box", judge=judge_of(*logs), interval_s=60.0)
+    observer.start()
+    try:
+        yield observer, run
+    finally:
+        observer.leave()
+        assert not keeper_is_alive(run.node().lock)
+
+
+def ending(run: RunPaths) -> tuple[Outcome, int]:
+    condition = read_state(run.node().journal).condition
+    assert isinstance(condition, st.Finished)
+    return condition.outcome, condition.exit_code
+
+
+def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log", Origin(rank=2)),))
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 1, 15)
+        with log.open("a", encoding="utf-8") as writer:
+            writer.write(FAILS)
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.verdict is not None, 20)
+        assert observer.state.attempt is not None
+        assert observer.state.attempt.verdict is not None
+        assert observer.state.attempt.verdict.failure is FailureClass.CODE_ERROR
+        assert observer.state.attempt.verdict_provisional
+        assert isinstance(observer.state.condition, st.Running), "a provisional verdict ends nothing"
+    assert ending(run) == (Outcome.FAILED, 1)
+    marks = [f for f in facts_of(run) if isinstance(f, ev.EvidenceSeen)]
+    assert [m.rank for m in marks] == [2]
+
+
+def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(FAILS, encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 20)
+    assert ending(run) == (Outcome.FAILED, 1)
+    kinds = [type(f) for f in facts_of(run)]
+    assert (kinds.count(ev.AttemptEnded), kinds.count(ev.Diagnosed)) == (1, 1)
+
+
+def test_a_pipe_is_copied_read_and_its_end_is_the_end(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    try:
+        with observing(tmp_path, Target("stdin", "a pipe", pipe=read_fd)) as (observer, run):
+            os.write(write_fd, b"step 1/9 loss: 2.5\nstep 9/9 loss: 1.0\n")
+            assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 9, 15)
+            os.close(write_fd)
+            assert observer.join(15)
+    finally:
+        os.close(read_fd)
+    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    copy = run.node().attempt(1).root / PIPE_NAME
+    assert copy.read_bytes().endswith(b"loss: 1.0\n")
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_that_cannot_be_copied_does_not_hang(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    stop = threading.Event()
+    try:
+        copy = PipeCopy(read_fd, tmp_path / PIPE_NAME, stop)
+        copy.start()
+        os.close(read_fd)
+        assert wait_until(lambda: copy.ended, 5), "its reader is told, as at the pipe's end"
+        copy.join()
+    finally:
+        os.close(write_fd)
+
+
+def test_a_process_is_over_when_it_has_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        known = identify(process.pid)
+        assert known is not None
+        target = Target("job", f"pid {process.pid}", processes=((0, known),))
+        with observing(tmp_path, target) as (observer, run):
+            assert not observer.join(0.3)
+            assert process.poll() is None
+            process.kill()
+            process.wait()
+            assert observer.join(20)
+    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    assert read_state(run.node().journal).mode == "observed"
+
+
+def test_leaving_ends_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        known = identify(process.pid)
+        assert known is not None
+        with observing(tmp_path, Target("job", "pid", processes=((0, known),))) as (_observer, run):
+            pass
+        assert process.poll() is None
+        process.kill()
+    assert ending(run) == (Outcome.STOPPED, 0)
+
+
+def test_requests_other_than_notes_and_stacks_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("hello\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log) as (observer, run):
+        ids = {
+            kind: control.send(run.control, kind, args=control.RequestArgs(text="hi")) for kind in RequestKind
+        }
+        assert wait_until(lambda: set(ids.values()) <= set(observer.state.answered), 15)
+        answers = {kind: observer.state.answered[request] for kind, request in ids.items()}
+    assert answers[RequestKind.NOTE] == "done"
+    assert "a log has no processes" in answers[RequestKind.STACKS]
+    others = set(RequestKind) - {RequestKind.NOTE, RequestKind.STACKS}
+    assert all("it only watches" in answers[kind] for kind in others)
+
+
+def test_stacks_of_a_watched_process_are_an_artifact(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        known = identify(process.pid)
+        assert known is not None
+        with observing(tmp_path, Target("job", "pid", processes=((0, known),))) as (observer, run):
+            request = control.send(run.control, RequestKind.STACKS)
+            assert wait_until(lambda: request in observer.state.answered, 15)
+            (artifact,) = run.artifacts.iterdir()
+            assert f"pid {process.pid}" in artifact.read_text(encoding="utf-8")
+        process.kill()
