@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.ladder import StopLadder
-from supervisor.keeper.process import Child, ExitStatus, kill_all
+from supervisor.keeper.process import Child, ExitStatus, kill_all, left_behind
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptView
@@ -133,9 +133,10 @@ class LiveAttempt:
         """Look once; returns what was learnt."""
         now = self._clock.mono()
         facts: list[ev.Event] = []
+        facts += self._search_ranks(now)
         if self.exit is None:
             self.exit = self.child.poll()
-        facts += self._search_ranks(now)
+            facts += self._find_left_behind()
         facts += self._find_folders()
         facts += self._missed_ranks()
         self._remember_tree(now)
@@ -149,12 +150,22 @@ class LiveAttempt:
         if complete or now < self._next_search or self.exit is not None:
             return []
         self._next_search = now + (TREE_SEARCH_INTERVAL_S if self._whole_tree else RANK_SEARCH_INTERVAL_S)
+        # A rank's own children (DataLoader workers) inherit its environment: the first process found walking
+        # down from torchrun is the rank itself.
+        return self._take_ranks(self.child.tree())
+
+    def _find_left_behind(self) -> list[ev.Event]:
+        """Ranks that torchrun had started but not been seen with when it was killed: nobody else would end them."""
+        seen_all = len(self.ranks) >= self._local_world_size or self._whole_tree
+        if self.exit is None or self.exit.exit_code == 0 or seen_all:
+            return []
+        return self._take_ranks(left_behind(self.paths))
+
+    def _take_ranks(self, processes: list[ProcessId]) -> list[ev.Event]:
         facts: list[ev.Event] = []
-        for process in self.child.tree():
+        for process in processes:
             env = read_environ(process)
             local_rank, rank = env.get("LOCAL_RANK", ""), env.get("RANK", "")
-            # A rank's own children (DataLoader workers) inherit its environment: the first process found
-            # walking down from torchrun is the rank itself.
             if local_rank.isdecimal() and int(local_rank) not in self.ranks:
                 self.ranks[int(local_rank)] = process
                 facts.append(

@@ -22,7 +22,7 @@ from pathlib import Path
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
 from supervisor.run.paths import AttemptPaths
-from supervisor.sources.processes import ProcessId, descendants, identify, is_alive, send_signal
+from supervisor.sources.processes import ProcessId, descendants, identify, is_alive, read_environ, send_signal
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 SPAWN_DEADLINE_S = 10.0
@@ -153,6 +153,14 @@ def adopt(paths: AttemptPaths, *, wait_s: float = 0.0) -> Child | None:
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.01)
+
+
+def left_behind(paths: AttemptPaths) -> list[ProcessId]:
+    """Living processes that bear this attempt in their environment, oldest first, whoever their parent is now."""
+    mark = str(paths.telemetry)
+    found = [process for name in os.listdir("/proc") if name.isdecimal() and (process := identify(int(name)))]
+    ours = [process for process in found if read_environ(process).get("STOKER_TELEMETRY_DIR") == mark]
+    return sorted(ours, key=lambda process: process.start_time)
 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:

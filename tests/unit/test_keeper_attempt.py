@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.job.env import EnvChange
 from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.process import Child, spawn
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptView, RankView
-from supervisor.sources.processes import ProcessId, is_alive, send_signal
+from supervisor.sources.processes import ProcessId, is_alive, read_environ, send_signal
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.unit.keeper_fakes import SLEEP, STUBBORN, fake_torchrun, plan_of
 
@@ -139,6 +140,22 @@ def test_orphans_of_a_killed_agent_are_swept(tmp_path: Path) -> None:
         (intent,) = attempt.of(ev.StopIntended)
         assert isinstance(intent, ev.StopIntended)
         assert intent.why is ev.StopWhy.RANK_DIED
+
+
+def test_ranks_that_were_not_seen_before_the_agent_was_killed_are_swept_too(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path / "1")
+    mark = EnvChange("STOKER_TELEMETRY_DIR", str(paths.telemetry), "the wire")
+    child = spawn(plan_of(fake_torchrun(tmp_path, 2, STUBBORN), tmp_path, (mark,)), paths, os.environ)
+    assert wait_until(lambda: len(child.tree()) == 2, 10)
+    ranks = child.tree()
+    # Between fork and exec a child still bears its parent's environment.
+    assert wait_until(lambda: all("LOCAL_RANK" in read_environ(rank) for rank in ranks), 10)
+    send_signal(child.pid, signal.SIGKILL)
+    assert wait_until(lambda: child.poll() is not None, 5)
+    with watched(tmp_path, (), adopt=child) as attempt:
+        assert attempt.until(attempt.live.is_over)
+        assert len(attempt.live.ranks) == 2
+        assert not any(is_alive(rank) for rank in ranks)
 
 
 def test_peers_of_a_dead_rank_get_the_short_grace_and_the_agent_reports(tmp_path: Path) -> None:
