@@ -21,14 +21,14 @@ _BARS = (
     re.compile(r"(?<![\w.])(?P<n>[\d.]+[kM]?)it/(?P<N>[\d.]+[kM]?)it rate:(?P<rate>[\d.]+)(?P<unit>it/s|s/it) remaining:(?P<rem>[\d:]+) elapsed:[\d:]+(?: postfix:)?"),
     # rich: ━━━╺━━ 736/1875 0:00:12 • 0:00:19 60.02it/s
     re.compile(
-        r"[━╸╺─█░▒▓]{3,}[━╸╺─█░▒▓ ]*\s(?P<n>\d+)\s?/\s?(?P<N>\d+)\s+(?P<el>\d+:\d\d(?::\d\d)?)\s+[•·]\s+(?P<rem>[\d:]+|-:--:--)\s+(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)"
+        r"(?<![━╸╺─█░▒▓])[━╸╺─█░▒▓][━╸╺─█░▒▓ ]{2,}+(?P<n>\d+)\s?/\s?(?P<N>\d+)\s+(?P<el>\d+:\d\d(?::\d\d)?)\s+[•·]\s+(?P<rem>[\d:]+|-:--:--)\s+(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)"
     ),
     # 100% ━━━━━━ 157/157 5.1it/s 31.0s
     re.compile(
-        r"(?P<pct>\d{1,3})%\s+[━╸╺─█░▒▓]{3,}[━╸╺─█░▒▓ ]*\s(?P<n>\d+)/(?P<N>\d+)\s+(?:(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)\s+)?(?P<el>[\d.:]+)s?(?:<(?P<rem>[\d.:]+)s?)?"
+        r"(?P<pct>\d{1,3})%\s+[━╸╺─█░▒▓][━╸╺─█░▒▓ ]{2,}+(?P<n>\d+)/(?P<N>\d+)\s+(?:(?P<rate>[\d.]+)\s?(?P<unit>it/s|s/it)\s+)?(?P<el>[\d.:]+)s?(?:<(?P<rem>[\d.:]+)s?)?"
     ),
     # fastprogress: 34.78% [32/92 00:04<00:08 0.0812]
-    re.compile(r"[\d.]+% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
+    re.compile(r"(?<![\d.])[\d.]++% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
     # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
     re.compile(r"^\s*(?P<n>\d+)/(?P<N>\d+)\s+(?:\[[=>.\s]*\]|[━─]{3,}[━─ ]*(?P<el>\S+s))"),
 )  # fmt: skip

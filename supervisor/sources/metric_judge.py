@@ -40,13 +40,13 @@ _TALK = re.compile(
     re.IGNORECASE,
 )
 _TALK_ANYWHERE = re.compile(
-    r"improved from|did not improve|\bsaving (?:model|checkpoint)|@\[|\bRegion \d+|checkpoint saved|will be saved",
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved",
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
-    r"\b[A-Za-z_][\w.-]*\s*[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
-_DUMP = re.compile(r"\w+\s*\.{4,}\s*\S|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
+_DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
 
 
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
@@ -90,7 +90,8 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         fields.discard(TOTAL_STEPS)
     measured = fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
     scored = [r for r in own.values() if not r.weak]
-    heading = counted and not measured and not scored
+    named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
+    heading = counted and named and not measured and not scored
     accept = (
         has_bar
         or strong
@@ -111,8 +112,15 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
 
 
 def _rivals(readings: list[Reading], one: Reading) -> bool:
-    """Whether a part-loss stands beside another loss of its rank or lower parts: then none of them is the total."""
-    return any(other is not one and other.field == one.field and other.rank <= 2 for other in readings)
+    """Whether a part-loss stands beside other parts: then none of them is the total."""
+    return any(
+        other is not one
+        and (
+            other.field == one.field
+            or (not other.field and "loss" in other.name.lower() and "scale" not in other.name)
+        )
+        for other in readings
+    )
 
 
 def _same_counter(

@@ -227,7 +227,7 @@ class _Line:
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             self._add(RANK, token, 5, WHOLE)
             return
-        if not token.name:
+        if not token.name or (token.bare and len(token.name) == 1 and token.name != "#"):
             reading = nameless(self._text, token, place, alone=not self._out, evaluates=self._evaluates)
             if reading is not None:
                 self._out.append(reading)

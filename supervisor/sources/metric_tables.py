@@ -124,7 +124,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
             out.append(Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION)))
             continue
         if match is None:
-            if cell and not _CLOCK.match(cell) and place:
+            if cell and not _CLOCK.match(cell) and (place or meaning(_plain(name)).field in {STEP, EPOCH}):
                 return None
             continue
         numbers += 1

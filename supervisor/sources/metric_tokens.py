@@ -9,7 +9,7 @@ MASKED = "\x01"  # stands for text that cannot hold a metric: a time stamp, a so
 
 _MASKS = re.compile(
     r"""
-      \b[a-z][a-z0-9+.-]*://\S+                                             # URL
+      (?<![a-z0-9+.-])[a-z][a-z0-9+.-]*+://\S+                                             # URL
     | "(?:GET|POST|PUT|HEAD|DELETE)\ [^"]*"                                 # a request
     | [IWEF]\d{4}\ \d\d:\d\d:\d\d\.\d+\s+\d+                                # glog
     | \d{4}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+\d\d?:\d\d(?::\d\d)?(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d\b)?
@@ -19,8 +19,8 @@ _MASKS = re.compile(
     | \[\d\d:\d\d:\d\d(?:[.,]\d+)?\]
     | ^\s*\d\d:\d\d:\d\d(?:[.,]\d+)?(?=\s|\|)
     | \[File:[^\]]*\]
-    | [\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
-    | [([]?\b[A-Za-z_]\w*(?:\.\w+)+:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
+    | (?<![\w./\\<>-])[\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
+    | [([]?(?<![\w.])[A-Za-z_]\w*(?:\.\w+)++:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
     | (?<=\t)[\w.-]+:\d+(?=\t)
     | [([][A-Za-z_][\w.-]*:\d+[)\]]
     | \bpid[=:\ ]\s?\d+
@@ -44,7 +44,7 @@ _TOKEN = re.compile(
       (?P<dur>
           \d+\ days?,?\ +\d+:\d\d:\d\d(?:\.\d+)? | \d+-\d\d:\d\d:\d\d | (?<![\w.:/])\d+(?::\d\d){{2}}(?:\.\d+)?(?![\w:])
         | (?<![\w.:/])\d+:\d\d(?![\w:.])
-        | (?<![\w.,])(?:\d+(?:\.\d+)?\s?(?:d|days?|h|hrs?|hours?|m|mins?|minutes?)(?:,\s?|\s(?:and\s)?|(?=\d)))+\d+(?:\.\d+)?\s?(?:s|secs?|seconds?|m|mins?|minutes?)\b
+        | (?<![\w.,])(?:\d+(?:\.\d+)?\s?(?:d|days?|h|hrs?|hours?|m|mins?|minutes?)(?:,\s?|\s(?:and\s)?|(?=\d))){{1,6}}\d+(?:\.\d+)?\s?(?:s|secs?|seconds?|m|mins?|minutes?)\b
       )
     | (?<![\w.,/@])(?P<a>\d{{1,3}}(?:,\d{{3}})+|\d+)(?P<ak>[kKM])?(?:\s*/\s*|\ of\ )(?P<b>\d{{1,3}}(?:,\d{{3}})+|\d+|\?)(?P<bk>[kKM])?(?![\w./])
       (?P<share>\s*\(?\s*\d+(?:\.\d+)?\s?%\s?\)?)?
@@ -58,6 +58,7 @@ _TOKEN = re.compile(
 )
 _SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
 _OPENERS = re.compile(r"(?:[\[({\"'<`*~≈]|\btensor\(|\bArray\(|\barray\()\s*$")
+_CALL = re.compile(r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()")
 _UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24})\s*[)\]]\s*$")
 _BREAK = re.compile(
     r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~"
@@ -65,7 +66,7 @@ _BREAK = re.compile(
 _INDEXED = re.compile(
     r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE
 )
-_MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]+[:=]")
+_MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
 _TAIL_WORDS = re.compile(
     r"\s+(?:was|is|are|of|at|to|reached|after|with|about|equals?|now|for|on|in)$", re.IGNORECASE
 )
@@ -164,6 +165,8 @@ def name_of(before: str) -> tuple[str, str, bool]:
         if found := _SEPARATOR.search(rest):
             bare = False
             rest = rest[: found.start()].rstrip()
+        elif bare and _CALL.search(rest):
+            return "", "", True  # a line of code
         elif found := _OPENERS.search(rest):
             rest = rest[: found.start()].rstrip()
         elif not tail and (found := _UNIT_TAIL.search(rest)) and found.start() > 0:

@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -256,6 +257,40 @@ def test_nothing_makes_it_raise(line: str) -> None:
         sample = reader.feed(line)
         if sample is not None:
             assert set(sample.values) <= set(CANONICAL)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "1",
+        "1 ",
+        "1/",
+        "1,",
+        "1:",
+        "a=1 ",
+        "[",
+        "1d ",
+        "1m1m",
+        "━",
+        "|",
+        "a",
+        "a.",
+        "100%|",
+        "loss ",
+        "(",
+        "1 of ",
+        "1.5e-3,",
+        "-1",
+        "a/b/",
+        ".",
+    ],
+)
+def test_no_line_takes_long_whatever_it_is_made_of(piece: str) -> None:
+    # A line of 4096 characters takes some 50 ms at worst; patterns that backtrack would take minutes.
+    line = (piece * 4096)[:4096]
+    start = time.process_time()
+    MetricReader().feed(line)
+    assert time.process_time() - start < 2.0
 
 
 @settings(max_examples=200, deadline=None)
