@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,16 +19,20 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.observe import PIPE_NAME, ObservedLog, Observer, Target
 from supervisor.run.index import claim, register, state_home
+from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Verdict
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin, origin_of_path
 
+LEFT_BEHIND_S = 3600.0
+
 
 def observe(target: str, args: argparse.Namespace) -> int:
     """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
-    place = state_home(os.environ) / "observed"
+    place = state_home(os.environ) / ("kept" if args.keep else "observed")
+    _clear_away(state_home(os.environ) / "observed")
     try:
         run = claim(place)
     except OSError as error:
@@ -62,6 +67,15 @@ def observe(target: str, args: argparse.Namespace) -> int:
             print(f"kept: {run.root}", file=sys.stderr)
         else:
             shutil.rmtree(run.root, ignore_errors=True)
+
+
+def _clear_away(observed: Path) -> None:
+    """Remove what observers left that were killed: nobody holds its lock, and it is no newborn."""
+    with contextlib.suppress(OSError):
+        for path in observed.iterdir():
+            old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S
+            if old and not keeper_is_alive(RunPaths(path).node().lock):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -> int:

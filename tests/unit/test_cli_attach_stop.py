@@ -119,13 +119,32 @@ def observed() -> list[Path]:
 
 def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "x.log"
-    log.write_text("step 1 loss: 2.0\nTraceback (most recent call last):\n  File \"t.py\", line 3, in <module>\n"
+    log.write_text('step 1 loss: 2.0\nTraceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
                    "    labels['missing']\nKeyError: 'missing'\n", encoding="utf-8")  # fmt: skip
     assert main(["attach", "--no-ui", str(log)]) == 1
     assert "code_error" in capsys.readouterr().out
     assert observed() == []
     assert main(["attach", "--no-ui", "--keep", str(log)]) == 1
-    assert len(observed()) == 1
+    assert observed() == []
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    capsys.readouterr()
+    assert main(["runs", "--all"]) == 0
+    assert kept.name in capsys.readouterr().out
+
+
+def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1\n", encoding="utf-8")
+    place = Path(os.environ["XDG_STATE_HOME"]) / "stoker" / "observed"
+    dead, live, newborn = (RunPaths(place / name) for name in ("dead", "live", "newborn"))
+    for run in (dead, live, newborn):
+        run.node().root.mkdir(parents=True)
+    lock = KeeperLock(live.node().lock, start_time=1.0)
+    for run in (dead, live):
+        os.utime(run.root, (T - 1e6, T - 1e6))
+    main(["attach", "--no-ui", str(log)])
+    lock.release()
+    assert sorted(path.name for path in observed()) == ["live", "newborn"]
 
 
 def test_a_log_still_written_through_a_link_is_followed(
