@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="RUN",
-        help="a path, an id, a unique part of an id; nothing: the newest live run",
+        help="a path, an id, a unique part of an id; nothing: the newest live run in this folder of runs",
     )
     parser.add_argument("--now", action="store_true", help="SIGKILL at once: what was not saved is lost")
     parser.add_argument(
@@ -28,21 +28,26 @@ def run(args: argparse.Namespace) -> int:
     """Send the request, wait for the end. Exit 0 once the run has ended, 1 when it has not in time."""
     from supervisor.run import control
     from supervisor.run.events import RequestKind
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
     from supervisor.run.journal import StateReader
     from supervisor.run.lock import keeper_is_alive
     from supervisor.run.state import Finished
 
     try:
-        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+        place = runs_dir(args.runs_dir, os.environ)
+        paths = find_run(args.run, place, os.environ)
     except RunNotFound as error:
         return complain("stop", str(error))
+    if args.run is None and not is_under(paths, place):
+        return complain(
+            "stop", f"no run under {place}; the newest elsewhere is {paths.root}: name it to stop it"
+        )
     node = paths.node()
     reader = StateReader(node.journal)
     while reader.refresh():
         continue
     if isinstance(reader.state.condition, Finished):
-        print(f"{paths.run_id} has ended already: {reader.state.condition.outcome}")
+        print(f"{paths.root} has ended already: {reader.state.condition.outcome}")
         return 0
     adopt = f"`stoker attach --adopt {paths.run_id}` adopts it, then stop it"
     if not keeper_is_alive(node.lock):
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         if answer not in {None, "done"}:
             return complain("stop", f"refused: {answer}", 1)
         if isinstance(reader.state.condition, Finished):
-            print(f"{paths.run_id} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
+            print(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
             return 0
         if not keeper_lives:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)

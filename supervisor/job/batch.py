@@ -233,6 +233,5 @@ def _global_refusal(
     works = ", ".join(str(v) for v in (lower, lower + step) if v > 0)
     shape = f"{world_size} ranks" + (f" × {tokens} tokens" if tokens > 1 else "")
     return (
-        f"global batch {global_batch} does not divide by {shape} = {chunk} "
-        f"(remainder {global_batch % chunk}); global batch that works: {works}"
+        f"global batch {global_batch} is not divisible by {chunk} ({shape}); global batch that works: {works}"
     )

@@ -56,7 +56,7 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         return SpecChange(env=pair), "memory is fragmented: expandable segments before a smaller batch"
     batch = history.now.batch
     if not history.knobs.can_change_batch:
-        return None, f"{kn.why_not_changeable(history.knobs)}; {rule.else_}"
+        return None, kn.why_not_changeable(history.knobs)
     if batch is None:
         return None, f"the present micro-batch or the number of ranks is not known; {rule.else_}"
     smaller = next_smaller(batch, history.memory, history.retry.min_micro_batch)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.knobs import find_workers
+from supervisor.job.knobs import find_workers, why_not_changeable
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding, FindingLevel
@@ -68,6 +68,23 @@ def check_script(context: CheckContext) -> Finding | None:
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         return Finding(FindingLevel.WARNING, "script", f"{spec.entry} could not be read as Python: {error}")
     return Finding(FindingLevel.OK, "script", f"{spec.entry} compiles")
+
+
+def check_knobs(context: CheckContext) -> Finding | None:
+    """Whether the job could be restarted by itself: said now, not after the failure of the night."""
+    spec = context.spec
+    if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
+        return None
+    missing = []
+    if not spec.knobs.can_change_batch:
+        missing.append(f"out of memory will not be restarted smaller: {why_not_changeable(spec.knobs)}")
+    if spec.knobs.resume is None and not spec.retry.restart_from_scratch:
+        missing.append(
+            "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)"
+        )
+    if not missing:
+        return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")
+    return Finding(FindingLevel.WARNING, "restarts", "; ".join(missing))
 
 
 def check_port(context: CheckContext) -> Finding | None:
@@ -160,6 +177,7 @@ def check_cores(context: CheckContext) -> Finding | None:
 
 
 CHECKS: Final[tuple[Callable[[CheckContext], Finding | None], ...]] = (
+    check_knobs,
     check_script,
     check_port,
     check_runs_dir,

@@ -118,12 +118,16 @@ class PreflightFound(Fact, frozen=True, kw_only=True, tag="preflight_found"):
 
 
 class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
-    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json)."""
+    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
+
+    `resume`: the flag by which the script was told to resume, if it was.
+    """
 
     attempt: int
     argv: tuple[str, ...]
     reason: str
     batch: BatchSpec | None = None
+    resume: str | None = None
     script_hash: str | None = None
 
 

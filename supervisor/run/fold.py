@@ -171,6 +171,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         argv=event.argv,
         reason=event.reason,
         batch=event.batch,
+        resume=event.resume,
         script_hash=event.script_hash,
         planned_t=event.t,
     )
@@ -232,7 +233,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
         ev.Phase.RENDEZVOUS,
         ev.Phase.LOADING,
     }
-    if stepping and event.step is not None:
+    if stepping and (event.step is not None or event.loss is not None):
         condition = st.Running(attempt=event.attempt, phase=ev.Phase.STEPPING)
     return replace(
         s,

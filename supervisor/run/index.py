@@ -275,7 +275,9 @@ def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
 
 
 def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
-    """The run that `text` names: a path, an id, a unique part of an id; None: newest live, else newest.
+    """The run that `text` names: a path, an id, a unique part of an id.
+
+    None: the newest live one, else the newest; those under `runs` come before those elsewhere.
 
     Raises:
         RunNotFound: none, or several.
@@ -288,8 +290,10 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
     if not text:
         if not runs_known:
             raise RunNotFound(f"no run under {runs} and none in the index: start one with `stoker run`")
-        live = (r for r in runs_known if keeper_is_alive(r.node().lock))
-        return next(live, runs_known[0])
+        near = [r for r in runs_known if is_under(r, runs)]
+        far = [r for r in runs_known if r not in near]
+        live = (r for r in (*near, *far) if keeper_is_alive(r.node().lock))
+        return next(live, (*near, *far)[0])
     exact = [r for r in runs_known if r.run_id == text]
     matches = exact or [r for r in runs_known if text in r.run_id]
     if len(matches) == 1:
@@ -298,6 +302,11 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
         raise RunNotFound(f"no run named {text!r}: `stoker runs` lists {len(runs_known)}")
     names = ", ".join(r.run_id for r in matches[:5])
     raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
+
+
+def is_under(run: RunPaths, runs: Path) -> bool:
+    """Whether a run lies in this folder of runs."""
+    return run.root.parent.resolve() == runs.resolve()
 
 
 def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:

@@ -114,6 +114,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     argv: tuple[str, ...] = ()
     reason: str = ""
     batch: BatchSpec | None = None
+    resume: str | None = None
     script_hash: str | None = None
     planned_t: float
     started_t: float | None = None

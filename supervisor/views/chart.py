@@ -50,7 +50,9 @@ def draw(
     attempts = sorted({attempt for attempt, _, _ in points})
     for attempt in attempts:
         xs, ys = _thin([(step, value) for number, step, value in points if number == attempt])
-        plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker="braille")
+        # Without colour the marker tells the attempts apart: fine for the newest, coarse for those before.
+        marker = "braille" if attempt == attempts[-1] else "dot"
+        plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker=marker)
     plotext.title(title)
     plotext.xlabel("step")
     drawn = str(plotext.build())

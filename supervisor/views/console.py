@@ -7,28 +7,34 @@ only. With ``--json`` stdout carries the journal's own lines instead.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 import msgspec
 
-from supervisor.job.batch import BatchSpec, describe_change
+from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import DecisionKind, FailureClass, FindingLevel, Verdict
+from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
 from supervisor.run.state import AttemptView, RunState
-from supervisor.text.decode import strip_escapes
+from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.chart import draw, loss_points
 
 POLL_S = 0.2
 PROGRESS_INTERVAL_S = 5.0
+TRACEBACK_LINES = 60
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Level(StrEnum):
@@ -42,6 +48,8 @@ class Level(StrEnum):
 
 WEIGHTS = {Level.INFO: 1, Level.SUCCESS: 2, Level.WARNING: 2, Level.ERROR: 3}
 LEAST = {"debug": 1, "info": 1, "warning": 2, "error": 3}
+
+OUTCOME_LEVELS = {ev.Outcome.SUCCEEDED: Level.SUCCESS, ev.Outcome.STOPPED: Level.INFO}
 
 COLOURS = {Level.INFO: "36", Level.SUCCESS: "32", Level.WARNING: "33", Level.ERROR: "31"}
 
@@ -136,6 +144,9 @@ class ConsoleView:
                 self._last_progress_t = event.t
                 yield Level.INFO, progress_text(self._progress, self.state.total_steps)
             return
+        if isinstance(event, ev.Diagnosed) and not event.provisional:
+            yield from verdict_lines(event.verdict, self._node.attempt(event.attempt).root)
+            return
         yield from fact_lines(event)
 
 
@@ -185,8 +196,6 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             at = f" at step {event.last_step}" if event.last_step is not None else ""
             code = "unknown" if event.exit_code is None else event.exit_code
             yield level, f"attempt {event.attempt} ended{at}, exit code {code}"
-        case ev.Diagnosed(provisional=False):
-            yield from verdict_lines(event.verdict)
         case ev.Decided():
             bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
             level = Level.ERROR if bad else Level.INFO
@@ -203,20 +212,28 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
         case ev.NoteAdded():
             yield Level.INFO, f"note by {event.by}: {event.text}"
         case ev.RunEnded():
-            level = Level.SUCCESS if event.outcome is ev.Outcome.SUCCEEDED else Level.ERROR
+            level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
             yield level, f"{event.outcome.replace('_', ' ')}: {event.reason} (exit code {event.exit_code})"
         case _:
             return
 
 
-def verdict_lines(verdict: Verdict) -> Iterator[tuple[Level, str]]:
-    """A verdict in lines: title, cause, what followed, advice."""
+def verdict_lines(verdict: Verdict, root: Path | None = None) -> Iterator[tuple[Level, str]]:
+    """A verdict in lines: title, cause, the user's line that raised it, what followed, advice.
+
+    `root`: the attempt's folder, which the cause's path is relative to.
+    """
     if verdict.failure is FailureClass.HEALTHY:
+        return
+    if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
+        yield Level.INFO, verdict.title
         return
     yield Level.ERROR, f"{verdict.failure} ({verdict.confidence:.2f}): {verdict.title}"
     if verdict.cause is not None:
-        where = f"{verdict.cause.path}:{verdict.cause.line}" if verdict.cause.line else verdict.cause.path
-        yield Level.ERROR, f"cause  {where}  {verdict.cause.text.strip()[:240]}"
+        yield Level.ERROR, f"cause  {place_text(verdict.cause, root)}  {shortened(verdict.cause.text, 240)}"
+        frame = user_frame(verdict.cause, root)
+        if frame is not None:
+            yield Level.ERROR, f"at     {frame}"
     if verdict.consequences:
         counts: dict[str, int] = {}
         for item in verdict.consequences:
@@ -227,13 +244,40 @@ def verdict_lines(verdict: Verdict) -> Iterator[tuple[Level, str]]:
         yield Level.INFO, f"advice: {advice}"
 
 
+def place_text(cause: Cause, root: Path | None) -> str:
+    """Where the cause stands, as a path that opens from here."""
+    path = cause.path
+    if root is not None and not os.path.isabs(path):
+        whole = str(root / path)
+        path = min(whole, os.path.relpath(whole), key=len)
+    return f"{path}:{cause.line}" if cause.line else path
+
+
+def user_frame(cause: Cause, root: Path | None) -> str | None:
+    """The innermost frame outside installed packages in the traceback above the cause, as ``file:line in function``."""
+    if root is None or cause.line is None or os.path.isabs(cause.path):
+        return None
+    try:
+        with (root / cause.path).open("rb") as file:
+            lines = deque(islice(file, cause.line), maxlen=TRACEBACK_LINES)
+    except OSError:
+        return None
+    for raw in reversed(lines):
+        found = FRAME.search(clean(raw))
+        if found and "site-packages" not in found[1] and "/lib/python" not in found[1]:
+            return f"{found[1]}:{found[2]} in {found[3]}"
+    return None
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` in one line of at most `limit` characters."""
+    line = strip_escapes(text).strip()
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
 def batch_text(batch: BatchSpec) -> str:
     """The effective batch as a product."""
-    ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
-    return (
-        f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps} × {ranks}"
-        f" = global batch {batch.global_batch} {batch.unit}"
-    )
+    return f"micro-batch {describe(batch)}"
 
 
 def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
@@ -260,7 +304,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
     lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
     for index, attempt in enumerate(state.attempts):
-        lines += _attempt_story(attempt)
+        lines += _attempt_story(attempt, run.node().attempt(attempt.number).root)
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
             lines.append(f"change    {strip_escapes(_change_story(attempt))}")
@@ -269,7 +313,8 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                     f"resumed   at step {following.resumed_step}, a committed checkpoint of attempt {attempt.number}"
                 )
             elif following.first_step is not None:
-                lines.append(f"resumed   not known: its first step was {following.first_step}")
+                how = f"by {following.resume}" if following.resume else "not known"
+                lines.append(f"resumed   {how}: its first step was {following.first_step}")
     points = loss_points(run.node().series)
     if points:
         lines.append(
@@ -282,7 +327,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _attempt_story(attempt: AttemptView) -> list[str]:
+def _attempt_story(attempt: AttemptView, root: Path) -> list[str]:
     span = ""
     if attempt.started_t is not None and attempt.ended_t is not None:
         span = f" after {attempt.ended_t - attempt.started_t:.0f} s"
@@ -294,8 +339,11 @@ def _attempt_story(attempt: AttemptView) -> list[str]:
     if verdict is not None and verdict.failure is not FailureClass.HEALTHY:
         lines.append(f"verdict   {verdict.failure}: {verdict.title}")
         if verdict.cause is not None:
-            where = f"{verdict.cause.path}:{verdict.cause.line}" if verdict.cause.line else verdict.cause.path
-            lines.append(f"cause     {where}  {strip_escapes(verdict.cause.text).strip()[:160]}")
+            lines.append(f"cause     {place_text(verdict.cause, root)}")
+            lines.append(f"          {shortened(verdict.cause.text, 160)}")
+            frame = user_frame(verdict.cause, root)
+            if frame is not None:
+                lines.append(f"          at {frame}")
     return lines
 
 

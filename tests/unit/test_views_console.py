@@ -96,7 +96,7 @@ def test_every_fact_is_a_stamped_line_with_a_level(tmp_path: Path) -> None:
         re.match(r"\[(INFO|SUCCESS|WARNING|ERROR)\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S", line) for line in head
     )
     for words in (
-        "[INFO]", "attempt 1: first launch", "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64 samples",
+        "[INFO]", "attempt 1: first launch", "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
         "checkpoint committed at step 4", "exit code 1", "host_oom (1.00): out of memory on rank 1",
         "torchrun/1/stderr.log:42  RuntimeError: can't allocate", "what followed: worker_crash ×3", "advice: use less",
         "next attempt in 1 s", "resumed at step 4", "[SUCCESS]", "succeeded: finished at step 9 (exit code 0)",
@@ -126,7 +126,7 @@ def test_the_story_names_attempts_the_change_the_resumed_step_and_the_loss(tmp_p
     writer.close()
     text = story(read_state(run.node().journal), run)
     for words in (
-        "attempt 1 steps 1–5, exit 1 after 8 s", "verdict   host_oom: out of memory on rank 1", "cause     torchrun/1",
+        "attempt 1 steps 1–5, exit 1 after 8 s", "verdict   host_oom: out of memory on rank 1", "cause     ", "attempts/1/torchrun/1",
         "change    micro-batch 16 → 8", "64 unchanged", "resumed   at step 4", "attempt 2 steps 9–9, exit 0",
         "loss      4.0000 at step 1 → 0.4444 at step 9", f"directory {run.root}",
     ):  # fmt: skip
