@@ -75,8 +75,11 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
     if (talks and not has_bar) or _DUMP.search(masked):
         return NOTHING._replace(settings=_is_settings(found, masked))
-    if found.settings >= 2 or (
-        len(_CONFIG_PAIR.findall(masked)) >= 2 and not strong and not _is_record(masked)
+    alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
+    if (
+        found.settings >= 2
+        or (found.settings and alone)
+        or (len(_CONFIG_PAIR.findall(masked)) >= 2 and not strong and not _is_record(masked))
     ):
         return NOTHING._replace(settings=True)
     if STEP not in fields and STEP_TIME in best and best[STEP_TIME].weak and not in_record and not has_bar:
@@ -105,7 +108,11 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     if not accept:
         return NOTHING._replace(settings=found.settings > 0 or (LR in fields and not counted))
     if not counted and not strong and not in_record and not has_bar:
-        best = {field: r for field, r in best.items() if not r.weak and field != LR}
+        best = {
+            field: r
+            for field, r in best.items()
+            if not r.weak and (field != LR or "current" in r.name.lower())
+        }
         if not best and not scored:
             return NOTHING
     return Parsed((*best.values(), *own.values()), pair, heading)
@@ -161,6 +168,8 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
     """Measurements that need no step beside them: throughput, MFU, the GPU's memory."""
+    if LR in best and "current" in best[LR].name.lower():
+        return True
     return any(
         field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
         for field, reading in best.items()

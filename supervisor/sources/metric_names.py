@@ -208,6 +208,8 @@ def _norm(words: list[str], rest: list[str]) -> Meaning | None:
 
 def _throughput(joined: str, words: list[str]) -> Meaning | None:
     have = set(words)
+    if have & {"prompt", "generation", "decode", "prefill", "inference"}:
+        return Meaning(None)
     if have & EVAL_WORDS:
         timed = have & SECOND_WORDS and "per" in have
         return (
