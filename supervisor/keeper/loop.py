@@ -204,6 +204,7 @@ class Keeper:
                 argv=plans.journal_argv(plan),
                 reason=reason,
                 batch=plan.batch,
+                resume=plan.resume,
                 script_hash=plans.script_hash(self._record.job),
             ),
             durable=True,
@@ -325,6 +326,8 @@ class Keeper:
                 attempt=live.number,
                 exit_code=code,
                 last_step=view.last_step if view else None,
+                # torchrun ends with 0 only when every rank did.
+                rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and code == 0 else {},
             ),
             durable=True,
         )
