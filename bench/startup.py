@@ -34,7 +34,14 @@ def main(rounds: int) -> int:
             "--help": [*stoker, "--help"],
             "diagnose": [*stoker, "diagnose", str(log)],
         }
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": folder}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XDG_CACHE_HOME": folder,
+            # As after an installation: compiled once (in the round thrown away), apart from the checkout.
+            "PYTHONPYCACHEPREFIX": str(Path(folder, "pyc")),
+        }
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
         times: dict[str, list[float]] = {name: [] for name in commands}
         for turn in range(rounds + 1):
             for name, command in commands.items():

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import argparse
+
     from supervisor.diagnosis.evidence import JobEvidence
-    from supervisor.run.records import Verdict
+    from supervisor.diagnosis.judgement import Judgement
     from supervisor.sources.signature_files import Engine
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
+
+
+_SWITCHES = frozenset(("--json", "--each"))
+
+
+def main(argv: list[str]) -> int:
+    """Judge each path; the exit code says the worst: 10 a failure, 11 something unknown, 0 healthy, 2 bad input."""
+    # argparse costs as much as Python's own start (8 ms): paths and switches do without it.
+    words = [word for word in argv if word.startswith("-") and word != "-"]
+    paths = [word for word in argv if word == "-" or not word.startswith("-")]
+    if paths and _SWITCHES.issuperset(words):
+        return run(paths, as_json="--json" in words, each="--each" in words)
+    from supervisor.cli.parsing import Parser
+
+    parser = Parser(prog="stoker diagnose", description=__doc__)
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    return run(args.paths, as_json=args.json, each=args.each, attempt=args.attempt)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,53 +45,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Judge each path; the exit code says the worst: 10 a failure, 11 something unknown, 0 healthy, 2 bad input."""
+def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt: int | None = None) -> int:
+    """Judge paths and print; see `main` for the exit code."""
     from supervisor.cli.job_files import BadInputError, read_jobs
     from supervisor.sources.signature_files import default_cache_dir, load_engine
 
     try:
-        jobs = read_jobs(args.paths, each=args.each, attempt=args.attempt)
+        jobs = read_jobs(paths, each=each, attempt=attempt)
     except BadInputError as error:
         print(f"stoker diagnose: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     engine = load_engine(default_cache_dir())
     codes = []
-    for place, (path, attempt, job) in enumerate(jobs):
+    for place, (path, number, job) in enumerate(jobs):
         try:
             verdict = _judge(job, engine)
         except OSError as error:
             print(f"stoker diagnose: {path}: {error.strerror or error}", file=sys.stderr)
             return EXIT_BAD_INPUT
         codes.append(_code(verdict))
-        if args.json:
-            _print_json(path, attempt, verdict)
+        if as_json:
+            _print_json(path, number, verdict)
         else:
             from supervisor.cli.verdict_text import verdict_lines
 
             if place:
                 print()
             context = None if path == "-" else _context
-            print("\n".join(verdict_lines(path, attempt, verdict, context)))
+            print("\n".join(verdict_lines(path, number, verdict, context)))
     sys.stdout.flush()
     if EXIT_FAILURE in codes:
         return EXIT_FAILURE
     return EXIT_UNKNOWN if EXIT_UNKNOWN in codes else EXIT_HEALTHY
 
 
-def _judge(job: JobEvidence, engine: Engine) -> Verdict:
-    from supervisor.diagnosis.verdict import diagnose
+def _judge(job: JobEvidence, engine: Engine) -> Judgement:
+    from supervisor.diagnosis.verdict import judge
 
-    return diagnose(job, engine.signatures, engine.matcher)
+    return judge(job, engine.signatures, engine.matcher)
 
 
-def _code(verdict: Verdict) -> int:
+def _code(verdict: Judgement) -> int:
     if verdict.failure == "healthy":
         return EXIT_HEALTHY
     return EXIT_UNKNOWN if verdict.failure == "unknown" else EXIT_FAILURE
 
 
-def _print_json(path: str, attempt: int | None, verdict: Verdict) -> None:
+def _print_json(path: str, attempt: int | None, verdict: Judgement) -> None:
     import json
 
     from supervisor.cli.verdict_json import to_wire

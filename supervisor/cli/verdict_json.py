@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from supervisor.run.records import Verdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.judgement import Judgement
+    from supervisor.run.records import Verdict
 
 WIRE_SCHEMA = 1
 
 
-def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
+def to_wire(path: str, attempt: int | None, verdict: Verdict | Judgement) -> dict[str, object]:
     """The JSON object of one job. Keys are never removed within a schema version."""
     cause = verdict.cause
     return {

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from supervisor.run.records import Verdict
 from supervisor.text.decode import strip_escapes
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.judgement import Judgement
+    from supervisor.run.records import Verdict
 
 ContextReader = Callable[[str, int], list[tuple[int, str]]]
 
 
 def verdict_lines(
-    path: str, attempt: int | None, verdict: Verdict, context: ContextReader | None
+    path: str, attempt: int | None, verdict: Verdict | Judgement, context: ContextReader | None
 ) -> list[str]:
     """The lines to print; whatever came out of a log is free of control characters."""
     where = f"{path} (attempt {attempt})" if attempt is not None else path

@@ -6,7 +6,7 @@ import re
 
 from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.run.records import Action, FailureClass, Reason
+from supervisor.run.failures import Action, FailureClass, Reason
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "bytes": 1}
 

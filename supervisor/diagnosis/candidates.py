@@ -16,7 +16,7 @@ from supervisor.diagnosis.tracebacks import (
     is_quoted_code,
     last_exception_after,
 )
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 GENERIC = frozenset(("code-exception", "code-python"))

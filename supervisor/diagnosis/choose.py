@@ -23,7 +23,7 @@ from supervisor.diagnosis.settle import (
     weak_exit,
 )
 from supervisor.diagnosis.waiting import hang_place, lagging_rank
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.failures import FailureClass, Reason
 
 _FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 

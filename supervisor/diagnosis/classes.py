@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.run.records import Action, FailureClass
+from supervisor.run.failures import Action, FailureClass
 
 
 class ClassText(NamedTuple):

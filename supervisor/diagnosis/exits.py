@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tables import Role, Signature
-from supervisor.run.records import FailureClass
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 

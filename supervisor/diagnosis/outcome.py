@@ -10,8 +10,9 @@ from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.fingerprint import fingerprint
+from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.scan import SourceScan
-from supervisor.run.records import Cause, Consequence, FailureClass, Verdict
+from supervisor.run.failures import FailureClass
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.root import Root
@@ -21,16 +22,16 @@ MOST_CONSEQUENCES = 24
 
 def compose(
     job: JobEvidence, scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
-) -> Verdict:
-    """Put the verdict's record together."""
+) -> Judgement:
+    """Put the verdict together."""
     text = class_texts()[root.failure]
     title = text.title
     if root.rank is not None:
         title += f" on rank {root.rank}"
     elif len(root.ranks) > 1:
         title += f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")
-    cause = Cause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None
-    return Verdict(
+    cause = JudgedCause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None
+    return Judgement(
         failure=root.failure,
         reason=root.reason,
         confidence=round(root.confidence, 2),
@@ -50,11 +51,11 @@ def compose(
 
 def _consequences(
     scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
-) -> tuple[Consequence, ...]:
+) -> tuple[JudgedConsequence, ...]:
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
         return ()
     seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
-    found: list[Consequence] = []
+    found: list[JudgedConsequence] = []
     for item in candidates:
         key = (item.failure, item.hit.origin.rank)
         path = scans[item.hit.source].path
@@ -62,6 +63,6 @@ def _consequences(
             continue
         seen.add(key)
         found.append(
-            Consequence(item.failure, item.hit.origin.rank, path, item.line, item.text.strip()[:200])
+            JudgedConsequence(item.failure, item.hit.origin.rank, path, item.line, item.text.strip()[:200])
         )
     return tuple(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.tables import Role, Signature, Signatures
-from supervisor.run.records import FailureClass
+from supervisor.run.failures import FailureClass
 
 _HEAD = """\
 # Failure classes

@@ -9,7 +9,7 @@ from functools import cache
 from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tracebacks import frames_above
-from supervisor.run.records import FailureClass
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 

@@ -9,7 +9,7 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.ranks import Ranks
 from supervisor.diagnosis.scan import SourceScan
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.failures import FailureClass, Reason
 
 
 class Root(NamedTuple):

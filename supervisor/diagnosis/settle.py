@@ -12,7 +12,7 @@ from supervisor.diagnosis.fingerprint import plain_form
 from supervisor.diagnosis.root import Case, Root
 from supervisor.diagnosis.tracebacks import frames_above
 from supervisor.diagnosis.waiting import different_rendezvous, lagging_rank
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 

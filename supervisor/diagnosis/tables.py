@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.failures import FailureClass, Reason
 
 
 class Role(StrEnum):

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from supervisor.diagnosis.scan import Hit
-from supervisor.run.records import FailureClass
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
 

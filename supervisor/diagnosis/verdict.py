@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from supervisor.diagnosis.candidates import gather
 from supervisor.diagnosis.choose import choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
@@ -13,11 +15,19 @@ from supervisor.diagnosis.ranks import Ranks
 from supervisor.diagnosis.root import Case
 from supervisor.diagnosis.scan import scan_source
 from supervisor.diagnosis.tables import Signatures
-from supervisor.run.records import Verdict
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.judgement import Judgement
+    from supervisor.run.records import Verdict
 
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
     """Judge one attempt. Reads each of the job's logs once; memory does not grow with their size."""
+    return judge(job, signatures, matcher).to_record()
+
+
+def judge(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Judgement:
+    """As `diagnose`, without the cost of loading the records (see `judgement`)."""
     case = read_case(job, signatures, matcher)
     return compose(case.job, case.scans, case.candidates, weigh(case, choose(case), signatures))
 

@@ -11,7 +11,7 @@ from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.ranks import Ranks, inline_rank
 from supervisor.diagnosis.scan import SourceScan
-from supervisor.run.records import FailureClass
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 

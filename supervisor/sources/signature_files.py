@@ -67,14 +67,17 @@ def _stored(path: str, digest: str) -> Engine | None:
             raw = file.read()
         if not raw.startswith(_MAGIC):
             return None
-        check, sizes, body = raw[len(_MAGIC) :].split(b"\n", 2)
+        start = len(_MAGIC)
+        after = raw.index(b"\n", raw.index(b"\n", start) + 1) + 1
+        check, sizes = raw[start : after - 1].split(b"\n")
+        body = memoryview(raw)[after:]
         if b"%08x" % zlib.crc32(body) != check:
             return None
         packed_size = int(sizes)
-        signatures = unpack(body[:packed_size])
+        signatures = unpack(bytes(body[:packed_size]))
         if signatures.digest != digest:
             return None
-        return Engine(signatures, load_matcher(body[packed_size:]))
+        return Engine(signatures, load_matcher(bytes(body[packed_size:])))
     except (OSError, ValueError, ImportError):
         return None
 

@@ -1,11 +1,14 @@
+from dataclasses import fields
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, Present
 from supervisor.diagnosis.fingerprint import fingerprint
+from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.run.records import Action, FailureClass, Reason, Verdict
+from supervisor.run.records import Action, Cause, Consequence, FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 
@@ -279,3 +282,9 @@ def test_any_text_gets_a_verdict(engine: Engine, lines: list[str]) -> None:
     verdict = on_text(engine, "\n".join(lines))
     assert 0 <= verdict.confidence <= 1
     assert verdict.rank is None or verdict.rank >= 0
+
+
+def test_a_judgement_has_the_fields_of_the_record_that_events_carry() -> None:
+    assert Judgement._fields == tuple(field.name for field in fields(Verdict))
+    assert JudgedCause._fields == tuple(field.name for field in fields(Cause))
+    assert JudgedConsequence._fields == tuple(field.name for field in fields(Consequence))
