@@ -18,7 +18,7 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 # Keys and tables of a job file that speak of the launch; the trainer leaves them to the launcher.
 LAUNCH_KEYS: Final = frozenset({"nproc_per_node", "num_gpus", "nnodes", "torch_local_path"})
-LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "ui", "metrics"})
+LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "metrics"})
 TRUE: Final = frozenset({"true", "1", "yes", "on"})
 FALSE: Final = frozenset({"false", "0", "no", "off"})
 

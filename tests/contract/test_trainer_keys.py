@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from supervisor.job import trainer_keys
-from supervisor.job.settings import FLAT, FREE, LAUNCH_SECTIONS
+from supervisor.job.settings import FLAT, LAUNCH_SECTIONS, METRICS
 from supervisor.job.trainer_keys import KeyType
 from trainer import settings
 from trainer.config import Config
@@ -37,4 +37,4 @@ def test_knobs_name_settings_that_exist() -> None:
 
 def test_the_trainer_leaves_alone_what_speaks_of_the_launch() -> None:
     assert set(FLAT) == settings.LAUNCH_KEYS
-    assert LAUNCH_SECTIONS | FREE == settings.LAUNCH_TABLES
+    assert LAUNCH_SECTIONS | {METRICS} == settings.LAUNCH_TABLES
