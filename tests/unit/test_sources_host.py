@@ -186,7 +186,8 @@ def test_stacks_without_py_spy_tell_what_the_kernel_knows(
     assert stack.source is StackSource.PROC
     assert stack.note == "py-spy is not installed"
     assert str(waiter.pid) in stack.lines[0]
-    assert "state S" in stack.lines[0]
+    # It has said that it is up a moment before it begins to wait.
+    assert wait_until(lambda: "state S" in collect_stacks([known])[0].lines[0], 5)
 
 
 def test_stacks_by_py_spy_and_its_refusals(waiter: subprocess.Popen[bytes], tmp_path: Path) -> None:
