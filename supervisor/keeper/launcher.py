@@ -1,7 +1,7 @@
 """The tiny process between a keeper and what it launches: its exit status must survive the keeper.
 
 Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only.
-It starts CMD with stdout and stderr appended to LOG, writes ``PID`` ({pid, start_ticks}) and, when CMD
+It starts CMD with stdout and stderr appended to LOG, writes ``PID`` (its pid and start_ticks, and the launcher's own) and, when CMD
 ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It ignores the signals that a
 closing terminal or a cluster's step teardown sends to everybody, because the last thing it has to do
 is to write down how CMD ended; CMD itself gets them at their defaults.
@@ -38,7 +38,9 @@ def main(argv: list[str]) -> int:
         _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{command[0]}: {error.strerror}"})
         return 0
     try:
-        _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid)})
+        me = os.getpid()
+        launcher = {"launcher_pid": me, "launcher_start_ticks": _start_ticks(me)}
+        _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid), **launcher})
     except OSError as error:
         # Nobody could ever find a command that is not written down: it must not run on. Not reaped yet,
         # so the pid is its own.

@@ -27,6 +27,8 @@ from supervisor.sources.processes import ProcessId, descendants, identify, is_al
 LAUNCHER = Path(__file__).with_name("launcher.py")
 SPAWN_DEADLINE_S = 10.0
 REAP_S = 2.0
+WRITE_S = 60.0
+"""How long a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
 NOBODY = ProcessId(0, -1.0)
 """Stands for a command that was never seen alive."""
 
@@ -67,12 +69,14 @@ class Child:
             return status
         if is_alive(self.pid):
             return None
-        # The launcher writes the exit file within milliseconds of the command's end. If it was killed
-        # itself, nobody will: after a second the status counts as lost.
+        # The launcher writes the exit file within milliseconds of the command's end, or when a busy disk
+        # lets it. If it was killed itself, nobody will: after a second the status counts as lost.
         now = time.monotonic()
         if self._gone_since is None:
             self._gone_since = now
-        return ExitStatus(None, "its exit status was lost") if now - self._gone_since > 1.0 else None
+        writer = _identity(self.paths, "launcher_pid", "launcher_start_ticks")
+        patience_s = WRITE_S if writer is not None and is_alive(writer) else 1.0
+        return ExitStatus(None, "its exit status was lost") if now - self._gone_since > patience_s else None
 
     def tree(self) -> list[ProcessId]:
         """The command's descendants that live now."""
@@ -165,16 +169,7 @@ def left_behind(paths: AttemptPaths) -> list[ProcessId]:
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launched command, from the launcher's pid file."""
-    record = _read_json(paths.root / "pid")
-    if record is None:
-        return None
-    try:
-        pid, ticks = record["pid"], record["start_ticks"]
-    except KeyError:
-        return None
-    if not isinstance(pid, int) or not isinstance(ticks, int):
-        return None
-    return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
+    return _identity(paths, "pid", "start_ticks")
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
@@ -210,6 +205,14 @@ def _reap(launcher: subprocess.Popen[bytes]) -> None:
     """Collect a launcher that has done its work; one that hangs on a dead disk is left to its end."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         launcher.wait(timeout=REAP_S)
+
+
+def _identity(paths: AttemptPaths, pid_key: str, ticks_key: str) -> ProcessId | None:
+    record = _read_json(paths.root / "pid") or {}
+    pid, ticks = record.get(pid_key), record.get(ticks_key)
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def _read_json(path: Path) -> dict[str, object] | None:

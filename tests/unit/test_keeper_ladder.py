@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from supervisor.keeper.ladder import ASK_SHARE, KILL_WAIT_S, StopLadder
@@ -45,6 +45,7 @@ def test_now_is_sigkill_from_any_rung_before_it(waited: StopRung | None) -> None
     assert climb(climber, 0.1) == [StopRung.SIGKILL]
 
 
+@settings(deadline=None)
 @given(
     some.lists(some.floats(0, 5), max_size=40),
     some.booleans(),
@@ -133,6 +134,7 @@ def test_each_request_in_each_condition(condition: st.Condition, kind: RequestKi
                 assert got is (Deed.RESTART if isinstance(condition, st.Backoff | st.HeldOpen) else None)
 
 
+@settings(deadline=None)
 @given(some.sampled_from(CONDITIONS), some.sampled_from(list(RequestKind)), some.integers(2, 9))
 def test_a_request_for_another_attempt_is_stale(
     condition: st.Condition, kind: RequestKind, other: int
@@ -141,6 +143,7 @@ def test_a_request_for_another_attempt_is_stale(
         judge(request(kind, other), state_in(condition))
 
 
+@settings(deadline=None)
 @given(some.sampled_from(CONDITIONS), some.sampled_from(list(RequestKind)))
 def test_nobody_acts_on_what_is_only_watched(condition: st.Condition, kind: RequestKind) -> None:
     assert deed(kind, state_in(condition, "observed")) in {None, Deed.NOTE, Deed.STACKS}

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,24 @@ def test_a_killed_launcher_costs_the_status_not_the_command(tmp_path: Path) -> N
     status = child.poll()
     assert status is not None
     assert status.error is not None
+
+
+def test_a_launcher_that_a_busy_disk_keeps_waiting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    launcher = json.loads((tmp_path / "1" / "pid").read_bytes())["launcher_pid"]
+    os.kill(launcher, signal.SIGSTOP)  # as in an fsync that takes its time
+    send_signal(child.pid)
+    assert wait_until(lambda: not is_alive(child.pid), 5)
+    later = [time.monotonic()]
+    monkeypatch.setattr("supervisor.keeper.process.time.monotonic", lambda: later[0])
+    assert child.poll() is None
+    later[0] += 30.0
+    assert child.poll() is None
+    monkeypatch.undo()
+    os.kill(launcher, signal.SIGCONT)
+    assert ended(child) == -signal.SIGKILL
 
 
 def test_signals_to_everybody_do_not_reach_the_launcher(tmp_path: Path) -> None:
