@@ -11,7 +11,6 @@ import queue
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from supervisor import __version__
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
@@ -21,6 +20,7 @@ from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.judgement import decide_next, diagnose_attempt, write_stacks
 from supervisor.keeper.observations import Observation
+from supervisor.keeper.opening import opening
 from supervisor.keeper.process import Child, SpawnError, adopt, own_identity, raise_open_files_limit, spawn
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
@@ -73,8 +73,8 @@ class Keeper:
         run.artifacts.mkdir(exist_ok=True, mode=0o700)
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
-        self._adopted = self._node.journal.exists() and self._node.journal.stat().st_size > 0
-        self.state = read_state(self._node.journal) if self._adopted else st.RunState()
+        adopted = self._node.journal.exists() and self._node.journal.stat().st_size > 0
+        self.state = read_state(self._node.journal) if adopted else st.RunState()
         self._journal = JournalWriter(self._node.journal)
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._wishes = Wishes(run, self, self._clock)
@@ -83,7 +83,9 @@ class Keeper:
         self._collector: Collector | None = None
         self._engine = EngineLoader()
         self._provisional_at: float | None = None
-        self._born(me.pid, me.start_time, findings)
+        now = self._clock.wall()
+        for fact in opening(run.run_id, record, me, now, adopted=adopted, findings=findings):
+            self.emit(fact)
 
     def install_signal_handlers(self) -> Callable[[], None]:
         """Let signals become wishes; returns the undo."""
@@ -117,33 +119,6 @@ class Keeper:
         except OSError as error:
             log.error("journal: %s: a fact was not written: %s", error.strerror, type(event).__name__)
         self.state = fold(self.state, event)
-
-    def _born(self, pid: int, start_time: float, findings: tuple[Finding, ...]) -> None:
-        now, job = self._clock.wall(), self._record.job
-        if not self._adopted:
-            self.emit(
-                ev.RunStarted(
-                    t=now,
-                    run_id=self._run.run_id,
-                    name=job.name,
-                    mode="launched",
-                    host=self._record.host,
-                    total_steps=job.total_steps,
-                    world_size=job.batch.world_size if job.batch else job.nproc_per_node,
-                )
-            )
-        self.emit(
-            ev.KeeperStarted(
-                t=now,
-                pid=pid,
-                start_time=start_time,
-                version=__version__,
-                adopted=self._adopted,
-                interactive=self._record.settings.interactive,
-            )
-        )
-        for finding in findings:
-            self.emit(ev.PreflightFound(t=now, finding=finding))
 
     def _drain_queue(self, timeout_s: float) -> None:
         try:
@@ -209,7 +184,10 @@ class Keeper:
             ),
             durable=True,
         )
-        self._say_if_edited()
+        if plans.script_was_edited(self.state):
+            # Code edited between attempts is a change nobody planned: say so.
+            text = "the script was edited since the last attempt"
+            self.emit(ev.Advisory(t=self._clock.wall(), attempt=number, code="script_edited", text=text))
         if plans.changes_so_far(self.state).raise_open_files:
             raise_open_files_limit()
         # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
@@ -224,14 +202,6 @@ class Keeper:
                 self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
                 return
         self._begin(child, number)
-
-    def _say_if_edited(self) -> None:
-        """Code edited between attempts is a change nobody planned: say so."""
-        hashes = [a.script_hash for a in self.state.attempts if a.script_hash]
-        if len(hashes) >= 2 and hashes[-1] != hashes[-2]:
-            text = "the script was edited since the last attempt"
-            number = self._attempt_number()
-            self.emit(ev.Advisory(t=self._clock.wall(), attempt=number, code="script_edited", text=text))
 
     def _begin(self, child: Child, number: int) -> None:
         now = self._clock.wall()
@@ -385,7 +355,8 @@ class Keeper:
         if self._live is None and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
             self._adopt_attempt()
         if self._live is None:
-            self.end_stopped(by, why)
+            if why is not ev.StopWhy.RESTART:  # of a restart the decision stands, and nothing is in its way
+                self.end_stopped(by, why)
             return
         intent = self._live.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
         if intent is not None:

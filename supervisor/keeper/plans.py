@@ -200,6 +200,12 @@ def script_hash(job: JobSpec) -> str | None:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
+def script_was_edited(state: RunState) -> bool:
+    """Whether the newest attempt runs another text of the script than the one before."""
+    hashes = [view.script_hash for view in state.attempts if view.script_hash]
+    return len(hashes) >= 2 and hashes[-1] != hashes[-2]
+
+
 def spawn_verdict(message: str, *, disk_full: bool = False) -> Verdict:
     """The verdict on a launch that never began."""
     return Verdict(

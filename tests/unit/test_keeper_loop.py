@@ -269,6 +269,14 @@ def test_who_asks_for_a_stop_gets_one(tmp_path: Path, first: RequestKind | None)
     assert wait_until(lambda: child.poll() is not None, 5)
 
 
+def test_a_restart_asked_of_a_run_that_had_died_unseen_is_made(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS)
+    run.control.mkdir()
+    control.send(run.control, RequestKind.RESTART)
+    code, state = carry(run, job_of(tmp_path, interactive=True))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+
+
 def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
     run = run_in(
         tmp_path, STARTED, INTENDED, RUNS, *WAITS[:2], ev.Held(t=T, attempt=1, reason="no", until=4e9)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from supervisor.job.batch import BatchChange, with_micro_batch
@@ -45,6 +45,7 @@ CHANGE = some.builds(
 )
 
 
+@settings(deadline=None)
 @given(some.lists(CHANGE, max_size=5))
 def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
     folded = plans.changes_so_far(state_of(changes))
@@ -58,6 +59,7 @@ def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
     assert folded.from_scratch == (changes[-1].from_scratch if changes else False)
 
 
+@settings(deadline=None)
 @given(
     some.lists(CHANGE, max_size=3),
     some.sampled_from([DecisionKind.HOLD, DecisionKind.FAIL, DecisionKind.STOP]),
@@ -184,3 +186,8 @@ def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text("2", encoding="utf-8")
     assert first is not None
     assert plans.script_hash(job) not in {None, first}
+    views = [
+        AttemptView(number=n, planned_t=0.0, script_hash=h) for n, h in enumerate([first, None, first, "x"])
+    ]
+    assert plans.script_was_edited(RunState(attempts=tuple(views)))
+    assert not plans.script_was_edited(RunState(attempts=tuple(views[:3])))
