@@ -68,7 +68,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.NCCL_ERROR: ClassText(
             "Communication between ranks failed",
             "NCCL or gloo lost a connection or refused its configuration, and no rank said that it failed first.",
-            ("Read the first NCCL WARN line; run with NCCL_DEBUG=INFO.", "Check NCCL_SOCKET_IFNAME, the fabric's links, and that all nodes have the same NCCL."),
+            ("Read the first NCCL WARN line; run with NCCL_DEBUG=INFO.", "Check NCCL_SOCKET_IFNAME, the fabric's links, and that all nodes have the same NCCL.", "To get on for now: the gloo backend, slower but without NCCL."),
             a.RESTART,
             "Restarts from the last checkpoint while the budget lasts.",
         ),
@@ -89,14 +89,14 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.RENDEZVOUS: ClassText(
             "The nodes did not find each other",
             "A node could not reach the rendezvous endpoint, or not all of them joined in time.",
-            ("Check that the endpoint's name resolves from each node, that its port is open, and that all nodes use the same --rdzv-id.",),
+            ("Check that the endpoint's name resolves from each node, that its port is open, and that all nodes use the same --rdzv-id.", "No firewall between the nodes, and an interface that reaches the others: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME."),
             a.RESTART,
             "Restarts once; then holds.",
         ),
         c.DATALOADER_WORKER: ClassText(
             "A data worker failed",
             "A DataLoader worker raised an exception, crashed or was killed.",
-            ("Read the worker's own traceback; num_workers=0 shows it in the main process.",),
+            ("Read the worker's own traceback; num_workers=0 shows it in the main process.", "Workers by rank: cores of the node divided by its ranks; persistent_workers=True and a timeout= above the slowest batch."),
             a.STOP,
             "Stops where the worker raised; restarts once where it was killed.",
         ),

@@ -7,29 +7,26 @@ from typing import TYPE_CHECKING
 
 from supervisor.diagnosis.advice import action_for, advice_for
 from supervisor.diagnosis.candidates import Candidate
-from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.fingerprint import fingerprint
 from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.scan import SourceScan
+from supervisor.diagnosis.titles import is_bare_kill, title_of
 from supervisor.run.failures import FailureClass
+from supervisor.text.decode import strip_escapes
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.root import Root
 
 MOST_CONSEQUENCES = 24
+# DDP's message names its parameters some 800 bytes below its first line.
+BELOW_BYTES = 3000
 
 
 def compose(
     job: JobEvidence, scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
 ) -> Judgement:
     """Put the verdict together."""
-    text = class_texts()[root.failure]
-    title = text.title
-    if root.rank is not None:
-        title += f" on rank {root.rank}"
-    elif len(root.ranks) > 1:
-        title += f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")
     cause = JudgedCause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None
     return Judgement(
         failure=root.failure,
@@ -38,15 +35,23 @@ def compose(
         rank=root.rank,
         ranks=root.ranks,
         node=root.node,
-        title=title,
+        title=title_of(root),
         cause=cause,
         consequences=_consequences(scans, candidates, root),
-        advice=advice_for(root.failure, root.reason, root.text, job),
+        advice=advice_for(root.failure, root.reason, _words(root), job, bare_kill=is_bare_kill(root)),
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=""
         if root.failure is FailureClass.HEALTHY
         else fingerprint(root.failure, root.reason, root.text),
     )
+
+
+def _words(root: Root) -> str:
+    """The root's line and, where it opens a message of several lines, what stands below it."""
+    if root.chosen is None:
+        return root.text
+    below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
+    return f"{root.text}\n{strip_escapes(below)}"
 
 
 def _consequences(

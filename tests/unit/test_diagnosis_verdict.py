@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, Present
 from supervisor.diagnosis.fingerprint import fingerprint
 from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
+from supervisor.diagnosis.root import Root
+from supervisor.diagnosis.titles import title_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import Action, Cause, Consequence, FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
@@ -191,6 +193,45 @@ def test_fragmentation_asks_for_the_allocator_first(engine: Engine) -> None:
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB. Process 77 has 3.00 GiB memory in use. Including non-PyTorch memory, this process has 4.00 GiB memory in use.",
             "process 77",
         ),
+        (
+            "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+            "WANDB_MODE=offline",
+        ),
+        (
+            "OSError: You are trying to access a gated repo. 401 Client Error for https://huggingface.co/meta/llama/resolve/main/config.json.",
+            "meta/llama",
+        ),
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error", "gloo"),
+        (
+            "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node0, 29500).",
+            "firewall",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/ckpt/step_100.pt'", "/ckpt/step_100.pt"),
+        ("PermissionError: [Errno 13] Permission denied: '/ckpt/step_100.pt'", "/ckpt/step_100.pt"),
+        ("OSError: [Errno 30] Read-only file system: '/ckpt/x.pt'", "/ckpt/x.pt"),
+        (
+            (
+                "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+                "making sure all `forward` function outputs participate in calculating loss.\n"
+                "Parameter indices which did not receive grad for rank 1: 2 3\n"
+            ),
+            "No gradient on rank 1 for the parameters at 2, 3",
+        ),
+        (
+            (
+                "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+                "Parameters which did not receive grad for rank 0: head.weight, head.bias\n"
+            ),
+            "No gradient on rank 0 for head.weight, head.bias",
+        ),
+        ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Segmentation fault. ", "spawn"),
+        ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed. ", "workers"),
+        ("RuntimeError: DataLoader timed out after 5 seconds", "timeout="),
+        (
+            "RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+            "df -h /dev/shm",
+        ),
+        ("Loss is nan, stopping training", "gradient clipping"),
     ],
 )
 def test_advice_is_particular(engine: Engine, line: str, advice: str) -> None:
@@ -288,3 +329,21 @@ def test_a_judgement_has_the_fields_of_the_record_that_events_carry() -> None:
     assert Judgement._fields == tuple(field.name for field in fields(Verdict))
     assert JudgedCause._fields == tuple(field.name for field in fields(Cause))
     assert JudgedConsequence._fields == tuple(field.name for field in fields(Consequence))
+
+
+def test_a_bare_sigkill_is_not_asserted_to_be_memory(engine: Engine) -> None:
+    job = JobEvidence(logs=logs(STEPS), exit_codes={0: -15, 1: -9}, launcher_exit=1, world_size=2)
+    verdict = judge(engine, job)
+    assert verdict.confidence <= 0.7
+    assert verdict.title == "Rank 1 was killed (SIGKILL); most often memory ran out on the host"
+    assert "oom_kill" in verdict.advice[0]
+    counted = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=1)))
+    assert (counted.title, counted.reason) == ("Host memory ran out on rank 1", Reason.CGROUP_KILL)
+    none = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=0)))
+    assert (none.failure, none.title) == (FailureClass.WORKER_CRASH, "Rank 1 crashed")
+
+
+def test_a_supposition_is_called_one() -> None:
+    root = Root(FailureClass.NCCL_ERROR, None, 1, (1,), None, "a.log", 3, "Connection reset by peer", 0.65)
+    assert title_of(root) == "Communication between ranks failed on rank 1 (likely, not certain)"
+    assert title_of(root._replace(confidence=0.9)) == "Communication between ranks failed on rank 1"

@@ -1,0 +1,55 @@
+"""A verdict's headline: it asserts what is known, and says where it only supposes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.diagnosis.classes import class_texts
+from supervisor.run.failures import FailureClass, Reason
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.root import Root
+
+# What is settled below this rests on silence, an exit code or peers' complaints alone (see `settle`).
+SURE_ENOUGH = 0.8
+_STOPS = {
+    Reason.USER: "Stopped on request",
+    Reason.TIME_LIMIT: "The time limit ended the job",
+    Reason.PREEMPTED: "The scheduler pre-empted the job",
+    Reason.NODE_FAIL: "A node failed",
+}
+
+
+def is_bare_kill(root: Root) -> bool:
+    """Whether all that is known is a SIGKILL: then running out of host memory is only the most frequent story."""
+    return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+
+
+def title_of(root: Root) -> str:
+    """One line; the rank or the ranks are named where they are known."""
+    if is_bare_kill(root):
+        return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
+    if root.failure is FailureClass.WORKER_CRASH:
+        how = "aborted at exit, after training had finished" if root.reason is Reason.AT_EXIT else "crashed"
+        return f"{_who(root)} {how}"
+    if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
+        title = _STOPS[root.reason]
+    else:
+        title = class_texts()[root.failure].title + _where(root)
+    if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
+        return title
+    return f"{title} (likely, not certain)"
+
+
+def _who(root: Root) -> str:
+    if root.rank is not None:
+        return f"Rank {root.rank}"
+    return "More than one rank" if len(root.ranks) > 1 else "A rank"
+
+
+def _where(root: Root) -> str:
+    if root.rank is not None:
+        return f" on rank {root.rank}"
+    if len(root.ranks) < 2:
+        return ""
+    return f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")
