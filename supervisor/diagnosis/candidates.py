@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from supervisor.diagnosis.claims import GENERIC, is_echo, speaker
 from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tables import Role
@@ -19,11 +19,6 @@ from supervisor.diagnosis.tracebacks import (
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
-GENERIC = frozenset(("code-exception", "code-python"))
-_LAUNCHER_WORDS = Lazy(
-    r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
-    r"ray\.exceptions\.\w+|TaskFailedError|SystemExit|RemoteTraceback|torchelastic|Command '\['?.{0,40}(?:python|torchrun)"
-)
 _SOFT = Lazy(
     r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\w+Warning: |\bretry(?:ing)?\b|\bwill retry\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
@@ -55,7 +50,7 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
         for hit in scan.hits:
             by_line.setdefault(hit.line, []).append(hit)
         for line in sorted(by_line):
-            best = _best(by_line[line])
+            best = speaker(by_line[line])
             if best is not None:
                 raw.append((best, by_line[line]))
     years = [year for scan in scans for year in [_year(scan)] if year]
@@ -84,30 +79,12 @@ def _year(scan: SourceScan) -> int | None:
     return None if year == 2000 else year
 
 
-def _best(hits: Iterable[Hit]) -> Hit | None:
-    """The hit that speaks for a line: none if advice masks it, a specific one before a plain exception."""
-    claims: list[Hit] = []
-    special = False
-    for hit in hits:
-        role = hit.signature.role
-        if role is Role.ADVICE:
-            return None
-        if role in (Role.CAUSE, Role.CONSEQUENCE):
-            claims.append(hit)
-            special = special or hit.signature.id not in GENERIC
-    if special:
-        claims = [hit for hit in claims if hit.signature.id not in GENERIC]
-    if not claims:
-        return None
-    return max(claims, key=lambda hit: hit.signature.strength)
-
-
 def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: bool) -> Candidate | None:
     text = hit.text
     signature = hit.signature
     if is_quoted_code(text):
         return None
-    if signature.id in GENERIC and (_LAUNCHER_WORDS.search(text) or _is_warning(text)):
+    if is_echo(hit):
         return None
     failure, reason, strength = signature.failure, signature.reason, signature.strength
     line, shown = hit.line, text
@@ -136,10 +113,6 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
         failure, reason, strength - (30 if soft else 0), is_cause, hit, line, shown,
         stamp if stamp is not None else float("nan"), soft, signature.id, died_after=False,
     )  # fmt: skip
-
-
-def _is_warning(text: str) -> bool:
-    return "Warning: " in text and re.search(r"\w+Warning: ", text) is not None
 
 
 _WORKER_CLASSES = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.diagnosis.candidates import GENERIC, Candidate, ends_well
+from supervisor.diagnosis.candidates import Candidate, ends_well
+from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.root import Case, Root
 from supervisor.diagnosis.settle import (

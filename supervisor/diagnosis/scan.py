@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from supervisor.diagnosis.claims import is_echo, speaker
 from supervisor.diagnosis.matcher import Matcher, line_pattern
-from supervisor.diagnosis.tables import Role, Signature, Signatures
+from supervisor.diagnosis.tables import Signature, Signatures
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
 
@@ -358,18 +359,12 @@ class LiveScanner:
 
 
 def told(hits: Iterable[Hit]) -> list[Hit]:
-    """The hits worth telling at once: one a line, the strongest, none that an advice line masks."""
-    best: dict[tuple[int, int], Hit] = {}
-    masked: set[tuple[int, int]] = set()
+    """The hits worth telling at once: for each line the one that speaks for it, as in the last verdict."""
+    by_line: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
-        place = (hit.source, hit.line)
-        if hit.signature.role is Role.ADVICE:
-            masked.add(place)
-        elif hit.signature.role in (Role.CAUSE, Role.CONSEQUENCE) and (
-            place not in best or best[place].signature.strength < hit.signature.strength
-        ):
-            best[place] = hit
-    return [hit for place, hit in best.items() if place not in masked]
+        by_line.setdefault((hit.source, hit.line), []).append(hit)
+    best = (speaker(claims) for claims in by_line.values())
+    return [hit for hit in best if hit is not None and not is_echo(hit)]
 
 
 ChunkReader = Callable[[], Iterable[bytes]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis import timeline
-from supervisor.diagnosis.candidates import GENERIC, Candidate, is_talk
+from supervisor.diagnosis.candidates import Candidate, is_talk
+from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.fingerprint import plain_form

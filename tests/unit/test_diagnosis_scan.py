@@ -94,6 +94,37 @@ def test_advice_is_never_told_live(engine: Engine) -> None:
     assert set(live.sources()) == {"g"}
 
 
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711",
+            FailureClass.NCCL_ERROR,
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error",
+            FailureClass.NCCL_ERROR,
+        ),
+        (
+            "RuntimeError: [c10d] recvValue failed on SocketImpl(fd=3): Connection reset by peer",
+            FailureClass.NCCL_ERROR,
+        ),
+    ],
+)
+def test_a_peers_complaint_is_told_as_a_consequence_only(
+    engine: Engine, line: str, failure: FailureClass
+) -> None:
+    (hit,) = LiveScanner(engine.signatures, engine.matcher).feed("f", f"[rank0]: {line}\n".encode())
+    assert (hit.signature.role, hit.signature.failure) == (Role.CONSEQUENCE, failure)
+
+
+def test_the_launchers_summary_is_not_told_as_a_failure_of_the_code(engine: Engine) -> None:
+    live = LiveScanner(engine.signatures, engine.matcher)
+    assert live.feed("f", b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n") == []
+    (hit,) = live.feed("f", b"[rank1]: RuntimeError: shard 17 has 0 samples\n")
+    assert hit.signature.failure is FailureClass.CODE_ERROR
+
+
 def flood(total: int) -> Iterator[bytes]:
     line = b"step 12 loss 1.25 lr 3e-4 tokens/s 13000\n" * 2000 + OOM.encode() + b"\n"
     sent = 0
