@@ -189,13 +189,21 @@ def _process(pid: int) -> tuple[Target, Callable[[], JobEvidence]]:
             f"stoker attach: {pid}: its output goes to a terminal or a pipe and cannot be seen: only processes are shown",
             file=sys.stderr,
         )
-    name = os.path.basename((read_cmdline(root) or [str(pid)])[-1])
+    name = _program(read_cmdline(root)) or str(pid)
 
     def read() -> JobEvidence:
         jobs = [read_jobs([path])[0][2].logs[0] for path in logs if os.path.exists(path)]
         return JobEvidence(logs=tuple(jobs))
 
     return Target(name, f"pid {pid}", tuple(logs.values()), processes=tuple(sorted(watched.items()))), read
+
+
+def _program(command: list[str]) -> str:
+    """What a process runs: its script or module, else its program."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    if script is None and "-m" in command[:-1]:
+        script = command[command.index("-m") + 1]
+    return os.path.basename(script or (command[0] if command else ""))
 
 
 def _regular_file(pid: int, fd: int) -> str | None:
