@@ -108,7 +108,12 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
             (name, None, JobEvidence(logs=(LogSource(name, file_chunks(name), origin_of_path(name)),)))
             for name in logs
         ]
-    return [(path, chosen, evidence_of(inner, logs, errors, records))]
+    job = evidence_of(inner, logs, errors, records)
+    if chosen is not None:
+        from supervisor.cli.run_facts import with_run_facts
+
+        job = with_run_facts(job, path, chosen)
+    return [(path, chosen, job)]
 
 
 def evidence_of(

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from supervisor.cli.main import main
+from supervisor.job.batch import BatchSpec
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -135,3 +139,68 @@ def test_stdin_and_what_is_not_imported() -> None:
     assert done.returncode == 10
     assert done.stderr.decode().strip() == "[]"
     assert "GPU memory ran out on rank 1" in done.stdout.decode()
+
+
+def run_directory(root: Path, facts: list[ev.Event], *, rank1: str = STEPS) -> RunPaths:
+    run = RunPaths(root / "brave-otter")
+    attempt = run.node().attempt(1)
+    for local_rank, text in ((0, STEPS), (1, rank1)):
+        folder = attempt.torchrun / "x" / "attempt_0" / str(local_rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(text)
+    attempt.agent_log.write_text(
+        "W0101 torch/distributed/elastic: Sending process 12 closing signal SIGTERM\n"
+    )
+    attempt.exit.write_text("1\n")
+    writer = JournalWriter(run.node().journal)
+    started: list[ev.Event] = [
+        ev.RunStarted(
+            t=1, run_id="brave-otter", name="otter", mode="launched", host="h", total_steps=20, world_size=2
+        ),
+        ev.LaunchIntended(t=2, attempt=1, argv=("x",), reason="first", batch=BatchSpec(16, 1, 2)),
+        *(ev.RankStarted(t=3, attempt=1, local_rank=rank, rank=rank, pid=40 + rank) for rank in (0, 1)),
+    ]
+    for fact in [*started, *facts]:
+        writer.append(fact)
+    writer.close()
+    return run
+
+
+def ended(codes: dict[int, int]) -> list[ev.Event]:
+    gone: list[ev.Event] = [
+        ev.RankExited(t=8, attempt=1, local_rank=rank, exit_code=code) for rank, code in codes.items()
+    ]
+    return [*gone, ev.AttemptEnded(t=9, attempt=1, exit_code=1, rank_exit_codes=codes)]
+
+
+def judged(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    main(["diagnose", "--json", str(run.root)])
+    (found,) = verdicts(capsys)
+    check_schema(found)
+    assert found["attempt"] == 1
+    return found
+
+
+def test_a_run_directory_is_judged_with_its_journal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = ev.StopIntended(t=7, attempt=1, why=ev.StopWhy.REQUEST, by="u", grace_s=30)
+    asked = judged(run_directory(tmp_path / "a", [stop, *ended({0: -15, 1: -15})]), capsys)
+    assert (asked["failure"], asked["reason"]) == ("terminated", "user")
+    killed = judged(run_directory(tmp_path / "b", ended({0: -15, 1: -9})), capsys)
+    assert (killed["failure"], killed["rank"]) == ("host_oom", 1)
+    assert "most often" in killed["title"]
+    final: list[ev.Event] = [ev.CheckpointCommitted(t=6, attempt=1, step=20, path="c", final=True)]
+    late = judged(run_directory(tmp_path / "c", [*final, *ended({0: 0, 1: -6})]), capsys)
+    assert (late["failure"], late["reason"]) == ("worker_crash", "at_exit")
+    oom = judged(run_directory(tmp_path / "d", ended({0: -15, 1: 1}), rank1=STEPS + OOM), capsys)
+    assert oom["failure"] == "cuda_oom"
+    assert "device_batch_size (now 16)" in " ".join(oom["advice"])
+
+
+def test_a_damaged_journal_takes_nothing_from_the_logs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_directory(tmp_path, [], rank1=STEPS + OOM)
+    run.node().journal.write_bytes(b"\x00half a li")
+    assert judged(run, capsys)["failure"] == "cuda_oom"

@@ -1,0 +1,46 @@
+"""The journals of a run directory, read for ``stoker diagnose``; imported only when there are some."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.series import HOST, SeriesReader
+
+if TYPE_CHECKING:
+    from supervisor.diagnosis.evidence import JobEvidence
+    from supervisor.run.state import AttemptView, RunState
+
+
+def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
+    """Add what the nodes' journals and the run file know of an attempt; a damaged file adds what is whole of it."""
+    run = RunPaths(Path(path))
+    pairs: list[tuple[RunState, AttemptView]] = []
+    kills = 0
+    for number in run.nodes():
+        state = read_state(run.node(number).journal)
+        pairs += [(state, view) for view in state.attempts if view.number == attempt]
+        kills += _memory_kills(run.node(number).series, attempt)
+    knob = None
+    with contextlib.suppress(BadRunFile):  # an observed run has none: advice then names the usual flag
+        knob = read_run_file(run.run_json).job.knobs.batch
+    job = with_journal_facts(job, pairs, batch_knob=knob)
+    return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills)) if kills else job
+
+
+def _memory_kills(folder: Path, attempt: int) -> int:
+    """Kills by the kernel that the attempt's samples counted; 0 may also mean that it died between two samples."""
+    reader = SeriesReader(folder, HOST)
+    first = last = None
+    while samples := reader.read():
+        for sample in samples:
+            count = sample.v.get("cgroup_oom_kills") if sample.a == attempt else None
+            if count is not None:
+                first = count if first is None else first
+                last = count
+    return int(last - first) if first is not None and last is not None else 0

@@ -1,0 +1,58 @@
+"""What a run's journal knows of an attempt, put into the evidence.
+
+Takes folded states as they are; nothing of `run` is imported before a caller has one, because ``stoker diagnose``
+on plain logs does not pay for msgspec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from supervisor.diagnosis.evidence import JobEvidence, Present
+
+if TYPE_CHECKING:
+    from supervisor.run.state import AttemptView, RankView, RunState
+
+# Values of `run.events.StopWhy` that are our doing alone; "rank_died" and "hang" follow a failure.
+OUR_STOPS = frozenset(("request", "signal", "restart", "requeue"))
+
+
+def with_journal_facts(
+    job: JobEvidence, nodes: Iterable[tuple[RunState, AttemptView]], *, batch_knob: str | None = None
+) -> JobEvidence:
+    """The same evidence with the journals' facts of one attempt: a (state, attempt) for each node, the first leads."""
+    pairs = list(nodes)
+    if not pairs:
+        return job
+    state, view = pairs[0]
+    views = [own for _, own in pairs]
+    stop = next((own.stop for own in views if own.stop is not None and own.stop.why.value in OUR_STOPS), None)
+    found = state.checkpoint
+    last_steps = [own.last_step for own in views if own.last_step is not None]
+    exits = [own.exit_code for own in views if own.exit_code is not None]
+    batch = view.batch
+    return job._replace(
+        exit_codes={**job.exit_codes, **_exit_codes(views)},
+        launcher_exit=next((code for code in exits if code != 0), exits[0] if exits else job.launcher_exit),
+        stop_reason=stop.why.value if stop is not None else None,
+        last_step=max(last_steps, default=None),
+        total_steps=state.total_steps,
+        final_checkpoint=found is not None and found.attempt == view.number and found.final,
+        world_size=state.world_size or job.world_size,
+        ranks_per_node=len(view.ranks) or job.ranks_per_node,
+        present=Present(
+            micro_batch=batch.micro_batch_per_rank if batch is not None else None,
+            batch_knob=(batch_knob or job.present.batch_knob).lstrip("-"),
+            own_pids=frozenset(
+                rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None
+            ),
+        ),
+    )
+
+
+def _exit_codes(views: Iterable[AttemptView]) -> dict[int, int]:
+    ended: list[RankView] = [rank for view in views for rank in view.ranks.values()]
+    return {
+        rank.rank: rank.exit_code for rank in ended if rank.rank is not None and rank.exit_code is not None
+    }
