@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.run import events as ev
+from supervisor.run.control import pending, send
+from supervisor.run.events import RequestKind
 from supervisor.run.index import RunNotFound, find_run, runs_dir, state_home
 from supervisor.run.journal import JournalReader, JournalWriter
 from supervisor.run.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
@@ -89,6 +91,11 @@ def test_logs_that_are_cleared_away_while_looked_at_are_no_error(
 
     monkeypatch.setattr(Path, "iterdir", gone)
     assert paths.rank_folders() == {}
+
+
+def test_requests_are_answered_in_the_order_they_were_made(tmp_path: Path) -> None:
+    made = [send(tmp_path, RequestKind.STACKS) for _ in range(50)]
+    assert [request.id for request in pending(tmp_path)] == made
 
 
 def test_a_home_that_is_not_known_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
