@@ -109,9 +109,13 @@ def _attach_run(root: Path, args: argparse.Namespace) -> int:
 
 
 def follow(root: Path, *, as_json: bool) -> int:
-    """Print a run's facts until it ends; the run's own exit code, 0 when interrupted (nothing is ended)."""
+    """Print a run's facts until it ends.
+
+    Returns the run's own exit code; 0 when interrupted (nothing is ended), 6 when its keeper died meanwhile.
+    """
     import time
 
+    from supervisor.policy import EXIT_LOST
     from supervisor.run.lock import keeper_is_alive
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
@@ -134,4 +138,8 @@ def follow(root: Path, *, as_json: bool) -> int:
         return 0
     console.finish(with_story=True)
     condition = console.state.condition
-    return condition.exit_code if isinstance(condition, Finished) else 0
+    if isinstance(condition, Finished):
+        return condition.exit_code
+    return complain(
+        "attach", f"its keeper is gone: `stoker attach {paths.run_id} --adopt` carries the run on", EXIT_LOST
+    )

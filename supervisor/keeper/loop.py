@@ -21,7 +21,15 @@ from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.judgement import decide_next, diagnose_attempt, write_stacks
 from supervisor.keeper.observations import Observation
 from supervisor.keeper.opening import opening
-from supervisor.keeper.process import Child, SpawnError, adopt, own_identity, raise_open_files_limit, spawn
+from supervisor.keeper.process import (
+    Child,
+    SpawnError,
+    adopt,
+    own_identity,
+    raise_open_files_limit,
+    read_exit,
+    spawn,
+)
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.wishes import Wishes
@@ -35,6 +43,7 @@ from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Finding, Verdict
 from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import boot_id
 
 TICK_S = 0.1
 PROVISIONAL_DELAY_S = 0.4
@@ -84,6 +93,7 @@ class Keeper:
         self._engine = EngineLoader()
         self._provisional_at: float | None = None
         now = self._clock.wall()
+        self._same_boot = self.state.boot_id in {None, boot_id()}
         for fact in opening(run.run_id, record, me, now, adopted=adopted, findings=findings):
             self.emit(fact)
 
@@ -236,6 +246,12 @@ class Keeper:
         """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
         view = self.state.attempt
         assert view is not None, "a launched condition has an attempt"
+        if not self._same_boot:
+            # The machine was booted since: nothing of the attempt lives, and its pids may be anybody's.
+            status = read_exit(self._node.attempt(view.number))
+            code = status.exit_code if status is not None else None
+            self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=view.number, exit_code=code))
+            return
         launching = isinstance(self.state.condition, st.Launching)
         child = adopt(self._node.attempt(view.number), wait_s=ADOPT_WAIT_S if launching else 0.0)
         if child is None:

@@ -8,7 +8,7 @@ from supervisor import __version__
 from supervisor.run import events as ev
 from supervisor.run.records import Finding
 from supervisor.run.runfile import RunFile
-from supervisor.sources.processes import ProcessId
+from supervisor.sources.processes import ProcessId, boot_id
 
 
 def opening(
@@ -35,6 +35,7 @@ def opening(
     yield ev.KeeperStarted(
         t=now,
         pid=keeper.pid,
+        boot_id=boot_id(),
         start_time=keeper.start_time,
         version=__version__,
         adopted=adopted,

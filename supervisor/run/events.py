@@ -96,9 +96,13 @@ class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
 
 
 class KeeperStarted(Fact, frozen=True, kw_only=True, tag="keeper_started"):
-    """A keeper took the lock. `adopted`: it took over a run whose keeper had died."""
+    """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
+
+    `boot_id`: of the machine: pids and start times mean nothing across a boot.
+    """
 
     pid: int
+    boot_id: str | None = None
     start_time: float
     version: str
     adopted: bool = False

@@ -44,7 +44,13 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
                 started_t=event.t,
             )
         case ev.KeeperStarted():
-            adopted = replace(s, keeper_pid=event.pid, keeper_start_time=event.start_time, keeper_left=None)
+            adopted = replace(
+                s,
+                keeper_pid=event.pid,
+                keeper_start_time=event.start_time,
+                boot_id=event.boot_id,
+                keeper_left=None,
+            )
             return (
                 _mark(adopted, event.t, "info", "a new keeper adopted the run") if event.adopted else adopted
             )

@@ -163,6 +163,7 @@ class RunState(Part, frozen=True, kw_only=True):
     last_t: float | None = None
     keeper_pid: int | None = None
     keeper_start_time: float | None = None
+    boot_id: str | None = None
     keeper_left: str | None = None
     condition: Condition = Preflight()
     total_steps: int | None = None

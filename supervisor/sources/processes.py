@@ -39,6 +39,12 @@ class _Stat:
         return self.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
+def boot_id() -> str | None:
+    """This boot of the machine (random(4)): a pid and a start time name a process only within one."""
+    raw = _read("/proc/sys/kernel/random/boot_id", 64)
+    return raw.decode("ascii", "replace").strip() if raw is not None else None
+
+
 def identify(pid: int) -> ProcessId | None:
     """The identity of a living process; None when there is none with this pid (a zombie is none)."""
     stat = _read_stat(pid)

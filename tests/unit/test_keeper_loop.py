@@ -21,6 +21,7 @@ from supervisor.run.lock import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import is_alive, send_signal
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.unit.keeper_fakes import SLEEP, STUBBORN, facts_of, job_of, plan_of, run_in, verdict_of
 
@@ -163,6 +164,29 @@ def test_adopted_after_the_child_had_failed_its_code_is_known(tmp_path: Path) ->
     assert wait_until(lambda: child.poll() is not None, 10)
     code, state = carry(run, job_of(tmp_path))
     assert (code, state.attempts[0].exit_code) == (1, 3)
+
+
+def test_after_a_boot_a_process_with_the_old_pid_is_a_stranger(tmp_path: Path) -> None:
+    """Its pid and start time may come again: only the exit file is believed, and nobody is signalled."""
+    stranger = child_in(run := run_in(tmp_path, STARTED, INTENDED), SLEEP)
+    before = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0", boot_id="another boot")
+    append(run, before, journalled(stranger))
+    try:
+        code, state = carry_beside(run, job_of(tmp_path))
+        assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
+        assert is_alive(stranger.pid), "it was never ours to end"
+    finally:
+        send_signal(stranger.pid)
+        assert wait_until(lambda: stranger.poll() is not None, 10)
+
+
+def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
+    """As `carry`, with a process of the test's own alive beside it."""
+    keeper = Keeper(run, record, env=os.environ)
+    try:
+        return keeper.carry(), keeper.state
+    finally:
+        keeper.close()
 
 
 def test_a_run_of_which_nothing_is_left_is_lost(tmp_path: Path) -> None:
