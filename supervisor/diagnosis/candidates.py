@@ -67,8 +67,8 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
         and not _outlived(item, found, steps[item.hit.source])
     ]
     found = _plain_lines_after_exceptions(found)
-    if steps_seen and not died and not _trouble(scans):
-        found = [item for item in found if not is_talk(item)]
+    if not died and not _trouble(scans):
+        found = [item for item in found if not (is_talk(item) and (steps_seen or _talked_on(item)))]
     return ordered(found)
 
 
@@ -106,6 +106,8 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
     ):
         return None
     soft = bool(_WARNING_LEVEL.search(text)) or (bool(_SOFT.search(text)) and not _NOT_SOFT.search(text))
+    # A scale that fell to nothing is told by a line that speaks of one more skipped step.
+    soft = soft and signature.id != "nan-scale"
     is_cause = signature.role is Role.CAUSE
     # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
     stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
@@ -184,6 +186,14 @@ def is_talk(item: Candidate) -> bool:
         and not _EXCEPTION.match(item.text)
         and not _ALARM.search(item.text)
     )
+
+
+_INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
+
+
+def _talked_on(item: Candidate) -> bool:
+    """Whether the program went on to inform of other things: a start that has not come to its first step yet."""
+    return sum(1 for line in item.hit.lines_after() if _INFORMS.search(line[:200])) >= 2
 
 
 _RAISED_TOO = frozenset(

@@ -10,6 +10,7 @@ from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.fingerprint import plain_form
+from supervisor.diagnosis.neighbours import speaks_of_another
 from supervisor.diagnosis.root import Case, Root
 from supervisor.diagnosis.tracebacks import frames_above
 from supervisor.diagnosis.waiting import different_rendezvous, lagging_rank
@@ -98,7 +99,7 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
 
 
 _VAGUE = Lazy(
-    r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException)\b"
+    r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException|ZeroDivisionError)\b|'NoneType' object"
 )
 
 
@@ -125,7 +126,9 @@ def _confidence(item: Candidate, peers: Sequence[Candidate]) -> float:
     if is_talk(item):
         value = min(value, 0.88)
     if item.signature in GENERIC and _VAGUE.search(item.text):
-        # These types are raised for anything: arguments, files, versions. The message did not say more.
+        # These are raised for anything: arguments, files, versions, what was not there. The message did not say more.
+        value = min(value, 0.86)
+    if speaks_of_another(item.text, item.failure):
         value = min(value, 0.86)
     return max(value, 0.3)
 

@@ -30,6 +30,7 @@ def _patterns() -> dict[str, Lazy]:
             |\b\d+[.\d]*\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
             |\bit\s\d+\s(?:ok|done)\b
             |\bEpoch\s?[\[(:]?\s?\d
+            |\bETA:?\s(?:\d+\sdays?\b|\d+:\d\d)
             |\bep\s\d+\strain""",
             re.VERBOSE | re.IGNORECASE,
         ),

@@ -347,3 +347,52 @@ def test_a_supposition_is_called_one() -> None:
     root = Root(FailureClass.NCCL_ERROR, None, 1, (1,), None, "a.log", 3, "Connection reset by peer", 0.65)
     assert title_of(root) == "Communication between ranks failed on rank 1 (likely, not certain)"
     assert title_of(root._replace(confidence=0.9)) == "Communication between ranks failed on rank 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable parity error of a new kind", FailureClass.CUDA_ERROR),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/torch_77'", FailureClass.DISK_FULL),
+        ("AttributeError: 'NoneType' object has no attribute 'sizes'", FailureClass.CODE_ERROR),
+    ],
+)
+def test_words_of_another_class_take_the_certainty_away(
+    engine: Engine, line: str, failure: FailureClass
+) -> None:
+    verdict = on_text(engine, STEPS + traceback(0, line))
+    assert verdict.failure is not failure or verdict.confidence < 0.9
+    plain = on_text(
+        engine, STEPS + traceback(0, "RuntimeError: CUDA error: an illegal memory access was encountered")
+    )
+    assert plain.confidence >= 0.9
+
+
+def test_a_loss_scale_that_fell_to_nothing_is_the_cause_of_what_divides_by_it(engine: Engine) -> None:
+    scale = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {}\n"
+    lost = (
+        STEPS
+        + scale.format("5.06e-321")
+        + scale.format("0.0")
+        + traceback(0, "ZeroDivisionError: float division by zero")
+    )
+    assert on_text(engine, lost).failure is FailureClass.NAN_LOSS
+    assert on_text(engine, STEPS + scale.format("1.5e-05") + STEPS).failure is FailureClass.HEALTHY
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[1]    14957 segmentation fault (core dumped)  python train.py",
+        "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)",
+    ],
+)
+def test_other_shells_words_for_a_crash(engine: Engine, line: str) -> None:
+    assert on_text(engine, line + "\n").failure is FailureClass.WORKER_CRASH
+
+
+def test_a_notice_in_a_start_that_goes_on_is_no_failure(engine: Engine) -> None:
+    notice = "size mismatch for head.weight: copying a param with shape torch.Size([16, 8]) from checkpoint, the shape in current model is torch.Size([2, 8]).\n"
+    start = "2022-11-02 14:19:37,340 - mmdet - INFO - Start running\n2022-11-02 14:19:37,341 - mmdet - INFO - Hooks follow\n"
+    assert on_text(engine, notice + start).failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN)
+    assert on_text(engine, start + notice).failure is FailureClass.CHECKPOINT_LOAD
