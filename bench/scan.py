@@ -1,6 +1,6 @@
 """Scanning for all failure signatures: stoker against ripgrep and grep with the same patterns, on the same file, in turn.
 
-    python bench/scan.py [--mib 256] [--rounds 5]
+    python bench/scan.py [--mib 256] [--rounds 5] [--keep bench/results/scan.json]
 
 Prints medians, ratios and peak resident memory; what is not installed is left out. Goals: at most 0.60 × `rg -c -f` on one
 thread, memory at most 64 MiB and flat in the log's size, `stoker diagnose` on a small log at most 5 × `python -c pass`.
@@ -11,11 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,11 +59,10 @@ def patterns(path: Path) -> None:
 
 def timed(command: list[str], env: dict[str, str]) -> tuple[float, str]:
     """CPU seconds of the child (a busy machine stretches the wall clock of all alike, but not evenly) and its output."""
-    before = os.times()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return cpu, done.stdout.strip()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout.strip()
 
 
 def compare(
@@ -82,6 +84,7 @@ def main() -> int:
     )
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="write the result here too")
     args = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"}
@@ -113,6 +116,9 @@ def main() -> int:
             env,
         )
     report = {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "mib": args.mib,
         "cpu_seconds": medians,
         "hits_lines_kib": said["stoker"],
@@ -121,7 +127,10 @@ def main() -> int:
         "small": quick,
         "ratio_to_python": quick["diagnose small.log"] / quick["python -c pass"],
     }
-    print(json.dumps(report, indent=1))
+    text = json.dumps(report, indent=1)
+    print(text)
+    if args.keep is not None:
+        args.keep.write_text(text + "\n", encoding="utf-8")
     return 0
 
 
