@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from supervisor.job.batch import describe_change
@@ -112,10 +113,21 @@ def _followed(verdict: Verdict, width: int) -> list[Row]:
     return [_labelled("then", Span(" · ".join(parts), Ink.DIM), width)]
 
 
+def _only_watched(attempt: st.AttemptView, width: int) -> list[Row]:
+    """What stoker did not start it cannot restart: said, with the command that would supervise."""
+    command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
+    return [
+        _labelled("next", Span("stoker only watches this: it did not start it and restarts nothing"), width),
+        _labelled("", Span(f"to supervise it: stoker run {command}", Ink.STRONG), width),
+    ]
+
+
 def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -> list[Row]:
     """What is about to happen, and why."""
     decision = attempt.decision
     condition = snapshot.state.condition
+    if snapshot.state.mode == "observed":
+        return _only_watched(attempt, width)
     if decision is None:
         return [_labelled("next", Span("policy has not decided yet", Ink.DIM), width)]
     rows = []
