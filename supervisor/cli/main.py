@@ -48,6 +48,10 @@ def main(argv: list[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
+    if not argv and sys.stdin.isatty() and sys.stdout.isatty():
+        from supervisor.cli.browse import browse
+
+        return browse(os.environ)
     if not argv or argv[0] in {"-h", "--help", "help"}:
         print(_help())
         return 0
@@ -95,7 +99,7 @@ def _unknown_verb(verb: str) -> int:
 def _help() -> str:
     verbs = "\n".join(f"  {name:10} {line}" for name, (_, line) in VERBS.items())
     return f"""\
-usage: stoker VERB [arguments]          (stoker VERB --help for each)
+usage: stoker VERB [arguments]          (stoker VERB --help for each; on a terminal `stoker` alone lists the runs)
 
 A terminal supervisor for PyTorch distributed training: launches torchrun, watches all ranks,
 says why a run failed, and restarts it with the one change that lets it go on.

@@ -19,9 +19,11 @@ from textual.message import Message
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
+from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot, SnapshotReader
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.themes import DARK, LIGHT
 
@@ -40,12 +42,13 @@ class TuiResult:
 
 
 class StokerApp(App[None]):
-    """The dashboard of one run.
+    """The dashboard of one run, or the list of runs and the dashboard of the one that is opened.
 
     Args:
-        run: the run directory.
+        run: the run directory; None: the list of runs.
         read_only: no requests can be sent.
-        adopt: adopts the run when its keeper died; called in the reading thread, may raise.
+        known: the runs of the list, newest first; called in the reading thread.
+        adopt: adopts the run when its keeper died; called in the reading thread, may raise. Not for runs of the list.
         clock: wall time, for ages and times on the screen.
         light: the light theme.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
@@ -61,9 +64,17 @@ class StokerApp(App[None]):
     class Read(Message):
         """The reading thread has a new moment of the run."""
 
-        def __init__(self, snapshot: Snapshot) -> None:
+        def __init__(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
             super().__init__()
+            self.dashboard = dashboard
             self.snapshot = snapshot
+
+    class Listed(Message):
+        """The reading thread has a new list of runs."""
+
+        def __init__(self, runs: RunList) -> None:
+            super().__init__()
+            self.runs = runs
 
     class Trouble(Message):
         """The reading thread failed at something."""
@@ -74,8 +85,9 @@ class StokerApp(App[None]):
 
     def __init__(
         self,
-        run: RunPaths,
+        run: RunPaths | None,
         *,
+        known: Callable[[], list[RunPaths]] | None = None,
         read_only: bool = False,
         adopt: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -88,41 +100,115 @@ class StokerApp(App[None]):
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = LIGHT.name if light else DARK.name
-        self._feeder = Feeder(
-            SnapshotReader(run),
-            deliver=lambda snapshot: self.post_message(self.Read(snapshot)),
-            trouble=lambda text: self.post_message(self.Trouble(text)),
-        )
-        self.dashboard = Dashboard(Desk(run), self._feeder, clock, read_only=read_only, adopt=adopt)
+        self._clock, self._read_only, self._adopt = clock, read_only, adopt
+        self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
+        self._reader = RunsReader(known or list)
+        self.browser = BrowserScreen(clock) if run is None else None
+        self._dashboard: Dashboard | None = None
+
+    @property
+    def dashboard(self) -> Dashboard:
+        """The dashboard that is open.
+
+        Raises:
+            LookupError: the list of runs is open.
+        """
+        if self._dashboard is None:
+            raise LookupError("no run is open")
+        return self._dashboard
 
     async def on_mount(self) -> None:
-        """Open the dashboard, and only then begin to read: a snapshot's log lines come once."""
-        await self.push_screen(self.dashboard)
+        """Open the first screen, and only then begin to read: a snapshot's log lines come once."""
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
-        self._feeder.start()
+        if self.run_paths is not None:
+            await self._open(self.run_paths)
+        elif self.browser is not None:
+            await self.push_screen(self.browser)
+            self._list()
 
     def on_unmount(self) -> None:
-        """End the reading thread."""
+        """End the reading threads."""
         for number in self._signals:
             asyncio.get_running_loop().remove_signal_handler(number)
-        self._feeder.stop()
+        for feeder in self._feeders:
+            feeder.stop()
 
     def on_stoker_app_read(self, message: Read) -> None:
         """Show it, then let the thread read on."""
-        self.dashboard.take(message.snapshot)
-        self._feeder.taken()
+        if message.dashboard is self._dashboard:
+            self._dashboard.take(message.snapshot)
+            self._feeders[-1].taken()
+
+    def on_stoker_app_listed(self, message: Listed) -> None:
+        """Show it, then let the thread read on."""
+        if self.browser is not None and self._dashboard is None:
+            self.browser.take(message.runs)
+            self._feeders[-1].taken()
 
     def on_stoker_app_trouble(self, message: Trouble) -> None:
         """Say it."""
-        self.dashboard.tell(Answer(message.text, False))
+        if self._dashboard is not None:
+            self._dashboard.tell(Answer(message.text, False))
+        else:
+            self.notify(message.text, severity="error", markup=False)
+
+    async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
+        """Open a run of the list."""
+        if self._dashboard is None:
+            await self._open(message.run)
+
+    def _list(self) -> None:
+        feeder: Feeder[RunList] = Feeder(
+            self._reader,
+            deliver=lambda runs: self.post_message(self.Listed(runs)),
+            trouble=lambda text: self.post_message(self.Trouble(text)),
+        )
+        self._read_with(feeder)
+
+    async def _open(self, run: RunPaths) -> None:
+        feeder: Feeder[Snapshot] = Feeder(
+            SnapshotReader(run),
+            deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
+            trouble=lambda text: self.post_message(self.Trouble(text)),
+        )
+        dashboard = Dashboard(
+            Desk(run),
+            feeder,
+            self._clock,
+            read_only=self._read_only,
+            adopt=self._adopt,
+            back=None if self.browser is None else self._back,
+        )
+        self._dashboard = dashboard
+        await self.push_screen(dashboard)
+        self._read_with(feeder)
+
+    def _back(self) -> None:
+        """To the list of runs."""
+        self._dashboard = None
+        self.pop_screen()
+        self._list()
+
+    def _read_with(self, feeder: Feeder[Snapshot] | Feeder[RunList]) -> None:
+        """One thread reads at a time: the one before ends by itself, and is joined when the app ends."""
+        if self._feeders:
+            self._feeders[-1].ask_to_stop()
+        self._feeders.append(feeder)
+        feeder.start()
 
     def action_leave(self) -> None:
         """Leave; training goes on."""
         self.exit()
 
     def result(self) -> TuiResult:
-        """How things stand."""
+        """How things stand.
+
+        Raises:
+            LookupError: the app was opened on the list of runs.
+        """
+        if self.run_paths is None:
+            raise LookupError("no one run was shown")
         return result_of(self.run_paths, self.dashboard.snapshot)
 
 
@@ -154,3 +240,8 @@ def run_tui(
     app = StokerApp(run, read_only=read_only, adopt=adopt, light=light, signals=True)
     app.run()
     return app.result()
+
+
+def run_browser(known: Callable[[], list[RunPaths]], *, light: bool = False) -> None:
+    """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
+    StokerApp(None, known=known, light=light, signals=True).run()

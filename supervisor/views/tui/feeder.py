@@ -5,8 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-
-from supervisor.views.snapshot import Snapshot, SnapshotReader
+from typing import Generic, Protocol, TypeVar
 
 # Ten deliveries a second at most; a quiet directory is looked at four times a second.
 BUSY_S = 0.1
@@ -14,7 +13,26 @@ IDLE_S = 0.25
 JOIN_S = 3.0
 
 
-class Feeder:
+class Revised(Protocol):
+    """What is delivered: its revision is the same while nothing changed."""
+
+    @property
+    def revision(self) -> int:
+        """Counts changes."""
+
+
+Moment = TypeVar("Moment", bound=Revised)
+Read_co = TypeVar("Read_co", bound=Revised, covariant=True)
+
+
+class Reader(Protocol[Read_co]):
+    """What is read, in the reading thread alone."""
+
+    def refresh(self) -> Read_co:
+        """Read what was added."""
+
+
+class Feeder(Generic[Moment]):
     """Reads and delivers, one snapshot at a time.
 
     A snapshot carries only the log lines that are new, so the next one is read only after `taken` was called
@@ -28,8 +46,8 @@ class Feeder:
 
     def __init__(
         self,
-        reader: SnapshotReader,
-        deliver: Callable[[Snapshot], object],
+        reader: Reader[Moment],
+        deliver: Callable[[Moment], object],
         trouble: Callable[[str], object],
     ) -> None:
         self._reader = reader
@@ -49,10 +67,14 @@ class Feeder:
         """Begin to read."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread and wait for it, at most some seconds."""
+    def ask_to_stop(self) -> None:
+        """End the thread after what it is doing; does not wait."""
         self._stop.set()
         self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread and wait for it, at most some seconds."""
+        self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
 

@@ -37,6 +37,7 @@ class Dashboard(PaneScreen):
         clock: wall time.
         read_only: no requests.
         adopt: what adopts a run whose keeper died; None where that is not offered.
+        back: goes back to the list of runs; None where the run was not opened from one.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
@@ -44,17 +45,19 @@ class Dashboard(PaneScreen):
     def __init__(
         self,
         desk: Desk,
-        feeder: Feeder,
+        feeder: Feeder[Snapshot],
         clock: Callable[[], float],
         *,
         read_only: bool = False,
         adopt: Callable[[], None] | None = None,
+        back: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(clock)
         self._desk = desk
         self._feeder = feeder
         self._read_only = read_only
         self._adopt = adopt
+        self._back = back
         self._possible: frozenset[str] = frozenset()
 
     def on_mount(self) -> None:
@@ -123,18 +126,20 @@ class Dashboard(PaneScreen):
         if not self.is_mounted:
             return False
         log = self.log_panel
-        return bool(self._zoomed or log.search or log.buffer.filter)
+        return bool(self._zoomed or log.search or log.buffer.filter or self._back)
 
     # -- looking ------------------------------------------------------------------------------------------
 
     def action_back(self) -> None:
-        """Clear the search, else the filter, else the zoom."""
+        """Clear the search, else the filter, else the zoom; else go back to the list of runs."""
         log = self.log_panel
         if log.search:
             log.set_search("")
             log.action_follow()
         elif log.buffer.filter:
             log.set_filter(LogFilter())
+        elif self._zoomed is None and self._back is not None:
+            self._back()
         else:
             self._zoom(None)
 

@@ -101,6 +101,11 @@ class FooterBar(Panel):
         self._last: Hint | None = None
         self._places: list[tuple[int, int, str]] = []
 
+    @property
+    def ready(self) -> bool:
+        """Keys were offered."""
+        return self._last is not None
+
     def offer(self, hints: tuple[Hint, ...], last: Hint) -> None:
         """Show these keys; `last` stands at the right end, always."""
         if (hints, last) != (self._hints, self._last):

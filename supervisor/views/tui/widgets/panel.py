@@ -46,6 +46,11 @@ class Panel(Widget):
         self._strips: list[Strip] = []
         self._drawn_size = Size(0, 0)
 
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to draw."""
+        return self.view is not None
+
     def body(self, width: int, height: int) -> Sequence[Row]:
         """At most `height` rows of at most `width` cells."""
         raise NotImplementedError
@@ -126,13 +131,13 @@ class Panel(Widget):
     def _compose_rows(self, width: int, height: int) -> list[Row]:
         if not self.framed:
             return [
-                clip(r, width) for r in self._filled(self.body(width, height) if self.view else [], height)
+                clip(r, width) for r in self._filled(self.body(width, height) if self.ready else [], height)
             ]
         if width < 4 or height < 3:
             return [EMPTY] * height
-        inside = self._filled(self.body(width - 2, height - 2) if self.view else [], height - 2)
+        inside = self._filled(self.body(width - 2, height - 2) if self.ready else [], height - 2)
         edge = Ink.FOCUS if self.has_focus else Ink.FRAME
-        left, right = self.titles() if self.view else (EMPTY, EMPTY)
+        left, right = self.titles() if self.ready else (EMPTY, EMPTY)
         if self.number is not None:
             left = (Span(f"{self.number} ", Ink.DIM), *left)
         side = Span("│", edge)

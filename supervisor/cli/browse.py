@@ -1,0 +1,15 @@
+"""`stoker` alone on a terminal: the list of live and past runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def browse(env: Mapping[str, str]) -> int:
+    """Open the list of runs until the person leaves it; exit code 0."""
+    from supervisor.run.index import known_runs, runs_dir
+    from supervisor.views.tui.app import run_browser
+
+    place = runs_dir(None, env)
+    run_browser(lambda: known_runs(place, env))
+    return 0

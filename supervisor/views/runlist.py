@@ -1,0 +1,209 @@
+"""The list of live and past runs: read from their journals, filtered and sorted.
+
+A journal that did not change is not read again. Meant for one reading thread.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.run.journal import StateReader
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, RunState
+
+# A list of hundreds of runs fills in slices of this length, so that leaving never waits for all of it.
+SLICE_S = 0.2
+# How often the folder of runs is listed and the keepers' locks are looked at.
+LOOK_S = 2.0
+_NUMBERS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_TERM = re.compile(r"(state|id|name|failure|host|step|total|loss|duration|attempts)(<=|>=|!=|[:=<>])(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run of the list. `live`: a keeper holds its lock."""
+
+    run: RunPaths
+    state: RunState
+    live: bool
+
+    @property
+    def word(self) -> str:
+        """Its state in one word: the outcome, or what it is doing, or that nobody keeps it."""
+        condition = self.state.condition
+        if isinstance(condition, Finished):
+            return str(condition.outcome)
+        return type(condition).__struct_config__.tag if self.live else "no_keeper"  # type: ignore[return-value]  # our tags are strings
+
+    @property
+    def failure(self) -> str:
+        """The class of the newest attempt's verdict; empty without one. What was recovered from is not shown."""
+        attempt = self.state.attempt
+        return str(attempt.verdict.failure) if attempt and attempt.verdict else ""
+
+    @property
+    def step(self) -> int | None:
+        """The newest attempt's last step."""
+        return self.state.attempt.last_step if self.state.attempt else None
+
+    def duration_s(self, now: float) -> float | None:
+        """Seconds from its start to its end, to `now` while it lives, else to its last fact."""
+        if self.state.started_t is None:
+            return None
+        end = now if self.live and not self.state.is_over else self.state.ended_t or self.state.last_t
+        return None if end is None else end - self.state.started_t
+
+
+class SortKey(StrEnum):
+    """What the list is sorted by."""
+
+    NEWEST = "newest"
+    STATE = "state"
+    NAME = "name"
+    LOSS = "best loss"
+    DURATION = "duration"
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """All runs, newest first. `complete`: every journal was read."""
+
+    revision: int
+    rows: tuple[RunRow, ...]
+    complete: bool
+
+
+class RunsReader:
+    """Reads the list; each call folds what changed, for at most a slice of time.
+
+    Args:
+        known: the runs, newest first; called in the reading thread.
+        monotonic: clock for slices and looks.
+    """
+
+    def __init__(
+        self, known: Callable[[], list[RunPaths]], *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._known = known
+        self._monotonic = monotonic
+        self._runs: list[RunPaths] = []
+        self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
+        self._live: dict[RunPaths, bool] = {}
+        self._due = -math.inf
+        self._last = RunList(0, (), complete=False)
+
+    def refresh(self) -> RunList:
+        """The list as far as it was read; its revision is the same when nothing changed."""
+        start = self._monotonic()
+        if start >= self._due:
+            self._due = start + LOOK_S
+            self._runs = self._known()
+            self._live = {run: keeper_is_alive(run.node().lock) for run in self._runs}
+        complete = True
+        for run in self._runs:
+            if self._monotonic() - start > SLICE_S:
+                complete = False
+                break
+            self._fold(run)
+        rows = tuple(
+            RunRow(run, self._readers[run][1].state, self._live[run])
+            for run in self._runs
+            if run in self._readers
+        )
+        if (rows, complete) != (self._last.rows, self._last.complete):
+            self._last = RunList(self._last.revision + 1, rows, complete)
+        return self._last
+
+    def _fold(self, run: RunPaths) -> None:
+        path = run.node().journal
+        try:
+            info = path.stat()
+        except OSError:
+            self._readers.pop(run, None)
+            return
+        mark = (info.st_mtime_ns, info.st_size)
+        before, reader = self._readers.get(run, (None, StateReader(path)))
+        if mark != before:
+            while reader.refresh():
+                pass
+            self._readers[run] = (mark, reader)
+
+
+def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:
+    """The rows that all terms accept: bare words (id, name, state, failure) and ``field`` with ``: = != < > <= >=``.
+
+    ``:`` and ``=`` compare words (``:`` a part of one); an unknown value is never below or above anything.
+    """
+    terms = query.lower().split()
+    return [row for row in rows if all(_accepts(row, term, now) for term in terms)]
+
+
+def ordered(rows: Sequence[RunRow], key: SortKey, now: float) -> list[RunRow]:
+    """The rows by `key`; what is unknown comes last, ties stay newest first."""
+    if key is SortKey.NEWEST:
+        return list(rows)
+    if key is SortKey.STATE:
+        return sorted(rows, key=lambda row: (not row.live, row.word))
+    if key is SortKey.NAME:
+        return sorted(rows, key=lambda row: row.state.name)
+    if key is SortKey.LOSS:
+        return sorted(rows, key=lambda row: _or_last(row.state.best_loss))
+    return sorted(rows, key=lambda row: -(row.duration_s(now) or 0.0))
+
+
+def _or_last(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value
+
+
+def _accepts(row: RunRow, term: str, now: float) -> bool:
+    found = _TERM.fullmatch(term)
+    if found is None:
+        state = row.state
+        return any(term in word.lower() for word in (row.run.run_id, state.name, row.word, row.failure))
+    field, sign, wanted = found.groups()
+    value = _field(row, field, now)
+    if sign in _NUMBERS:
+        try:
+            return isinstance(value, int | float) and _NUMBERS[sign](value, float(wanted))
+        except ValueError:
+            return False
+    same = _same(value, wanted, part=sign == ":")
+    return not same if sign == "!=" else same
+
+
+def _same(value: float | str | None, wanted: str, *, part: bool) -> bool:
+    if isinstance(value, str):
+        return wanted in value.lower() if part else wanted == value.lower()
+    try:
+        return value is not None and value == float(wanted)
+    except ValueError:
+        return False
+
+
+def _field(row: RunRow, field: str, now: float) -> float | str | None:
+    state = row.state
+    words = {"id": row.run.run_id, "name": state.name, "failure": row.failure, "host": state.host}
+    if field in words:
+        return words[field]
+    if field == "state":
+        return f"{row.word} live" if row.live and not state.is_over else row.word
+    numbers = {
+        "step": row.step,
+        "total": state.total_steps,
+        "loss": state.best_loss,
+        "duration": row.duration_s(now),
+        "attempts": len(state.attempts),
+    }
+    return numbers[field]

@@ -1,0 +1,156 @@
+"""The list of runs: what it shows, how it is filtered, and the way into a run and back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run.events import AttemptEnded, Diagnosed
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.views.runlist import RunsReader, SortKey, filtered, ordered
+from supervisor.views.tui.app import StokerApp
+from tests.tui import recorded
+from tests.tui.driving import drive, pane, shown, until
+
+NOW = recorded.T0 + 9000
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunPaths]:
+    """A failed, a held and a finished run; none has a keeper."""
+    return [
+        recorded.failed(tmp_path / "20261121-1412-brave-otter"),
+        recorded.held(tmp_path / "20261121-1410-calm-crane"),
+        recorded.succeeded(tmp_path / "20261120-0900-able-ant"),
+    ]
+
+
+def browse(runs: list[RunPaths], play: Callable[[StokerApp, Pilot[None]], Awaitable[None]]) -> None:
+    app = StokerApp(None, known=lambda: runs, clock=lambda: NOW)
+
+    async def scenario() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: listed(app), "the list")
+            await pilot.pause()
+            await play(app, pilot)
+
+    asyncio.run(scenario())
+    assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
+
+
+def listed(app: StokerApp) -> bool:
+    return bool(app.browser and app.browser.panel.list and app.browser.panel.list.complete)
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("", ["brave-otter", "calm-crane", "able-ant"]),
+        ("otter", ["brave-otter"]),
+        ("state:failed", ["brave-otter"]),
+        ("failure:cuda_oom", ["calm-crane"]),
+        ("failure!=code_error state:no_keeper", ["calm-crane"]),
+        ("loss<0", []),
+        ("loss>0 step>=40 attempts=1", ["brave-otter", "calm-crane"]),
+        ("state:succeeded loss<2.9", ["able-ant"]),
+        ("loss<words", []),
+    ],
+)
+def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
+
+
+def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    found = [row.state.best_loss or 0.0 for row in ordered(rows, SortKey.LOSS, NOW)]
+    assert found == sorted(found)
+
+
+def test_nothing_new_is_the_same_revision(runs: list[RunPaths]) -> None:
+    reader = RunsReader(lambda: runs)
+    assert reader.refresh().revision == reader.refresh().revision
+
+
+def test_enter_opens_and_escape_comes_back(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "✗ failed" in shown(app)
+        await pilot.press("j", "j", "k", "k", "enter")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+        assert app.dashboard.snapshot is not None
+        assert app.dashboard.snapshot.state.run_id == runs[0].run_id
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.browser, "the list again")
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: app.screen is not app.browser, "another dashboard")
+
+    browse(runs, play)
+
+
+def test_filter_as_one_types(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"state:failed")
+        assert app.browser is not None
+        assert len(app.browser.panel.rows) == 1
+        await pilot.press("enter", "escape")
+        assert len(app.browser.panel.rows) == 3
+
+    browse(runs, play)
+
+
+def test_empty_list_teaches() -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "stoker run --nproc-per-node 2 train.py" in shown(app)
+        await pilot.press("enter", "slash", "escape", "q")
+
+    browse([], play)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_picture(snap_compare: Any, runs: list[RunPaths], size: tuple[int, int]) -> None:
+    app = StokerApp(None, known=lambda: runs, clock=lambda: NOW)
+
+    async def settle(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: listed(app), "the list")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+def test_watched_run_says_how_to_supervise(tmp_path: Path) -> None:
+    run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
+    writer = JournalWriter(run.node().journal)
+    writer.append(AttemptEnded(t=recorded.T0 + 20, attempt=1, exit_code=1))
+    verdict = Verdict(
+        failure=FailureClass.CODE_ERROR,
+        reason=None,
+        confidence=0.95,
+        rank=0,
+        ranks=(0,),
+        node=None,
+        title="NameError: name 'los' is not defined",
+        cause=None,
+        consequences=(),
+        advice=(),
+        action=Action.STOP,
+        fingerprint="code_error:NameError",
+    )
+    writer.append(Diagnosed(t=recorded.T0 + 21, attempt=1, verdict=verdict))
+    writer.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "stoker only watches this" in card
+        assert "to supervise it: stoker run" in card
+        assert "policy" not in card
+
+    drive(run, play)
