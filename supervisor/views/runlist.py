@@ -1,6 +1,6 @@
 """The list of live and past runs: read from their journals, filtered and sorted.
 
-A journal that did not change is not read again. Meant for one reading thread.
+A journal that did not change is not read again.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -102,10 +103,16 @@ class RunsReader:
         self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
         self._live: dict[RunPaths, bool] = {}
         self._due = -math.inf
+        # Going into a run and back within a slice starts a reading thread while the one before still ends.
+        self._lock = threading.Lock()
         self._last = RunList(0, (), complete=False)
 
     def refresh(self) -> RunList:
         """The list as far as it was read; its revision is the same when nothing changed."""
+        with self._lock:
+            return self._refresh()
+
+    def _refresh(self) -> RunList:
         start = self._monotonic()
         if start >= self._due:
             self._due = start + LOOK_S
