@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from supervisor.run.series import HOST, SeriesReader
 from supervisor.run.state import AttemptView, RunState
 from supervisor.sources.cgroup import read_cgroup_memory
 from supervisor.sources.host import disk_fill
+from supervisor.sources.kernel_log import oom_kills
 from supervisor.sources.processes import ProcessId
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.stacks import collect_stacks
@@ -35,6 +38,7 @@ from supervisor.text.prefixes import Origin
 CHUNK_BYTES = 1 << 20
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20
+XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
 OUR_STOPS = frozenset({StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE})
 
 
@@ -59,7 +63,7 @@ def evidence_of(node: NodePaths, view: AttemptView, state: RunState, job: JobSpe
             if rank.rank is not None and rank.exit_code is not None
         },
         launcher_exit=view.exit_code,
-        machine=machine_records(node, view),
+        machine=machine_records(node, view, state),
         stop_reason=str(view.stop.why) if ours and view.stop is not None else None,
         last_step=view.last_step,
         total_steps=state.total_steps,
@@ -75,8 +79,8 @@ def evidence_of(node: NodePaths, view: AttemptView, state: RunState, job: JobSpe
     )
 
 
-def machine_records(node: NodePaths, view: AttemptView) -> MachineRecords:
-    """What the sensors saw of the machine while the attempt lived: kills for memory, full disks."""
+def machine_records(node: NodePaths, view: AttemptView, state: RunState) -> MachineRecords:
+    """What was seen of the machine while the attempt lived: kills for memory, full disks, GPU faults."""
     reader = SeriesReader(node.series, HOST)
     reader.seek_tail(MACHINE_TAIL_BYTES)
     kills: list[float] = []
@@ -93,10 +97,26 @@ def machine_records(node: NodePaths, view: AttemptView) -> MachineRecords:
     fill = disk_fill(str(node.root))
     return MachineRecords(
         cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
+        kernel_log=_kernel_log(view),
+        gpu_xids=tuple(
+            (int(found[1]), int(found[2]))
+            for advisory in state.advisories
+            if advisory.attempt == view.number and (found := XID.fullmatch(advisory.code))
+        ),
         shm_used_share=last.get("shm_used_ratio"),
         disk_free_bytes=fill.available_bytes if fill is not None else None,
         disk_path=fill.path if fill is not None else "",
     )
+
+
+def _kernel_log(view: AttemptView) -> str:
+    """What the kernel's log says of our ranks being killed for memory since they began."""
+    pids = {
+        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
+    }
+    # Start times count from boot, sleep included; the log's do not: it can only be earlier, never later.
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
 
 
 def decide_next(record: RunFile, state: RunState, *, env: Mapping[str, str]) -> Decision:
