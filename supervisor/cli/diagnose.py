@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,10 @@ def main(argv: list[str]) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a log, a folder (one job), a run directory, or - for stdin"
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a log, a folder (one job), a run (directory or id), or - for stdin",
     )
     parser.add_argument("--json", action="store_true", help="one compact object a path")
     parser.add_argument("--each", action="store_true", help="judge each file of a folder by itself")
@@ -54,7 +58,7 @@ def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt:
     from supervisor.sources.signature_files import default_cache_dir, load_engine
 
     try:
-        jobs = read_jobs(paths, each=each, attempt=attempt)
+        jobs = read_jobs([_path_or_run(path) for path in paths], each=each, attempt=attempt)
     except BadInputError as error:
         print(f"stoker diagnose: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -86,6 +90,18 @@ def _judge(job: JobEvidence, engine: Engine) -> Judgement:
     from supervisor.diagnosis.verdict import judge
 
     return judge(job, engine.signatures, engine.matcher)
+
+
+def _path_or_run(path: str) -> str:
+    """The path itself, or the directory of the run that is known by that id or part of one."""
+    if path == "-" or os.path.lexists(path) or os.sep in path:
+        return path
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    try:
+        return str(find_run(path, runs_dir(None, os.environ), os.environ).root)
+    except RunNotFound:
+        return path
 
 
 def _code(verdict: Judgement) -> int:
