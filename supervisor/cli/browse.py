@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 
 def browse(env: Mapping[str, str]) -> int:
     """Open the list of runs until the person leaves it; exit code 0."""
+    from supervisor.cli.screen import adopt
     from supervisor.run.index import known_runs, runs_dir
     from supervisor.views.tui.app import run_browser
 
     place = runs_dir(None, env)
-    run_browser(lambda: known_runs(place, env))
+    run_browser(lambda: known_runs(place, env), adopt=partial(adopt, env))
     return 0

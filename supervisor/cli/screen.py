@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
@@ -12,13 +13,9 @@ from supervisor.run.state import Finished
 
 def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str]) -> int:
     """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code."""
-    from supervisor.keeper.detach import start_detached
     from supervisor.views.tui.app import run_tui
 
-    def adopt() -> None:
-        start_detached(run, env)
-
-    run_tui(run, read_only=read_only, adopt=None if read_only else adopt)
+    run_tui(run, read_only=read_only, adopt=None if read_only else partial(adopt, env))
     state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
         print(f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}")
@@ -28,3 +25,10 @@ def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str]) -> int:
     else:
         print(f"this run has no keeper; adopt it with: stoker attach {run.run_id}")
     return 0
+
+
+def adopt(env: Mapping[str, str], run: RunPaths) -> None:
+    """Give a run whose keeper died a new one. Raises what `start_detached` does."""
+    from supervisor.keeper.detach import start_detached
+
+    start_detached(run, env)

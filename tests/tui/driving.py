@@ -47,7 +47,7 @@ def drive(
     size: tuple[int, int] = (120, 40),
     keeper: bool = True,
     read_only: bool = False,
-    adopt: Callable[[], None] | None = None,
+    adopt: Callable[[RunPaths], None] | None = None,
     later_s: float = 2.0,
 ) -> StokerApp:
     """Open the app on a run, play a scenario, leave; no thread may be left."""

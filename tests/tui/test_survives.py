@@ -61,13 +61,13 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         await pilot.press("r", "A")
         await until(pilot, lambda: bool(adopted), "the adoption")
 
-    drive(run, play, keeper=False, adopt=lambda: adopted.append(True))
+    drive(run, play, keeper=False, adopt=lambda orphan: adopted.append(orphan == run))
 
 
 def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
-    def refuse() -> None:
+    def refuse(_run: RunPaths) -> None:
         raise OSError("no such host")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from textual.app import App
@@ -48,7 +49,7 @@ class StokerApp(App[None]):
         run: the run directory; None: the list of runs.
         read_only: no requests can be sent.
         known: the runs of the list, newest first; called in the reading thread.
-        adopt: adopts the run when its keeper died; called in the reading thread, may raise. Not for runs of the list.
+        adopt: adopts a run whose keeper died; called in the reading thread, may raise.
         clock: wall time, for ages and times on the screen.
         light: the light theme.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
@@ -89,7 +90,7 @@ class StokerApp(App[None]):
         *,
         known: Callable[[], list[RunPaths]] | None = None,
         read_only: bool = False,
-        adopt: Callable[[], None] | None = None,
+        adopt: Callable[[RunPaths], None] | None = None,
         clock: Callable[[], float] = time.time,
         light: bool = False,
         signals: bool = False,
@@ -177,7 +178,7 @@ class StokerApp(App[None]):
             feeder,
             self._clock,
             read_only=self._read_only,
-            adopt=self._adopt,
+            adopt=partial(self._adopt, run) if self._adopt is not None else None,
             back=None if self.browser is None else self._back,
         )
         self._dashboard = dashboard
@@ -233,7 +234,7 @@ def run_tui(
     run: RunPaths,
     *,
     read_only: bool = False,
-    adopt: Callable[[], None] | None = None,
+    adopt: Callable[[RunPaths], None] | None = None,
     light: bool = False,
 ) -> TuiResult:
     """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
@@ -242,6 +243,11 @@ def run_tui(
     return app.result()
 
 
-def run_browser(known: Callable[[], list[RunPaths]], *, light: bool = False) -> None:
+def run_browser(
+    known: Callable[[], list[RunPaths]],
+    *,
+    adopt: Callable[[RunPaths], None] | None = None,
+    light: bool = False,
+) -> None:
     """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
-    StokerApp(None, known=known, light=light, signals=True).run()
+    StokerApp(None, known=known, adopt=adopt, light=light, signals=True).run()
