@@ -17,6 +17,9 @@ from supervisor.diagnosis.waiting import different_rendezvous, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
+# What argparse, getopt and most programs end with when they were called wrongly (Python: argparse.ArgumentParser.error).
+USAGE_EXIT = 2
+
 
 def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
     """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
@@ -152,7 +155,27 @@ def from_odd_exit(item: Exit, case: Case) -> Root:
     root = from_exit(item, case)
     if item.code in {-15, -2, -1}:
         return root._replace(failure=FailureClass.TERMINATED, reason=Reason.OUTSIDE, confidence=0.8)
+    if item.code == USAGE_EXIT and (spoken := _last_words(item, case)) is not None:
+        path, line, text = spoken
+        return root._replace(
+            failure=FailureClass.USAGE_ERROR, reason=None, path=path, line=line, text=text, confidence=0.8
+        )
     return root._replace(reason=Reason.EXIT_CODE if item.code > 0 else root.reason, confidence=0.8)
+
+
+def _last_words(item: Exit, case: Case) -> tuple[str, int, str] | None:
+    """The one last line that a rank wrote to its own stderr, if no traceback stands above it: ``prog: what is wrong``."""
+    for scan in case.scans:
+        origin = scan.origin
+        theirs = origin.rank == item.rank if origin.rank is not None else origin.local_rank == item.local_rank
+        if origin.stream != "stderr" or not theirs or (origin.rank is None and origin.local_rank is None):
+            continue
+        if any(line.startswith("Traceback (most recent call last)") for line in scan.tail):
+            return None
+        for back, line in enumerate(reversed(scan.tail)):
+            if line.strip():
+                return (scan.path, scan.tail_line + len(scan.tail) - 1 - back, line) if ": " in line else None
+    return None
 
 
 def from_effect(item: Candidate, effects: Sequence[Candidate], case: Case) -> Root:
