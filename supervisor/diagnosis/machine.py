@@ -52,48 +52,25 @@ def weigh(case: Case, root: Root, signatures: Signatures) -> Root:
     return root
 
 
-def read_error_file(content: bytes) -> tuple[str, str, float | None]:
-    """The message, the call stack and the time (whole seconds) in an error.json, even if only half of it is there."""
-    import json  # 1.3 ms that a job without error files need not pay
-
-    text = content.decode("utf-8", "replace")
-    try:
-        data = json.loads(text)
-    except ValueError:
-        data = None
-    message: object = data.get("message") if isinstance(data, dict) else None
-    if isinstance(message, dict):
-        extra = message.get("extraInfo")
-        stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
-        stamp = str(extra.get("timestamp", "")) if isinstance(extra, dict) else ""
-        return str(message.get("message", "")), stack, float(stamp) if stamp.isdigit() else None
-    if isinstance(message, str):
-        return message, "", None
-    found = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)', text)
-    stack_part = re.search(r'"py_callstack":\s*"((?:[^"\\]|\\.)*)', text)
-    return _unescaped(found), _unescaped(stack_part), None
-
-
-def _unescaped(match: re.Match[str] | None) -> str:
-    if match is None:
-        return ""
-    return match.group(1).replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
-
-
 def _from_error_files(case: Case, root: Root, signatures: Signatures) -> Root:
     """Where the logs name no cause, an error file may: the earliest one that is not about a peer."""
     if root.chosen is not None and root.chosen.is_cause:
         return root
     if root.failure in (FailureClass.TERMINATED, FailureClass.HANG):
         return root
+    if not case.job.error_files:
+        return root
+    from supervisor.diagnosis.errorfile import read_error_file  # json: 1.3 ms that other jobs need not pay
+
     best: tuple[float, int, Root] | None = None
     for place, file in enumerate(case.job.error_files):
-        message, _, stamp = read_error_file(file.content)
-        if not message:
+        said = read_error_file(file.content)
+        if said is None or not said.message:
             continue
-        found = _judge_message(case, file, message, signatures)
-        if found is not None and (best is None or (stamp or 0.0, place) < best[:2]):
-            best = (stamp or 0.0, place, found)
+        found = _judge_message(case, file, said.message, signatures)
+        stamp = float(said.timestamp_s or 0)
+        if found is not None and (best is None or (stamp, place) < best[:2]):
+            best = (stamp, place, found)
     return best[2] if best is not None else root
 
 

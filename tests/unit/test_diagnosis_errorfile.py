@@ -7,7 +7,12 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.sources.errorfile import ErrorFile, read_error_file
+from supervisor.diagnosis.errorfile import ErrorFile, read_error_file
+from supervisor.diagnosis.evidence import ErrorFile as EvidenceFile
+from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
 
 WHOLE = json.dumps(
     {
@@ -56,3 +61,10 @@ def test_other_shapes() -> None:
 def test_nothing_makes_it_raise(data: bytes) -> None:
     read_error_file(data)
     read_error_file(b'{"message": {"message": "' + data)
+
+
+def test_a_hostile_file_does_not_end_the_verdict() -> None:
+    engine = load_engine(default_cache_dir())
+    file = EvidenceFile("error.json", b"[" * 100_000, Origin(local_rank=0))
+    verdict = diagnose(JobEvidence(logs=(), error_files=(file,)), engine.signatures, engine.matcher)
+    assert verdict.cause is None

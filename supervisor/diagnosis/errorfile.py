@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _CAP_BYTES = 1 << 20
 # A JSON string that may lack its end: `"key": "text…`.
@@ -17,8 +17,7 @@ _STRING = r'"{key}"\s*:\s*"((?:[^"\\]|\\.)*)'
 _EXCEPTION = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorFile:
+class ErrorFile(NamedTuple):
     """A rank's account of its failure. `message` and `py_callstack` are raw text: clean before showing.
 
     `timestamp_s` is a whole second since the epoch: it orders nothing within one. `complete` is False
