@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         return 0
     try:
         me = os.getpid()
-        launcher = {"launcher_pid": me, "launcher_start_ticks": _start_ticks(me)}
+        launcher = {"launcher_pid": me, "launcher_start_ticks": _start_ticks(me), "boot_id": _boot_id()}
         _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid), **launcher})
     except OSError as error:
         # Nobody could ever find a command that is not written down: it must not run on. Not reaped yet,
@@ -51,6 +51,15 @@ def main(argv: list[str]) -> int:
     _, status = os.waitpid(pid, 0)
     _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
     return 0
+
+
+def _boot_id() -> str | None:
+    """This boot of the machine: pids and start times mean nothing in another. None where it is not told."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return None
 
 
 def _start_ticks(pid: int) -> int:

@@ -22,7 +22,15 @@ from pathlib import Path
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
 from supervisor.run.paths import AttemptPaths
-from supervisor.sources.processes import ProcessId, descendants, identify, is_alive, read_environ, send_signal
+from supervisor.sources.processes import (
+    ProcessId,
+    boot_id,
+    descendants,
+    identify,
+    is_alive,
+    read_environ,
+    send_signal,
+)
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 SPAWN_DEADLINE_S = 10.0
@@ -212,6 +220,8 @@ def _identity(paths: AttemptPaths, pid_key: str, ticks_key: str) -> ProcessId | 
     pid, ticks = record.get(pid_key), record.get(ticks_key)
     if not isinstance(pid, int) or not isinstance(ticks, int):
         return None
+    if record.get("boot_id") != boot_id():
+        return NOBODY  # what was started did not outlive its boot, and its pid may be anybody's
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
 
 

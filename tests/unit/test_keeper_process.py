@@ -157,6 +157,19 @@ def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_p
     assert read_pid(paths) is None
 
 
+def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    record = json.loads((child.paths.root / "pid").read_bytes())
+    (child.paths.root / "pid").write_text(json.dumps({**record, "boot_id": "another"}), encoding="utf-8")
+    found = adopt(child.paths)
+    assert found is not None
+    assert found.pid != child.pid
+    assert kill_all([found.pid]) == []
+    assert is_alive(child.pid)
+    send_signal(child.pid)
+    assert wait_until(lambda: child.poll() is not None, 10)
+
+
 def test_a_stranger_under_a_known_pid_is_never_signalled(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
     stranger = ProcessId(child.pid.pid, child.pid.start_time - 1.0)
