@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, Present
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import MemoryPoint
 from supervisor.job.knobs import find_workers
@@ -21,7 +22,6 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.plans import changes_so_far, current_batch
 from supervisor.keeper.sensors import MACHINE
 from supervisor.policy import PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.events import StopWhy
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.runfile import RunFile
@@ -39,7 +39,6 @@ CHUNK_BYTES = 1 << 20
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
-OUR_STOPS = frozenset({StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE})
 
 
 def diagnose_attempt(node: NodePaths, state: RunState, number: int, job: JobSpec, engine: Engine) -> Verdict:
@@ -52,31 +51,14 @@ def diagnose_attempt(node: NodePaths, state: RunState, number: int, job: JobSpec
 def evidence_of(node: NodePaths, view: AttemptView, state: RunState, job: JobSpec) -> JobEvidence:
     """An attempt's logs, error files, exit codes and the facts that the journal holds of it."""
     paths = node.attempt(view.number)
-    ours = view.stop is not None and view.stop.why in OUR_STOPS
-    batch = view.batch
-    return JobEvidence(
+    found = JobEvidence(
         logs=tuple(_logs(paths, view)),
         error_files=tuple(_error_files(paths, view)),
-        exit_codes={
-            rank.rank: rank.exit_code
-            for rank in view.ranks.values()
-            if rank.rank is not None and rank.exit_code is not None
-        },
-        launcher_exit=view.exit_code,
         machine=machine_records(node, view, state),
-        stop_reason=str(view.stop.why) if ours and view.stop is not None else None,
-        last_step=view.last_step,
-        total_steps=state.total_steps,
-        final_checkpoint=_has_final_checkpoint(state, view),
-        world_size=state.world_size,
-        ranks_per_node=job.nproc_per_node,
-        present=Present(
-            micro_batch=batch.micro_batch_per_rank if batch else None,
-            batch_knob=(job.knobs.batch or "device_batch_size").lstrip("-"),
-            port=job.master_port,
-            own_pids=frozenset(rank.pid for rank in view.ranks.values() if rank.pid is not None),
-        ),
     )
+    found = with_journal_facts(found, [(state, view)], batch_knob=job.knobs.batch)
+    present = found.present._replace(port=job.master_port)
+    return found._replace(ranks_per_node=job.nproc_per_node, present=present)
 
 
 def machine_records(node: NodePaths, view: AttemptView, state: RunState) -> MachineRecords:
