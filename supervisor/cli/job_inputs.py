@@ -44,7 +44,7 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
         JobError: a file is missing or unreadable, a key is unknown, a batch does not divide.
     """
     named = parsed.flag("config")
-    job_file = _config_file(_find_config(named, cwd), named) if named else None
+    job_file = _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
     script = script_path(parsed, job_file)
     text = _script_text(cwd / script) if script else None
     home = env.get("HOME") or os.path.expanduser("~")
@@ -93,16 +93,14 @@ def _find_config(named: str, cwd: Path) -> Path:
     raise JobError(f"--config {named}: no such file; presets are {', '.join(known)}")
 
 
-def _config_file(path: Path, named: str) -> ConfigFile:
-    data = _read(path, MAX_CONFIG_BYTES, f"--config {named}")
-    return ConfigFile(named, parse_config(str(path), data), data.decode("utf-8", "replace"))
+def _config_file(path: Path, name: str, what: str) -> ConfigFile:
+    """A settings file: `name` in messages about its keys, `what` in those about the file."""
+    data = _read(path, MAX_CONFIG_BYTES, what)
+    return ConfigFile(name, parse_config(str(path), data), data.decode("utf-8", "replace"))
 
 
 def _optional(path: Path) -> ConfigFile | None:
-    if not path.is_file():
-        return None
-    data = _read(path, MAX_CONFIG_BYTES, str(path))
-    return ConfigFile(str(path), parse_config(str(path), data), data.decode("utf-8", "replace"))
+    return _config_file(path, str(path), str(path)) if path.is_file() else None
 
 
 def _script_text(path: Path) -> str | None:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -161,7 +161,7 @@ def _logs(path: Path) -> tuple[Target, Callable[[], JobEvidence]]:
         origin = source.origin if path.is_dir() else origin_of_path(path.name)
         logs.append(ObservedLog(absolute, source.path, origin))
     target_name = path.name or str(path)
-    ended = not any(_is_written(log.path) for log in logs)
+    ended = not _any_is_written(log.path for log in logs)
     return Target(target_name, os.path.abspath(path), tuple(logs), ended=ended), read
 
 
@@ -214,15 +214,15 @@ def _regular_file(pid: int, fd: int) -> str | None:
     return path if path.startswith("/") and os.path.isfile(path) else None
 
 
-def _is_written(path: str) -> bool:
-    """Whether some process that we may look at has the file open for writing."""
-    path = os.path.realpath(path)  # as the kernel names it
+def _any_is_written(paths: Iterable[str]) -> bool:
+    """Whether some process that we may look at has one of the files open for writing; /proc is walked once."""
+    wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         try:
             for fd in os.listdir(f"/proc/{entry}/fd"):
-                if os.readlink(f"/proc/{entry}/fd/{fd}") == path and _opened_for_writing(entry, fd):
+                if os.readlink(f"/proc/{entry}/fd/{fd}") in wanted and _opened_for_writing(entry, fd):
                     return True
         except OSError:
             continue

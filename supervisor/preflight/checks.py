@@ -106,9 +106,7 @@ def check_port(context: CheckContext) -> Finding | None:
 
 def check_runs_dir(context: CheckContext) -> Finding | None:
     """Whether a run folder can be made there; the nearest existing parent answers."""
-    parent = context.runs_dir.absolute()
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
+    parent = _existing_parent(context.runs_dir)
     fix = "choose another place with --runs-dir"
     if not parent.is_dir():
         return Finding(FindingLevel.REFUSE, "run folder", f"{parent} is not a folder", fix)
@@ -120,9 +118,7 @@ def check_runs_dir(context: CheckContext) -> Finding | None:
 
 def check_disk(context: CheckContext) -> Finding | None:
     """Space for logs and checkpoints where the run folder will be."""
-    parent = context.runs_dir.absolute()
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
+    parent = _existing_parent(context.runs_dir)
     free = shutil.disk_usage(parent).free
     if free < NO_DISK_BYTES:
         what = f"{_size(free)} left at {parent}"
@@ -186,6 +182,14 @@ CHECKS: Final[tuple[Callable[[CheckContext], Finding | None], ...]] = (
     check_open_files,
     check_cores,
 )
+
+
+def _existing_parent(folder: Path) -> Path:
+    """The nearest folder above, or the folder itself, that exists."""
+    parent = folder.absolute()
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    return parent
 
 
 def _size(count: int) -> str:
