@@ -82,7 +82,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         # (with `run`, when this returns): a bare destroy aborted 7 of 46 healthy gloo runs at exit.
         session.group.leave()
         session.faults.at_exit()
-    except BaseException as error:
+    except BaseException as error:  # whatever ends the run is told on the wire, then raised on
         session.limit.lift()
         code = {UsageError: 2, KeyboardInterrupt: 130}.get(type(error), 1)
         telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=f"{type(error).__name__}: {error}"[:500])

@@ -39,16 +39,6 @@ def _patterns() -> dict[str, Lazy]:
     }
 
 
-def same_voice(one: Origin, other: Origin) -> bool:
-    """Whether two lines were said by the same process, as far as their prefixes tell."""
-    return (one.rank, one.local_rank, one.task, one.pid) == (
-        other.rank,
-        other.local_rank,
-        other.task,
-        other.pid,
-    )
-
-
 def frames_above(hit: Hit) -> Frames:
     """The traceback that ends in this line."""
     patterns = _patterns()

@@ -16,11 +16,6 @@ STALE_S = 10.0
 VERY_STALE_S = 60.0
 
 
-def is_known(value: float | None) -> bool:
-    """Whether a reading is there and finite."""
-    return value is not None and math.isfinite(value)
-
-
 def whole(value: float | None) -> str:
     """A count with thousands apart, such as ``1 840``."""
     if value is None or not math.isfinite(value):

@@ -109,20 +109,15 @@ def terminal(*args: str, cwd: Path) -> Iterator[Terminal]:
         process.close(force=True)
 
 
+def gated_run(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The words that start a run of 10 steps which waits after step 5 until the file `gate` exists."""
+    gate = folder / "gate"
+    flags = ("--python", sys.executable, "--nproc-per-node", "2")
+    return gate, ("run", *flags, JOB, "--gate", str(gate), "--steps", "10")
+
+
 def test_leave_while_training_goes_on_come_back_and_stop(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    args = (
-        "run",
-        "--python",
-        sys.executable,
-        "--nproc-per-node",
-        "2",
-        JOB,
-        "--gate",
-        str(gate),
-        "--steps",
-        "10",
-    )
+    _gate, args = gated_run(tmp_path)
     with terminal(*args, cwd=tmp_path) as screen:
         run = wait_for_run(tmp_path)
         screen.until(lambda: has_reached(run, 5))
@@ -145,19 +140,7 @@ def test_leave_while_training_goes_on_come_back_and_stop(tmp_path: Path) -> None
 
 
 def test_a_killed_screen_changes_nothing(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    args = (
-        "run",
-        "--python",
-        sys.executable,
-        "--nproc-per-node",
-        "2",
-        JOB,
-        "--gate",
-        str(gate),
-        "--steps",
-        "10",
-    )
+    gate, args = gated_run(tmp_path)
     with terminal(*args, cwd=tmp_path) as screen:
         run = wait_for_run(tmp_path)
         screen.until(lambda: has_reached(run, 5))
