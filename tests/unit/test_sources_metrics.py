@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.sources.metric_names import CANONICAL
-from supervisor.sources.metric_values import GIB, seconds
-from supervisor.sources.metrics import MAX_SHAPES, MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics.names import CANONICAL
+from supervisor.sources.metrics.reader import MAX_SHAPES
+from supervisor.sources.metrics.values import GIB, seconds
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "data"
 

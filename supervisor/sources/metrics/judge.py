@@ -1,0 +1,184 @@
+"""Which of a line's readings count, and whether the line reports on training at all."""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    MEMORY,
+    MFU,
+    SAMPLES,
+    STEP,
+    STEP_TIME,
+    TOKENS,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+    VAL_LOSS,
+)
+from supervisor.sources.metrics.readings import (
+    NOTHING,
+    RANK,
+    Found,
+    Parsed,
+    Reading,
+)
+from supervisor.sources.metrics.values import (
+    PLAIN,
+)
+
+# What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
+_TALK = re.compile(
+    r"(?:^|[\s\]|:*>(\x01-])(?:sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|initializ\w*|"
+    r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
+    r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb:|"
+    r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_\w+|scheduler\b|"
+    r"memory report|see_memory|packet\b|building\b|compil(?:ing|ed)\b|warming|dataset\b|datasets\b|tokeniz\w+|vocab\w*|parsed\b|parsing\b|found \d|elapsed since|start\w* training|number of\b)",
+    re.IGNORECASE,
+)
+_TALK_ANYWHERE = re.compile(
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved",
+    re.IGNORECASE,
+)
+_CONFIG_PAIR = re.compile(
+    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+)
+_DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
+
+
+def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
+    """Choose between readings of one field, and decide whether the line reports at all."""
+    best: dict[str, Reading] = {}
+    own: dict[str, Reading] = {}
+    for reading in found.readings:
+        if reading.field == "":
+            own.setdefault(reading.name, reading)
+            continue
+        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= 2 and _rivals(found.readings, reading):
+            own.setdefault(reading.name, reading._replace(field=""))
+            continue
+        held = best.get(reading.field)
+        if held is None or reading.rank > held.rank:
+            if held is not None and held.name:
+                own.setdefault(held.name, held._replace(field="", conversion=PLAIN))
+            best[reading.field] = reading
+        elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
+            own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
+    best, pair = _same_counter(best, found.readings)
+    fields = set(best) - {RANK}
+    strong = bool(fields & {LOSS, VAL_LOSS})
+    counted = bool(fields & {STEP, EPOCH})
+    first = min((r.start for r in best.values()), default=len(masked))
+    talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
+    if (talks and not has_bar) or _DUMP.search(masked):
+        return NOTHING._replace(settings=_is_settings(found, masked))
+    alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
+    if (
+        found.settings >= 2
+        or (found.settings and alone)
+        or (len(_CONFIG_PAIR.findall(masked)) >= 2 and not strong and not _is_record(masked))
+    ):
+        return NOTHING._replace(settings=True)
+    if STEP not in fields and STEP_TIME in best and best[STEP_TIME].weak and not in_record and not has_bar:
+        # A time without a step is that of an epoch, or of anything else.
+        taken = best.pop(STEP_TIME)
+        if taken.name:
+            own.setdefault(taken.name, taken._replace(field="", conversion=PLAIN))
+        fields.discard(STEP_TIME)
+    if TOTAL_STEPS in best and STEP not in best:
+        del best[TOTAL_STEPS]
+        fields.discard(TOTAL_STEPS)
+    measured = fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
+    scored = [r for r in own.values() if not r.weak]
+    named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
+    heading = counted and named and not measured and not scored
+    accept = (
+        has_bar
+        or strong
+        or (counted and bool(measured - {LR} or own))
+        or (counted and LR in measured)
+        or (in_record and bool(fields or own))
+        or (heading and _is_heading(masked, fields))
+        or (not counted and _stands_alone(best))
+        or (not counted and bool(scored) and len(found.readings) <= 6)
+    )
+    if not accept:
+        return NOTHING._replace(settings=found.settings > 0 or (LR in fields and not counted))
+    if not counted and not strong and not in_record and not has_bar:
+        best = {
+            field: r
+            for field, r in best.items()
+            if not r.weak and (field != LR or "current" in r.name.lower())
+        }
+        if not best and not scored:
+            return NOTHING
+    return Parsed((*best.values(), *own.values()), pair, heading)
+
+
+def _rivals(readings: list[Reading], one: Reading) -> bool:
+    """Whether a part-loss stands beside other parts: then none of them is the total."""
+    return any(
+        other is not one
+        and (
+            other.field == one.field
+            or (not other.field and "loss" in other.name.lower() and "scale" not in other.name)
+        )
+        for other in readings
+    )
+
+
+def _same_counter(
+    best: dict[str, Reading], readings: list[Reading]
+) -> tuple[dict[str, Reading], tuple[Reading, Reading] | None]:
+    """A named counter beside a pair `i/N`: the total belongs to the pair, and counts only if both are one counter."""
+    step = best.get(STEP)
+    if step is None or TOTAL_STEPS not in best:
+        return best, None
+    total = best[TOTAL_STEPS]
+    pairs = [r for r in readings if r.field == STEP and r.rank == total.rank]
+    mine = next((p for p in pairs if p.end <= total.start and total.start - p.end <= 12), None)
+    if mine is None or mine == step or total.weak:
+        return best, None
+    kept = {field: reading for field, reading in best.items() if field != TOTAL_STEPS}
+    return kept, (mine, total)
+
+
+def _is_heading(masked: str, fields: set[str]) -> bool:
+    """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
+    words = re.findall(r"[A-Za-z_一-鿿]{2,}", masked.replace("\x01", " "))
+    if EPOCH in fields:
+        return len(words) <= 2 or ("/" in masked and len(words) <= 8 and masked.rstrip()[-1:].isdigit())
+    if {word.lower() for word in words} <= {
+        "step",
+        "global",
+        "global_step",
+        "epoch",
+        "iter",
+        "iteration",
+        "time",
+        "train",
+        "total",
+    }:
+        return masked.lstrip()[:1] in "[(=-#*>"
+    return len(words) <= 2 and masked.lstrip()[:1] in "[(=-#*" and masked.rstrip()[-1:] in "]:)=-#*"
+
+
+def _stands_alone(best: dict[str, Reading]) -> bool:
+    """Measurements that need no step beside them: throughput, MFU, the GPU's memory."""
+    if LR in best and "current" in best[LR].name.lower():
+        return True
+    return any(
+        field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
+        for field, reading in best.items()
+    )
+
+
+def _is_settings(found: Found, masked: str) -> bool:
+    return found.settings > 0 or "onfig" in masked or "rguments" in masked
+
+
+def _is_record(masked: str) -> bool:
+    return "{" in masked

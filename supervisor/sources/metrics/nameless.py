@@ -1,0 +1,102 @@
+"""Values without a name: what their unit, the word after them, or their place says that they are."""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.sources.metrics.names import LOSS, LR, MFU, SAMPLES, STEP, STEP_TIME, TOKENS
+from supervisor.sources.metrics.readings import Reading
+from supervisor.sources.metrics.tokens import MASKED, Token
+from supervisor.sources.metrics.values import PLAIN, WHOLE, Conversion, How, magnitude, time_scale
+
+_AFTER = re.compile(
+    r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg)\b",
+    re.IGNORECASE,
+)
+_STEPS = frozenset({"it", "iter", "iteration", "step", "batch", "update"})
+
+
+def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:
+    """What a value without a name means; None when nothing tells.
+
+    Args:
+        text: the masked line.
+        token: the value.
+        place: its number among the line's values, from 0.
+        alone: nothing was found on the line before it.
+        evaluates: this part of the line is about an evaluation.
+    """
+    unit = token.unit.lower()
+    after = _AFTER.match(text, token.stop)
+    word = after[1].lower() if after is not None else ""
+    if evaluates and not word:
+        return None
+
+    def reading(field: str, rank: int, conversion: Conversion, *, weak: bool = False) -> Reading:
+        return Reading(field, "", rank, token.start, token.end, conversion, weak)
+
+    scale = time_scale(unit)
+    rate = field_of_rate(unit)
+    if rate is not None:
+        return reading(rate, 6, Conversion(How.NUMBER, magnitude(token.scale_end)))
+    if is_step_rate(unit):
+        return reading(STEP_TIME, 4, Conversion(How.INVERSE))
+    if scale is not None and unit.partition("/")[2].strip() in _STEPS:
+        return reading(STEP_TIME, 6, Conversion(How.NUMBER, scale))
+    if unit == "/s" and not alone:
+        return reading(SAMPLES, 4, PLAIN)
+    if word == "mfu":
+        return reading(MFU, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
+    if word in {"rate", "lr"} and not unit:
+        return reading(LR, 4, PLAIN)
+    if unit in {"ms", "msec"} and place and "|" in token.before:
+        return reading(STEP_TIME, 3, Conversion(How.NUMBER, 1e-3), weak=True)
+    if unit == "seconds" and place > 1 and "," in token.before:
+        return reading(STEP_TIME, 3, PLAIN, weak=True)
+    if unit:
+        return None
+    if place == 0 and token.text.isdigit() and _leads(text, token):
+        return reading(STEP, 3, WHOLE, weak=True)
+    # darknet begins with step and loss, and names neither; their mean has a name.
+    counted = text[: token.start].strip().rstrip(":").isdigit()
+    if (
+        place == 1
+        and counted
+        and "." in token.text
+        and "avg" in text[token.end : token.end + 24]
+        and word != "avg"
+    ):
+        return reading(LOSS, 4, PLAIN)
+    return None
+
+
+def _leads(text: str, token: Token) -> bool:
+    """Whether the number begins the line as a counter does: `[100] train_loss=…`, `1000: 2.1, …`."""
+    head = text[: token.start].strip(MASKED + " \t")
+    tail = text[token.stop :].lstrip()
+    bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")
+    return bracketed or (not head and tail.startswith(":"))
+
+
+def field_of_rate(unit: str) -> str | None:
+    """What a rate like `tok/s` or `img/sec` counts; None when it is none of training's throughput."""
+    top, slash, _ = unit.lower().replace(" ", "").partition("/")
+    if not slash or not unit.lower().replace(" ", "").endswith(
+        ("/s", "/sec", "/second", "gpu", "device", "chip", "rank")
+    ):
+        return None
+    if top.startswith(("tok", "word")):
+        return TOKENS
+    if top.startswith(("sample", "im", "example", "seq", "sent", "ex", "utt", "clip", "item")):
+        return SAMPLES
+    return None
+
+
+def is_step_rate(unit: str) -> bool:
+    """Whether a unit is steps in a second."""
+    top, slash, bottom = unit.lower().replace(" ", "").partition("/")
+    return (
+        bool(slash)
+        and top in {"it", "its", "iter", "iters", "step", "steps"}
+        and bottom in {"s", "sec", "second"}
+    )

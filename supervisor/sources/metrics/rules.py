@@ -1,0 +1,33 @@
+"""A user's own rules (`[[metrics]] name, regex`): they are asked first, and what they find stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRule:
+    """The first group of `regex` is the value of `name`."""
+
+    name: str
+    regex: re.Pattern[str]
+
+
+def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
+    """Make rules of (name, regex) pairs.
+
+    Raises:
+        ValueError: a pattern does not compile or has no group; the message names it.
+    """
+    made = []
+    for name, pattern in rules:
+        try:
+            regex = re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"metric rule {name!r}: {pattern!r} is no regular expression: {error}") from None
+        if regex.groups < 1:
+            raise ValueError(f"metric rule {name!r}: {pattern!r} has no group: put the number in (...)")
+        made.append(MetricRule(name, regex))
+    return tuple(made)

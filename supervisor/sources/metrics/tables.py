@@ -1,0 +1,242 @@
+"""Tables in logs: a header row and the rows below it, in CSV, tabs, pipes or columns of blanks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    ETA,
+    LOSS,
+    MEMORY,
+    MFU,
+    STEP,
+    STEP_TIME,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+    VAL_LOSS,
+    is_score,
+    meaning,
+    words_of,
+)
+from supervisor.sources.metrics.readings import NOTHING, Parsed, Reading
+from supervisor.sources.metrics.tokens import mask
+from supervisor.sources.metrics.values import (
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    memory_conversion,
+    seconds,
+    time_scale,
+)
+from supervisor.sources.metrics.words import (
+    SETTINGS,
+)
+
+_CELL = re.compile(
+    r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us))?(?:\s?\([^()]*\))?$",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(r"(?:\d+:)+\d+(?:\.\d+)?$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE)
+_COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
+_RULE = re.compile(r"[\s|+:=─━┼-]*$")
+_PAIR_ROW = re.compile(
+    r"\s*\|\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*\|\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*\|\s*$",
+    re.IGNORECASE,
+)
+_SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
+_TWO_HEADER = re.compile(r"(?:^|\s)Training\s*\|\s*Validation\s*$")
+_TWO = re.compile(
+    r"(?P<name>[A-Za-z_][\w .@-]*?)\s*\|\s*(?P<train>[-+.\deE]+|nan|inf|N/A)\s*\|\s*(?P<valid>[-+.\deE]+|nan|inf|N/A)\s*$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation)."""
+
+    style: str
+    names: tuple[str, ...]
+
+
+def is_rule(text: str) -> bool:
+    """A line that only draws (or is blank): it ends no table."""
+    return _RULE.match(text) is not None
+
+
+def is_section_row(text: str) -> bool:
+    """`| train/   |        |`: a table of names and values, not one of settings."""
+    return _SECTION_ROW.match(text) is not None
+
+
+def find_header(text: str) -> Header | None:
+    """Whether a line may be the header of a table of readings."""
+    masked = mask(text)
+    if _TWO_HEADER.search(masked):
+        return Header("two", ("train", "valid"))
+    bar = find_bar(text)
+    if bar is not None:
+        text = bar.rest.split("\x01")[0].rstrip(" :")
+    for style in (",", "\t", "|", "  "):
+        cells = [cell.strip() for _, cell in _cells(text, style)]
+        if not 2 <= len(cells) <= 40 or not all(_COLUMN.match(cell) for cell in cells):
+            continue
+        meanings = [meaning(_plain(cell)) for cell in cells]
+        fields = {m.field for m in meanings}
+        scores = sum(is_score(cell) for cell in cells)
+        if len(cells) == 2 and not ({STEP, EPOCH} & fields and {LOSS, VAL_LOSS} & fields):
+            continue
+        if ({STEP, EPOCH} & fields and (len(fields - {None}) >= 2)) or (scores >= 2 and style != ","):
+            settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
+            return Header(style, tuple(cells)) if settings * 2 < len(cells) else None
+    return None
+
+
+def read_row(header: Header, text: str) -> Parsed | None:
+    """A row under its header; None when the line is none."""
+    if header.style == "two":
+        return _two(text)
+    if (
+        header.style in {"  ", "\t"}
+        and (bar := find_bar(text, in_row=True)) is not None
+        and bar.rest.strip()[:1] not in {"\x01", ""}
+    ):
+        body = bar.rest.split("\x01")[0].rstrip(" :")
+        extra = [Reading(b.field, "", 4, b.start, b.end, b.conversion) for b in bar.readings]
+    else:
+        body, extra = text, []
+    cells = _cells(body, header.style)
+    if len(cells) != len(header.names) and header.style == "  ":
+        cells = [(m.start(), m.group()) for m in re.finditer(r"\S+", body)]
+    if len(cells) != len(header.names):
+        return None
+    out: list[Reading] = list(extra)
+    numbers = 0
+    for place, (name, (start, raw)) in enumerate(zip(header.names, cells, strict=True)):
+        cell = raw.strip().rstrip(":")
+        begin = start + len(raw) - len(raw.lstrip())
+        match = _CELL.match(cell)
+        if match is None and meaning(_plain(name)).field == ETA and seconds(cell) is not None:
+            numbers += 1
+            out.append(Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION)))
+            continue
+        if match is None:
+            if cell and not _CLOCK.match(cell) and (place or meaning(_plain(name)).field in {STEP, EPOCH}):
+                return None
+            continue
+        numbers += 1
+        out += _cell(name, match, begin)
+    return Parsed(tuple(out)) if numbers >= min(2, len(header.names)) and out else None
+
+
+def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
+    """`|    loss     | 12.9    |`: one name and value a row; None when the line is no such row."""
+    match = _PAIR_ROW.match(text)
+    if match is None:
+        return None
+    found = meaning(match["name"])
+    if not in_section and found.field not in {LOSS, VAL_LOSS}:
+        return NOTHING
+    value = _CELL.match(match["value"])
+    if value is None:
+        return NOTHING
+    return Parsed(tuple(_cell(match["name"].strip(), value, match.start("value"))))
+
+
+def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
+    found = meaning(_plain(name))
+    if found.field == STEP and name.lower().endswith("(time)"):
+        scale = time_scale(match["unit"] or "")
+        return (
+            [
+                Reading(
+                    STEP_TIME,
+                    "",
+                    5,
+                    start + match.start("a"),
+                    start + match.end("a"),
+                    Conversion(How.NUMBER, scale),
+                )
+            ]
+            if scale
+            else []
+        )
+    a, b = match.span("a"), match.span("b")
+    unit = (match["unit"] or "").lower()
+    field = found.field
+    place = (start + a[0], start + a[1])
+    if field is None:
+        return []
+    if field in {EPOCH, STEP}:
+        whole = WHOLE if "." not in match["a"] else PLAIN
+        out = [Reading(field, "", found.rank, *place, whole)]
+        if match["b"]:
+            total = TOTAL_EPOCHS if field == EPOCH else TOTAL_STEPS
+            out.append(Reading(total, "", found.rank, start + b[0], start + b[1], WHOLE))
+        return out
+    if match["b"]:
+        return []
+    if field == MEMORY:
+        how = memory_conversion(unit)
+        return [Reading(MEMORY, name, found.rank, *place, how)] if how is not None else []
+    if field == MFU:
+        return [Reading(MFU, name, found.rank, *place, Conversion(How.SHARE, 0.01 if unit == "%" else 1.0))]
+    if field in {STEP_TIME, ETA}:
+        return []
+    if (
+        field == ""
+        and words_of(name)[-1:]
+        and words_of(name)[-1] in {"images", "instances", "size", "time", "seen", "targets", "labels"}
+    ):
+        return []
+    if found.is_eval and field == LOSS:
+        field = VAL_LOSS
+    return [Reading(field, name, found.rank, *place, PLAIN)]
+
+
+def _plain(name: str) -> str:
+    """A column's name without what stands in brackets, unless that is all."""
+    return re.sub(r"\s*\([^()]*\)\s*$", "", name) or name
+
+
+def _two(text: str) -> Parsed | None:
+    masked = mask(text)
+    begin = masked.rfind("\x01") + 1
+    while begin < len(text) and text[begin] in " -":
+        begin += 1
+    match = re.compile(_TWO.pattern).search(text, begin)
+    if match is None:
+        return None
+    name = match["name"].split(" - ")[-1].strip()
+    out = []
+    for column, held_out in (("train", False), ("valid", True)):
+        value = _CELL.match(match[column])
+        if value is None:
+            continue
+        found = meaning(name)
+        readings = _cell(name, value, match.start(column))
+        if found.field == MEMORY and "mb" in words_of(name):
+            readings = [r._replace(conversion=Conversion(How.NUMBER, float(1 << 20))) for r in readings]
+        if held_out:
+            readings = [r._replace(field=VAL_LOSS) for r in readings if r.field == LOSS]
+        out += readings
+    return Parsed(tuple(out)) if out else NOTHING
+
+
+def _cells(text: str, style: str) -> list[tuple[int, str]]:
+    """The cells of a line with their places."""
+    if style == "  ":
+        return [(m.start(), m.group()) for m in re.finditer(r"\S+(?: \S+)*", text)]
+    cells: list[tuple[int, str]] = []
+    place = 0
+    for cell in text.split(style):
+        cells.append((place, cell))
+        place += len(cell) + 1
+    if style == "|" and len(cells) > 2:
+        # Outer borders.
+        cells = cells[1 if not cells[0][1].strip() else 0 :]
+        cells = cells[:-1] if not cells[-1][1].strip() else cells
+    return cells

@@ -1,0 +1,182 @@
+"""A log line cut into values and the text before each: masks first, then bars, then numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MASKED = "\x01"  # stands for text that cannot hold a metric: a time stamp, a source line, a URL
+
+_MASKS = re.compile(
+    r"""
+      (?<![a-z0-9+.-])[a-z][a-z0-9+.-]*+://\S+                                             # URL
+    | "(?:GET|POST|PUT|HEAD|DELETE)\ [^"]*"                                 # a request
+    | [IWEF]\d{4}\ \d\d:\d\d:\d\d\.\d+\s+\d+                                # glog
+    | \d{4}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+\d\d?:\d\d(?::\d\d)?(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d\b)?
+    | \d\d?[/.-]\d\d?[/.-]\d\d(?:\d\d)?[\ ,T]+\d\d?:\d\d(?::\d\d)?(?:[.,]\d+)?
+    | \b\d\d[/-]\d\d\ \d\d:\d\d:\d\d(?:[.,]\d+)?
+    | (?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ )?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\ +\d+\ (?:\d{4}\ )?\d\d:\d\d:\d\d(?:\ \d{4})?
+    | \[\d\d:\d\d:\d\d(?:[.,]\d+)?\]
+    | ^\s*\d\d:\d\d:\d\d(?:[.,]\d+)?(?=\s|\|)
+    | \[File:[^\]]*\]
+    | (?<![\w./\\<>-])[\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
+    | [([]?(?<![\w.])[A-Za-z_]\w*(?:\.\w+)++:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
+    | (?<=\t)[\w.-]+:\d+(?=\t)
+    | [([][A-Za-z_][\w.-]*:\d+[)\]]
+    | \bpid[=:\ ]\s?\d+
+    | \b(?:DEBUG|INFO|WARNING|NOTICE)\b:[\w.]*:?
+    | (?:^|(?<=[\s|\]\[-]))(?:DEBUG|INFO|WARNING|WARN|NOTICE)\b:?
+    | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{10,}                              # UUID
+    | \b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d+)?\b                       # address
+    """,
+    re.VERBOSE,
+)
+_NUM = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+_UNITS = (
+    r"%|(?:tok(?:en)?s?|words?|samples?|im(?:a)?ge?s?|examples?|seq(?:uence)?s?|sent(?:ence)?s?|ex|utts?|frames?|clips?|items?|batch(?:es)?|ba|it(?:er)?s?|steps?"
+    r"|updates?)\s?/\s?s(?:ec(?:ond)?)?(?:/\w+)?|tok(?:en)?s?/(?:gpu|device|chip)/s(?:ec)?"
+    r"|(?:ms|us|µs|s|secs?|seconds?|min)\s?/\s?(?:it(?:er(?:ation)?)?|step|batch|update|sample|img|image|epoch|tick|kimg)|/s(?:ec)?(?:/\w+)?"
+    r"|[KMGT]i?[Bb](?:/s)?|bytes|ms(?:ec)?|milliseconds|us|µs|secs?|seconds?|mins?|minutes?|hours?|hrs?|days?"
+    r"|TFLOP\w*(?:/s)?(?:/\w+)?"
+)
+_TOKEN = re.compile(
+    rf"""
+      (?P<dur>
+          \d+\ days?,?\ +\d+:\d\d:\d\d(?:\.\d+)? | \d+-\d\d:\d\d:\d\d | (?<![\w.:/])\d+(?::\d\d){{2}}(?:\.\d+)?(?![\w:])
+        | (?<![\w.:/])\d+:\d\d(?![\w:.])
+        | (?<![\w.,])(?:\d+(?:\.\d+)?\s?(?:d|days?|h|hrs?|hours?|m|mins?|minutes?)(?:,\s?|\s(?:and\s)?|(?=\d))){{1,6}}\d+(?:\.\d+)?\s?(?:s|secs?|seconds?|m|mins?|minutes?)\b
+      )
+    | (?<![\w.,/@])(?P<a>\d{{1,3}}(?:,\d{{3}})+|\d+)(?P<ak>[kKM])?(?:\s*/\s*|\ of\ )(?P<b>\d{{1,3}}(?:,\d{{3}})+|\d+|\?)(?P<bk>[kKM])?(?![\w./])
+      (?P<share>\s*\(?\s*\d+(?:\.\d+)?\s?%\s?\)?)?
+    | (?P<ratio>(?<![\w.,/@])[-+]?\d+(?:\.\d+)?\s?[KMGT]?i?B?\s?/\s?\d+(?:\.\d+)?\s?(?:[KMGT]i?B?)?(?![\w.]))
+    | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
+      (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
+      (?![\w]|\.\d)
+      (?P<mean>\s?\((?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
+    """,
+    re.VERBOSE,
+)
+_SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
+_OPENERS = re.compile(r"(?:[\[({\"'<`*~≈]|\btensor\(|\bArray\(|\barray\()\s*$")
+_CALL = re.compile(r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()")
+_UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24})\s*[)\]]\s*$")
+_BREAK = re.compile(
+    r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~"
+)
+_INDEXED = re.compile(
+    r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE
+)
+_MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
+_TAIL_WORDS = re.compile(
+    r"\s+(?:was|is|are|of|at|to|reached|after|with|about|equals?|now|for|on|in)$", re.IGNORECASE
+)
+
+
+class Token(NamedTuple):
+    """One value of a line, with the name that the text before it gives.
+
+    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all text since the value before, `name` its last
+    part. `scale_end`: the K or M of a pair's total, or of a value that has a unit too. `bare`: nothing like ":" or "=" stands between name and value. `tail`: a unit in brackets after the name.
+    """
+
+    kind: str
+    start: int
+    end: int
+    text: str
+    unit: str
+    name: str
+    tail: str
+    bare: bool
+    before: str
+    total: tuple[int, int] | None = None
+    scale_end: str = ""
+    share: bool = False
+    stop: int = 0
+
+
+def mask(text: str) -> str:
+    """The text with time stamps, source places, URLs and the like blotted out, at the same length."""
+    return _MASKS.sub(lambda found: MASKED * len(found.group()), text)
+
+
+def tokens(text: str) -> list[Token]:
+    """The values of a masked line, from left to right."""
+    found: list[Token] = []
+    end = 0
+    for match in _TOKEN.finditer(text):
+        before = text[end : match.start()]
+        if match["num"] is not None and _INDEXED.search(before) and _MORE_NAME.match(text, match.end("num")):
+            continue  # "GPU 0 memory": part of a name
+        name, tail, bare = name_of(before)
+        end = match.end()
+        if match["a"] is not None:
+            span = match.span("a")
+            found.append(
+                Token(
+                    "frac",
+                    *span,
+                    match["a"],
+                    match["ak"] or "",
+                    name,
+                    tail,
+                    bare,
+                    before,
+                    match.span("b"),
+                    match["bk"] or "",
+                    match["share"] is not None,
+                    end,
+                )
+            )
+        elif match["dur"] is not None:
+            found.append(
+                Token("dur", *match.span("dur"), match["dur"], "", name, tail, bare, before, stop=end)
+            )
+        elif match["ratio"] is not None:
+            found.append(
+                Token("ratio", *match.span("ratio"), match["ratio"], "", name, tail, bare, before, stop=end)
+            )
+        else:
+            unit = match["unit"] or match["ku"] or match["k"] or match["s"] or ""
+            thousands = (match["k"] or "") if match["ku"] else ""
+            found.append(
+                Token(
+                    "num",
+                    *match.span("num"),
+                    match["num"],
+                    unit,
+                    name,
+                    tail,
+                    bare,
+                    before,
+                    None,
+                    thousands,
+                    stop=end,
+                )
+            )
+    return found
+
+
+def name_of(before: str) -> tuple[str, str, bool]:
+    """The name that the text before a value ends with, a unit in brackets after it, and whether it is bare."""
+    rest = before.rstrip()
+    bare = True
+    tail = ""
+    for _ in range(6):
+        if found := _SEPARATOR.search(rest):
+            bare = False
+            rest = rest[: found.start()].rstrip()
+        elif bare and _CALL.search(rest):
+            return "", "", True  # a line of code
+        elif found := _OPENERS.search(rest):
+            rest = rest[: found.start()].rstrip()
+        elif not tail and (found := _UNIT_TAIL.search(rest)) and found.start() > 0:
+            tail = found[1].strip()
+            rest = rest[: found.start()].rstrip()
+        elif rest.endswith(("'", '"', "*", "`")):
+            rest = rest[:-1].rstrip()
+        else:
+            break
+    name = _BREAK.split(rest)[-1].strip(" .'\"*-`✨")
+    while shorter := _TAIL_WORDS.search(name):
+        name = name[: shorter.start()]
+    return name.removeprefix("and "), tail, bare

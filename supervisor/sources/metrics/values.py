@@ -1,0 +1,107 @@
+"""Numbers, units and durations as logs print them, to floats in base units."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import NamedTuple
+
+GIB = 1 << 30
+# PyTorch's tools print GiB as "GB" or "G": taken at face value as GiB.
+_MEMORY = {
+    "": 0.0, "b": 1.0, "bytes": 1.0, "kb": 1024.0, "kib": 1024.0, "k": 1024.0, "mb": GIB / 1024, "mib": GIB / 1024, "m": GIB / 1024,
+    "mo": GIB / 1024, "gb": float(GIB), "gib": float(GIB), "g": float(GIB), "tb": GIB * 1024.0, "tib": GIB * 1024.0,
+}  # fmt: skip
+_SECONDS = {
+    "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
+    "us": 1e-6, "µs": 1e-6, "usec": 1e-6, "ns": 1e-9, "m": 60.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0,
+    "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+_CLOCK = re.compile(r"(?:(\d+)\s*days?,?\s*|(\d+)[-.](?=\d\d:\d\d:))?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)")
+
+
+class How(IntEnum):
+    """How a value's text becomes a number."""
+
+    NUMBER = 0  # times scale
+    WHOLE = 1  # an integer, also "31K" and "1,149"
+    INVERSE = 2  # a rate of steps to the seconds of one
+    DURATION = 3  # a clock or spelt-out time
+    MEMORY = 4  # without a unit: bytes when huge, MiB when large, GiB when small
+    SHARE = 5  # without a percent sign: percent when above 1
+
+
+class Conversion(NamedTuple):
+    """How, and by what factor."""
+
+    how: How
+    scale: float = 1.0
+
+
+PLAIN = Conversion(How.NUMBER)
+WHOLE = Conversion(How.WHOLE)
+
+
+def convert(conversion: Conversion, text: str) -> float | None:
+    """The number, or None when the text holds none that can be meant (a sentinel, a fraction of a step)."""
+    how, scale = conversion
+    if how is How.DURATION:
+        return seconds(text)
+    try:
+        number = float(text.replace(",", "").rstrip(".") if "," in text or text[-1:] == "." else text)
+    except ValueError:
+        return None
+    match how:
+        case How.NUMBER:
+            return number * scale if scale != 1.0 else number
+        case How.WHOLE:
+            number *= scale
+            return (
+                int(number) if number == number // 1 and abs(number) < 1e15 else None
+            )  # not NaN, not infinite
+        case How.INVERSE:
+            return scale / number if number > 0 else None
+        case How.MEMORY:
+            if number >= 1e7:
+                return number
+            return number * GIB / 1024 if number >= 256 else number * GIB
+        case How.SHARE:
+            if number < 0:
+                return None
+            return number / 100 if number > 1 else number * scale
+
+
+def memory_conversion(unit: str) -> Conversion | None:
+    """For a memory value with this unit; None when it is no unit of memory."""
+    factor = _MEMORY.get(unit.lower())
+    if factor is None:
+        return None
+    return Conversion(How.NUMBER, factor) if factor else Conversion(How.MEMORY)
+
+
+def time_scale(unit: str) -> float | None:
+    """Seconds in one `unit`, of which only the part before a slash counts; None when it is no time."""
+    return _SECONDS.get(unit.lower().partition("/")[0].strip())
+
+
+def magnitude(unit: str) -> float:
+    """What K, M, B behind a count stand for."""
+    return {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}.get(unit.lower(), 1.0)
+
+
+def seconds(text: str) -> float | None:
+    """A duration in seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
+    text = text.strip()
+    if clock := _CLOCK.match(text):
+        days, days_too, hours, minutes, rest = clock.groups()
+        return int(days or days_too or 0) * 86400.0 + int(hours or 0) * 3600 + int(minutes) * 60 + float(rest)
+    total = 0.0
+    found = False
+    for number, unit in _PARTS.findall(text):
+        scale = _SECONDS.get(unit.lower())
+        if scale is None:
+            return None
+        total += float(number) * scale
+        found = True
+    return total if found else None

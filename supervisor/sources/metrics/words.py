@@ -1,0 +1,108 @@
+"""The words in the names of metrics: tables, and nothing else.
+
+The numbers of `STEP_NAMES` and its like are ranks: of two readings of one kind on a line the higher is meant (`global_step`
+over `iter` over `batch`); 0 means that the name is a setting or an announcement, never a reading.
+"""
+
+from __future__ import annotations
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+EVAL_WORDS = _set(
+    "val valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
+)
+TRAIN_WORDS = _set("train training trn tr fit")
+SOURCE_WORDS = TRAIN_WORDS | _set(
+    "avg avr average averaged mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
+    "micro global overall total sum lm final last trainer metric metrics epoch interval per raw rank0 stats stat log for of at the after done completed complete finished result results"
+)
+HIDING_WORDS = _set(
+    "best min max minimum std median target prev previous baseline initial init base start end"
+)
+STEP_NAMES = {
+    "step": 8, "steps": 3, "globalstep": 10, "global_step": 10, "num_updates": 10, "updates": 6, "update": 6, "iter": 7,
+    "iters": 6, "iteration": 7, "iterations": 6, "it": 6, "batch": 4, "batches": 0, "minibatch": 4, "mb": 0, "tick": 5,
+    "trainstep": 8, "step_num": 8, "steps_train": 8, "current_step": 9, "current_steps": 9, "current_iter": 8,
+    "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
+    "iteration_num": 8, "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "step_count": 7, "steps_done": 6,
+    "completed_step": 8, "completed_steps": 8, "train_step": 8, "training_step": 8, "train_iter": 7, "train_steps": 6,
+    "步": 8, "迭代": 7, "步数": 8, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
+    "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
+    "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
+    "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
+}  # fmt: skip
+EPOCH_NAMES = {
+    "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "轮": 8, "epoch_num": 7, "current_epoch": 8,
+    "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "epoch_id": 7, "epoch_idx": 7, "_epoch": 7, "epoch_no": 7,
+    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "轮次": 8, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
+}  # fmt: skip
+LOSS_WORDS = frozenset({"loss", "losses", "损失", "crossentropyloss", "xent", "logloss", "cost", "objective"})
+# What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
+LOSS_KINDS = _set(
+    "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language model xent softmax binary bce multi class "
+    "log logloss mse l1 l2 ctc rnnt transducer sft dpo orpo simpo kto ppo policy pg actor pi grpo reinforce contrastive clip infonce "
+    "denoising diffusion noise binary softmax sft"
+)
+LOSS_OF_POLICY = _set("policy pg actor pi ppo")
+GRAD_WORDS = _set("grad gradient gradients gnorm grdn gradnorm")
+SECOND_WORDS = frozenset({"s", "sec", "secs", "second", "seconds"})
+SAMPLE_WORDS = _set(
+    "sample samples img imgs image images sequence sequences seq seqs example examples ex exs sent sents sentence sentences item items instance "
+    "instances utt utts utterances clip clips frames_ record records row rows graph graphs smp"
+)
+TOKEN_WORDS = _set("tok toks token tokens word words tk wd")
+DEVICE_WORDS = _set("gpu gpus device devices chip chips core rank card worker npu tpu")
+OTHER_MEMORY = _set(
+    "cpu host ram worker process reserved cached cache free total capacity limit disk shm virtual swap available"
+)
+MEMORY_WORDS = _set("mem memory gpumem gpumemory vram hbm 显存 maxmem memallocated maxmemallocated cudamem")
+# Scores that say by themselves that a line reports on training, even without loss or step.
+SCORES = _set(
+    "acc accuracy top1 top5 acc1 acc5 precision recall f1 auc auroc map map50 map75 iou miou dice psnr ssim bleu rouge wer cer ppl perplexity "
+    "bpb bpc reward rewards return returns score fps sps fid ndcg mrr hmean kl entropy r2 mae rmse mse episodic elbo "
+    "throughput tflops success win ap l1 lpips meteor cider spice chrf hits tps"
+)
+# Names of settings: a line or block of these is a dump of the configuration.
+SETTINGS = _set(
+    "batch_size batchsize train_batch_size eval_batch_size micro_batch_size per_device_train_batch_size per_device_eval_batch_size total_batch_size "
+    "device_batch_size seed weight_decay wd_ betas beta1 beta2 adam_beta1 adam_beta2 eps adam_epsilon epsilon num_workers workers epochs num_epochs max_epochs num_train_epochs n_epochs "
+    "total_epochs max_steps total_steps num_steps n_steps train_steps num_iters max_iters num_iterations max_iter warmup warmup_steps warmup_ratio warmup_iters lr0 lrf base_lr min_lr max_lr init_lr "
+    "initial_lr lr_decay gamma dropout n_layer n_layers num_layers n_head num_heads n_embd hidden_size hidden_dim vocab_size block_size seq_len seq_length max_seq_len max_seq_length "
+    "max_length sequence_length gradient_accumulation_steps grad_accum grad_clip max_grad_norm clip_grad grad_clip_norm gradient_clipping optimizer scheduler lr_scheduler save_every eval_every log_interval eval_interval "
+    "save_interval log_every_n_steps save_steps eval_steps logging_steps patience num_classes image_size img_size input_size world_size nproc num_gpus ngpus n_gpu rank_ local_rank device fp16 bf16 amp "
+    "dtype precision_ num_examples num_samples n_params params num_params parameters trainable project name model dataset data mode task resume temperature top_p top_k alpha_ imgsz lora_r lora_alpha "
+    "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width"
+)
+NOT_MEASURED = _set("size retries version num id seed v_num")
+COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
+AHEAD_OF_COUNTER = _set(
+    "completed complete done begin_ after at global current training train trainer optimizer optim eval validate validation val metrics stats finished end "
+    "for in on of the results summary test update loss valid iteration_ ✨ →"
+)
+STEP_TIME_NAMES = {
+    "time": 3, "iter_time": 5, "iteration_time": 6, "step_time": 8, "batch_time": 5, "avg_batch_cost": 5, "batch_cost": 5, "train_time": 9,
+    "dt": 5, "seconds": 3, "updt_s": 6, "step_avg": 4, "train_step_timing_in_s": 8, "timing_s_step": 8, "time_per_step": 8, "sec_per_step": 7,
+    "ms_per_step": 7, "train_iter_time": 5, "iter_t": 5, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
+    "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "step_time_avg": 5, "ms_it": 6, "ms_iter": 6,
+    "step_seconds": 7, "train_step_time": 8, "avg_step_time": 6, "avg_iter_time": 5, "step_duration": 6, "train_batch_cost": 5,
+    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6,
+    "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,
+}  # fmt: skip
+IGNORED_TIMES = _set(
+    "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed train_runtime eval_runtime runtime epoch_time sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
+)
+# What may stand beside "lr": whose it is.
+OPTIMIZER_WORDS = _set(
+    "lr learning rate 学习率 optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
+)
+# What may stand beside "grad norm".
+NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all model policy pre before the")
+# Abbreviations of tokens a second.
+TOKEN_NAMES = _set("wps tps train_wps train_tps tgs tok_s toks tokens_s")
+# Names of the time that remains.
+ETA_NAMES = _set(
+    "eta remaining_time time_remaining remaining time_left estimated_time_remaining 剩余时间 eta_seconds time_to_finish est_remaining eta_time time_until_done est remain eta_s time_eta"
+)
