@@ -1,0 +1,104 @@
+"""Pace: how long a thing of this run usually takes, as a high percentile in bounded memory.
+
+Gaps between signs of life spread over decades (a 30 ms step, a 40 s checkpoint), so they are counted in buckets that
+grow by a constant factor, as DDSketch does (Masson et al., PVLDB 12, 2019): a quantile is off by at most that factor,
+upwards. Old counts are halved, so that the pace follows a run that slows down (longer sequences).
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+
+GROWTH = 1.1
+SHORTEST_S = 1e-3
+LONGEST_S = 1e7
+HALVE_AT = 2048
+MIN_GAPS = 5
+"""Fewer gaps say little: the first two or three are warm-up."""
+MIN_LINES = 20
+"""Lines come in bursts, at the start above all: a log has a pace only after this many gaps of a second or more."""
+
+_LOG_GROWTH = math.log(GROWTH)
+_LAST = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_GROWTH)
+
+
+class Stage(StrEnum):
+    """What a pace is learned of: two kinds of gaps between signs of life, and the lengths of whole phases."""
+
+    STEP = "step"  # from one step to the next
+    LOG = "log"  # from one line of any rank to the next (in whole seconds), where no steps can be read
+    START = "start"  # from the launch to the first step
+    COMPILE = "compile"
+    EVALUATION = "evaluation"
+    CHECKPOINT = "checkpoint"
+
+
+class Pace:
+    """The 99th percentile of durations in seconds, from a stream of them."""
+
+    def __init__(self, min_count: int = MIN_GAPS) -> None:
+        self._min_count = min_count
+        self._counts: dict[int, float] = {}
+        self._total = 0.0
+        self._seen = 0
+
+    def add(self, duration_s: float) -> None:
+        """Count one duration; what is negative or not finite is no duration and is passed over."""
+        if not math.isfinite(duration_s) or duration_s < 0:
+            return
+        bucket = _bucket(duration_s)
+        self._counts[bucket] = self._counts.get(bucket, 0.0) + 1.0
+        self._total += 1.0
+        self._seen += 1
+        if self._total >= HALVE_AT:
+            self._counts = {key: count / 2 for key, count in self._counts.items() if count >= 0.5}
+            self._total = sum(self._counts.values())
+
+    @property
+    def known(self) -> bool:
+        """Whether enough was seen to speak of a pace."""
+        return self._seen >= self._min_count
+
+    def quantile_s(self, q: float = 0.99) -> float | None:
+        """The q-quantile, at most 10 % above the true one and never below it; None while too little is known.
+
+        With fewer than 100 durations the 99th percentile is the longest of them.
+        """
+        if not self.known:
+            return None
+        # Half a count of slack: the halving leaves fractions that must not hide the one longest gap.
+        wanted = math.ceil(q * self._total - 1e-9)
+        passed = 0.0
+        for bucket in sorted(self._counts):
+            passed += self._counts[bucket]
+            if passed >= wanted:
+                return _upper_s(bucket)
+        return _upper_s(max(self._counts))
+
+
+class Paces:
+    """One pace a stage. Phases of an attempt come seldom, so one earlier length of a phase is a pace already."""
+
+    def __init__(self) -> None:
+        self._paces = {
+            stage: Pace({Stage.STEP: MIN_GAPS, Stage.LOG: MIN_LINES}.get(stage, 1)) for stage in Stage
+        }
+
+    def add(self, stage: Stage, duration_s: float) -> None:
+        """Count one duration of a stage."""
+        self._paces[stage].add(duration_s)
+
+    def p99_s(self, stage: Stage) -> float | None:
+        """The stage's 99th percentile; None while unknown."""
+        return self._paces[stage].quantile_s()
+
+
+def _bucket(duration_s: float) -> int:
+    if duration_s <= SHORTEST_S:
+        return 0
+    return min(math.ceil(math.log(duration_s / SHORTEST_S) / _LOG_GROWTH - 1e-9), _LAST)
+
+
+def _upper_s(bucket: int) -> float:
+    return SHORTEST_S * GROWTH**bucket
