@@ -19,7 +19,7 @@ from trainer.console import Console, short
 from trainer.data import Samples, Stream, open_data
 from trainer.dist import Device, Group, choose_device
 from trainer.ema import Ema
-from trainer.hooks import CapHook, ConsoleHook, EmaHook, SaveHook, TelemetryHook
+from trainer.hooks import CapHook, ConsoleHook, EmaHook, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
 from trainer.loop import Ending, Run, TrainState, train
 from trainer.model import GPT, flops_per_token, shape_of
@@ -73,8 +73,10 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         run = build_run(session)
         state = run.state
         _tell_start(session, state)
-        ending = train(run)
-        run.finish_saving()
+        try:
+            ending = train(run)
+        finally:
+            run.saving.close()
         for hook in run.hooks:
             hook.close()
         run.feed.close()
@@ -154,6 +156,7 @@ def build_run(session: Session) -> Run:
         parts=saving.Parts(bare, moments, scaler, ema, split=config.shard != "none"),
         facts={"shape": shape.as_record(), "data": session.train_stream.fingerprint()},
     )
+    saver.open()
     resume = saving.find(config, saver.root, group, console)
     state = saving.restore(saver, resume) if resume else TrainState()
     use, why = wants_compile(config, session.device, session.env)
@@ -180,8 +183,7 @@ def build_run(session: Session) -> Run:
         wish=session.wish,
         faults=session.faults,
         console=console,
-        save=saver.save,
-        finish_saving=saver.finish,
+        saving=saver,
         state=state,
     )
     if ema is not None:
@@ -198,8 +200,6 @@ def build_run(session: Session) -> Run:
         )
     )
     run.hooks.append(ConsoleHook(console, interval=config.log_interval, total_steps=config.num_iterations))
-    if config.async_save:
-        run.hooks.append(SaveHook(saver))
     if config.profile:
         run.hooks.append(TraceHook(config.profile, group.rank))
     if group.is_main:

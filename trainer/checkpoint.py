@@ -8,6 +8,7 @@ Loading never unpickles objects (``weights_only=True``). It does not depend on w
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -51,6 +52,44 @@ def step_of(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
+def open_root(root: Path) -> int:
+    """Makes the folder of checkpoints, and clears away what a killed save left half written.
+
+    Returns:
+        The device number of its file system, for `check_root`.
+
+    Raises:
+        CheckpointError: it cannot be made, or not be written.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(root))
+        for left in root.glob("step_" + "[0-9]" * 8 + ".tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+        return os.stat(root).st_dev
+    except OSError as error:
+        raise CheckpointError(f"checkpoint_dir {root} cannot be written: {error.strerror or error}") from None
+
+
+def check_root(root: Path, file_system: int) -> None:
+    """Refuses a folder that is gone or lies elsewhere now: a lost mount leaves an empty folder on another disk.
+
+    Raises:
+        CheckpointError: so it is.
+    """
+    try:
+        found = os.stat(root).st_dev
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoints could not be written: {root}: {error.strerror or error} (was its mount lost?)"
+        ) from None
+    if found != file_system:
+        raise CheckpointError(
+            f"checkpoints could not be written: {root} lies on another file system than at the start (its mount is lost?)"
+        )
+
+
 def save(
     root: Path,
     step: int,
@@ -62,7 +101,7 @@ def save(
     """Writes and commits a checkpoint; one process calls this.
 
     Args:
-        root: the folder of checkpoints; made if need be.
+        root: the folder of checkpoints; it exists (`open_root`).
         step: steps done.
         meta: plain facts.
         state: tensors, in plain dictionaries.
@@ -77,7 +116,6 @@ def save(
     final = folder_of(root, step)
     temporary = final.with_name(final.name + ".tmp")
     try:
-        root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         if prepare is not None:
@@ -195,15 +233,22 @@ def best(root: Path) -> Path | None:
     return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def prune(root: Path, keep: int, protect: set[Path]) -> None:
-    """Deletes all but the newest `keep` committed checkpoints; the marker goes first."""
-    if keep <= 0:
-        return
-    for path in committed(root)[keep:]:
+def prune(root: Path, keep: int, protect: set[Path]) -> list[str]:
+    """Deletes all but the newest `keep` committed checkpoints (0: none); the marker goes first.
+
+    Returns:
+        A line for each that could not be deleted: it costs space, but no training.
+    """
+    complaints = []
+    for path in committed(root)[keep:] if keep > 0 else []:
         if path in protect:
             continue
-        (path / MARKER).unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            (path / MARKER).unlink(missing_ok=True)
+            shutil.rmtree(path)
+        except OSError as error:
+            complaints.append(f"old checkpoint {path} could not be deleted: {error.strerror or error}")
+    return complaints
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:

@@ -55,8 +55,11 @@ class Config:
     keep_checkpoints: int = key(3, "newest checkpoints kept; 0: all")
     keep_best: bool = key(False, "keep the checkpoint of the lowest validation loss besides")
     checkpoint_dir: str = key("", "folder of checkpoints; default: in the run directory, else ./checkpoints")
-    async_save: bool = key(False, "write checkpoints in the background from a copy in memory")
-    continue_on_save_error: bool = key(False, "warn and train on when a checkpoint cannot be written")
+    async_save: bool = key(True, "write checkpoints in the background from a copy in memory")
+    save_timeout_s: float = key(1800.0, "longest wait for a checkpoint to be written")
+    continue_on_save_error: bool = key(
+        False, "warn and train on when a checkpoint cannot be written; the last one must be"
+    )
     resume_from: str = key("", "a checkpoint folder, or auto: the newest committed one, if any")
     # Optimizer
     learning_rate: float = key(1e-3, "peak learning rate")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trainer.optim import cut_like, whole
+from trainer.optim import cut_like
 
 
 class Ema:
@@ -29,8 +29,8 @@ class Ema:
             self._average[name].lerp_(parameter, 1 - keep)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages by parameter name; a collective where parameters are split over ranks."""
-        return {name: whole(average) for name, average in self._average.items()}
+        """The averages by parameter name, split as the parameters are."""
+        return dict(self._average)
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Puts averages back.

@@ -12,7 +12,6 @@ from trainer.console import Console, Line, step_line
 from trainer.ema import Ema
 from trainer.loop import StepReport, TrainState
 from trainer.memory import MemoryCap
-from trainer.saving import Saver
 from trainer.telemetry import Kind, Phase, Telemetry
 
 
@@ -164,17 +163,6 @@ class EmaHook(Quiet):
         """Takes in the new weights."""
         if report.applied:
             self._ema.update(report.step)
-
-
-class SaveHook(Quiet):
-    """Announces checkpoints that were written in the background."""
-
-    def __init__(self, saver: Saver) -> None:
-        self._saver = saver
-
-    def after_step(self, _state: TrainState, _report: StepReport, /) -> None:
-        """Looks whether one is done."""
-        self._saver.poll()
 
 
 class CapHook(Quiet):

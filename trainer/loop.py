@@ -66,8 +66,9 @@ class StepReport:
     tokens: int
     step_time_s: float
     data_wait_s: float
-    applied: bool
-    stop: bool
+    applied: bool  # False: skipped, for it was not finite
+    stop: bool  # some rank was asked to stop
+    saved: bool  # a write in the background has ended
 
 
 class Hook(Protocol):
@@ -84,6 +85,23 @@ class Hook(Protocol):
 
     def close(self) -> None:
         """The training is over."""
+
+
+class Saving(Protocol):
+    """Checkpoints as the loop sees them. What has no "collective" beside it talks to nobody."""
+
+    def save(self, state: TrainState, final: bool) -> None:
+        """A collective. Begins a checkpoint; a final one is committed when this returns."""
+
+    def ended(self) -> bool:
+        """Whether a write in the background has ended here, and not all ranks have heard of it."""
+        ...
+
+    def settle(self) -> None:
+        """A collective. Waits for a write in the background, and tells all ranks alike what became of it."""
+
+    def close(self) -> None:
+        """Joins the writer, whatever ended the training."""
 
 
 @dataclass(slots=True)
@@ -108,8 +126,7 @@ class Run:
     wish: StopWish
     faults: Faults
     console: Console
-    save: Callable[[TrainState, bool], None]
-    finish_saving: Callable[[], None]
+    saving: Saving
     state: TrainState = field(default_factory=TrainState)
     hooks: list[Hook] = field(default_factory=list)
 
@@ -132,16 +149,18 @@ def train(run: Run) -> Ending:
         report = train_step(run, micro_batches)
         for hook in run.hooks:
             hook.after_step(state, report)
+        if report.saved:
+            run.saving.settle()
         last = state.step == config.num_iterations
         if report.stop and not last:
-            run.save(state, True)
+            run.saving.save(state, final=True)
             return Ending.STOPPED
         if config.eval_every and (last or state.step % config.eval_every == 0):
             evaluate(run)
         if config.save_every and state.step % config.save_every == 0 and not last:
-            run.save(state, False)
+            run.saving.save(state, final=False)
             _enter(run, Phase.STEPPING)
-    run.save(state, True)  # of a step that has a checkpoint already, this is nothing
+    run.saving.save(state, final=True)  # of a step that has a checkpoint already, this is nothing
     return Ending.DONE
 
 
@@ -168,8 +187,11 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     grad_norm = float(whole(nn.utils.clip_grad_norm_(run.bare.parameters(), limit)))
     mine = float(loss_sum)
     healthy = math.isfinite(mine) and math.isfinite(grad_norm)
-    # The one small collective of a step: mean loss, is any rank unwell, does anybody want to stop.
-    mean, unwell, stop = run.group.total([mine, float(not healthy), float(run.wish.asked())])
+    # The one small collective of a step: the mean loss, is any rank unwell, does anybody want to stop, has the
+    # writer of rank 0 ended.
+    mean, unwell, stop, saved = run.group.total(
+        [mine, float(not healthy), float(run.wish.asked()), float(run.saving.ended())]
+    )
     applied = unwell == 0
     if applied or run.scaler.is_enabled():
         run.scaler.step(run.optimizer)  # a scaler skips what overflowed, and lowers its scale
@@ -191,6 +213,7 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
         data_wait_s=run.feed.waited_s - waited,
         applied=applied,
         stop=stop > 0,
+        saved=saved > 0,
     )
 
 

@@ -72,10 +72,10 @@ class Moments:
         self._model = model
 
     def named(self) -> dict[str, dict[str, Tensor]]:
-        """Moments by parameter name; a collective where parameters are split over ranks."""
+        """Moments by parameter name, split as the parameters are."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         return {
-            names[id(parameter)]: {key: whole(held[key]) for key in MOMENTS if key in held}
+            names[id(parameter)]: {key: held[key] for key in MOMENTS if key in held}
             for parameter, held in self._optimizer.state.items()
         }
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
@@ -20,8 +20,16 @@ from trainer.dist import Group
 from trainer.ema import Ema
 from trainer.faults import Faults
 from trainer.loop import TrainState
-from trainer.optim import Moments, cut_like, whole
+from trainer.optim import Moments, cut_like
 from trainer.telemetry import Kind, Phase, Telemetry
+from trainer.writer import Staging, Writer, Written, collect
+
+# All ranks hear of a write at least so often, however long it takes: a slow disk is no hung collective.
+BEAT_S = 5.0
+# A rank that leaves with an error still lets a checkpoint be finished for so long: stoker's own grace after a
+# rank has died is 5 s too.
+LEAVE_S = 5.0
+_WRITING, _COMMITTED = "writing", "committed"
 
 
 @dataclass(slots=True)
@@ -35,13 +43,15 @@ class Parts:
     split: bool  # tensors are split over ranks: putting them together needs all ranks
 
     def tensors(self) -> dict[str, Any]:
-        """All of it by name; a collective if `split`."""
+        """All of it by name, split as it is; a collective if `split`."""
+        on_gpu = next(self.model.parameters()).is_cuda
         return {
-            "model": {name: whole(tensor) for name, tensor in self.model.state_dict().items()},
+            "model": self.model.state_dict(),
             "optimizer": self.moments.named(),
             "scaler": self.scaler.state_dict(),
             "ema": self.ema.state_dict() if self.ema else {},
             "rng": torch.get_rng_state(),
+            "rng_cuda": torch.cuda.get_rng_state() if on_gpu else None,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -58,21 +68,27 @@ class Parts:
         if self.ema:
             self.ema.load_state_dict(state["ema"] or state["model"])
         torch.set_rng_state(state["rng"])
+        if state.get("rng_cuda") is not None and next(self.model.parameters()).is_cuda:
+            torch.cuda.set_rng_state(state["rng_cuda"])
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Pending:
-    """A checkpoint that a thread is writing."""
+    """A write that all ranks know of and have not yet agreed on."""
 
-    thread: Thread
     step: int
-    path: str = ""
-    problem: str = ""
+    path: Path
+    final: bool
+    blocked_s: float  # how long the step has waited for its start
 
 
 @dataclass(slots=True)
 class Saver:
-    """Writes checkpoints: rank 0 writes, all ranks learn whether it could."""
+    """Writes checkpoints: rank 0 writes, all ranks learn alike whether it could.
+
+    Nothing here talks to other ranks from a thread. Rank 0's writer only writes; that it has ended travels
+    with the one small collective of a step (`ended`), and all ranks then `settle` in the same place.
+    """
 
     root: Path
     config: Config
@@ -83,86 +99,154 @@ class Saver:
     parts: Parts
     facts: Mapping[str, Any]  # shape and data, for meta.json
     last_step: int = -1
-    pending: Pending | None = field(default=None, init=False)
+    _pending: Pending | None = field(default=None, init=False)
+    _writer: Writer = field(default_factory=Writer, init=False)
+    _staging: Staging = field(default_factory=Staging, init=False)
+    _written: Written | None = field(default=None, init=False)
+    _file_system: int | None = field(default=None, init=False)  # the one that held `root` at the start
+
+    def open(self) -> None:
+        """Makes the folder of checkpoints; a collective: a week's training is not lost to a wrong path.
+
+        Raises:
+            UsageError: rank 0 cannot make it, and the user did not ask to go on.
+        """
+        problem = ""
+        if self.group.is_main:
+            try:
+                self._file_system = checkpoint.open_root(self.root)
+            except CheckpointError as error:
+                problem = str(error)
+        problem = self.group.from_main(problem)
+        if problem and not self.config.continue_on_save_error:
+            raise UsageError(problem)
+        if problem and self.group.is_main:
+            self.console.warn(f"{problem}; training goes on")
 
     def save(self, state: TrainState, final: bool) -> None:
-        """Commits a checkpoint of `state`; a collective. In the background, if asked for and not final.
+        """Commits a checkpoint of `state`; a collective. In the background, unless it is final or not wanted so.
 
         Raises:
-            CheckpointError: rank 0 could not write, and the user did not ask to go on.
+            CheckpointError: rank 0 could not write this or the former one; all ranks raise it. Where the user
+                asked to go on, only a final one raises: after it there is nothing to go on with.
         """
-        self.finish()
+        self.settle()
         if state.step == self.last_step:
             return
-        self.telemetry.emit(Kind.PHASE, state.step, phase=Phase.CHECKPOINTING.value)
-        tensors = self.parts.tensors() if self.group.is_main or self.parts.split else {}
-        meta = self._meta(state)
-        self.last_step = state.step
-        if self.config.async_save and not final:
-            if self.group.is_main:
-                self._start(state.step, meta, _copied(tensors))
+        started = time.perf_counter()
+        path = checkpoint.folder_of(self.root, state.step)
+        if self.group.any_of(self._writer.busy):
+            # It outlasted save_timeout_s, and still reads the copy that this one would overwrite.
+            self._failed(
+                state.step,
+                f"checkpoint {path} could not be written: the former write still hangs",
+                final=final,
+            )
             return
-        path = problem = ""
-        if self.group.is_main:
-            path, problem = self._write(state.step, meta, tensors)
-        self._conclude(state.step, path, self.group.from_main(problem), final=final)
-
-    def finish(self) -> None:
-        """Waits for a checkpoint that is being written in the background; rank 0 only has one.
-
-        Raises:
-            CheckpointError: it could not be written, and the user did not ask to go on.
-        """
-        if self.pending is not None:
-            self.pending.thread.join()
-            self.poll()
-
-    def poll(self) -> None:
-        """Announces a checkpoint that was written in the background, if it is done.
-
-        Raises:
-            CheckpointError: it could not be written, and the user did not ask to go on.
-        """
-        done = self.pending
-        if done is not None and not done.thread.is_alive():
-            self.pending = None
-            self._conclude(done.step, done.path, done.problem, final=False)
-
-    def _start(self, step: int, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        def write() -> None:
-            pending.path, pending.problem = self._write(step, meta, tensors)
-
-        pending = Pending(Thread(target=write, name=f"checkpoint-{step}", daemon=True), step)
-        self.pending = pending
-        pending.thread.start()
-
-    def _write(self, step: int, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[str, str]:
-        """Returns: (path, "") or ("", what went wrong)."""
-        try:
-            path = checkpoint.save(self.root, step, meta, tensors, prepare=self.faults.before_save(step))
-        except CheckpointError as error:
-            return "", str(error)
-        return str(path), ""
-
-    def _conclude(self, step: int, path: str, problem: str, *, final: bool) -> None:
-        if problem:
-            self.last_step = -1
-            if not self.config.continue_on_save_error:
-                raise CheckpointError(problem)
+        self.telemetry.emit(Kind.PHASE, state.step, phase=Phase.CHECKPOINTING.value)
+        later = self.config.async_save and not final
+        if self.group.is_main or self.parts.split:
+            staging = self._staging if later else None
+            tensors = collect(self.parts.tensors(), staging, keep=self.group.is_main)
             if self.group.is_main:
-                self.console.warn(f"{problem}; training goes on")
-                self.telemetry.warn(step, "checkpoint_failed", problem)
-        elif self.group.is_main:
-            self.telemetry.emit(Kind.CHECKPOINT_COMMITTED, step, path=path, final=final)
-            self.console.say(f"checkpoint of step {step} committed: {path}")
-            best = checkpoint.best(self.root) if self.config.keep_best else None
-            checkpoint.prune(self.root, self.config.keep_checkpoints, {best} if best else set())
-            self.faults.after_save(step, Path(path))
+                self._staging.finish()
+                self._writer.start(partial(self._write, state.step, self._meta(state), tensors))
+        self.last_step = state.step
+        self._pending = Pending(state.step, path, final, time.perf_counter() - started)
+        if not later:
+            self.settle()
+
+    def ended(self) -> bool:
+        """Whether a write of this rank has ended since the last `settle`."""
+        return self._writer.ended
+
+    def settle(self) -> None:
+        """Waits for a write that is under way, and tells what became of it; a collective.
+
+        Raises:
+            CheckpointError: see `save`.
+        """
+        if self._pending is None:
+            return
+        end = time.monotonic() + self.config.save_timeout_s
+        while (word := self.group.from_main(self._word(self._pending, end))) == _WRITING:
+            pass
+        done, self._pending = self._pending, None
+        if word != _COMMITTED:
+            self._failed(done.step, word, final=done.final)
+        elif self._written is not None:  # on rank 0
+            self._tell(done, self._written)
+
+    def close(self) -> None:
+        """Joins the writer, for a bounded time; no collective: on the way out of an error peers may be gone.
+
+        A checkpoint that is committed meanwhile rank 0 tells of alone: its marker is on disk.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None and (written := self._writer.take(LEAVE_S)) and not written.problem:
+            self._tell(pending, written)
+        self._writer.close(LEAVE_S)
+        self._pass_on_complaints(pending.step if pending else self.last_step)
+
+    def _word(self, pending: Pending, end: float) -> str:
+        """What rank 0 knows of the write after one beat at most; nothing elsewhere."""
+        if not self.group.is_main:
+            return ""
+        left_s = end - time.monotonic()
+        self._written = self._writer.take(max(min(left_s, BEAT_S, self.config.dist_timeout_s / 4), 0.0))
+        if self._written is not None:
+            return self._written.problem or _COMMITTED
+        if left_s > 0:
+            return _WRITING
+        limit = f"{self.config.save_timeout_s:g} s (save_timeout_s)"
+        return f"checkpoint {pending.path} could not be written: it is not done after {limit}"
+
+    def _write(self, step: int, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        """Runs in the writer's thread."""
+        if self._file_system is None:
+            self._file_system = checkpoint.open_root(self.root)
+        checkpoint.check_root(self.root, self._file_system)
+        checkpoint.save(self.root, step, meta, tensors, prepare=self.faults.before_save(step))
+
+    def _tell(self, done: Pending, written: Written) -> None:
+        """Announces a committed checkpoint; only then the oldest may go. Rank 0 alone."""
+        self.telemetry.emit(
+            Kind.CHECKPOINT_COMMITTED,
+            done.step,
+            path=str(done.path),
+            final=done.final,
+            blocked_time_s=done.blocked_s,
+            write_time_s=written.seconds,
+        )
+        self.console.say(f"checkpoint of step {done.step} committed: {done.path}")
+        self.faults.after_save(done.step, done.path)
+        self._pass_on_complaints(done.step)
+        self._writer.afterwards(self._prune)
+
+    def _prune(self) -> list[str]:
+        """Runs in the writer's thread: to delete gigabytes takes time too."""
+        best = checkpoint.best(self.root) if self.config.keep_best else None
+        return checkpoint.prune(self.root, self.config.keep_checkpoints, {best} if best else set())
+
+    def _pass_on_complaints(self, step: int) -> None:
+        for complaint in self._writer.complaints():
+            self.console.warn(complaint)
+            self.telemetry.warn(step, "checkpoint_not_deleted", complaint)
+
+    def _failed(self, step: int, problem: str, *, final: bool) -> None:
+        self.last_step = -1
+        if final or not self.config.continue_on_save_error:
+            raise CheckpointError(problem)
+        if self.group.is_main:
+            self.console.warn(f"{problem}; training goes on")
+            self.telemetry.warn(step, "checkpoint_failed", problem)
 
     def _meta(self, state: TrainState) -> dict[str, Any]:
         return {
             "samples_seen": state.samples_seen,
             "tokens_seen": state.tokens_seen,
+            "skipped_in_a_row": state.skipped_in_a_row,
+            "bad_data": state.bad_data,
             "val_loss": state.val_losses.get(state.step),
             "world_size": self.group.world_size,
             "torch": torch.__version__,
@@ -214,24 +298,17 @@ def restore(saver: Saver, path: Path) -> TrainState:
             step=int(meta["step"]),
             samples_seen=int(meta["samples_seen"]),
             tokens_seen=int(meta["tokens_seen"]),
+            skipped_in_a_row=int(meta.get("skipped_in_a_row", 0)),
+            bad_data=int(meta.get("bad_data", 0)),
         )
     except (KeyError, RuntimeError, ValueError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"checkpoint {path} does not fit: {' '.join(str(error).split())[:200]}"
         ) from None
-    if math.isnan(state.step) or state.step < 0 or state.samples_seen < 0:
+    if state.step < 0 or state.samples_seen < 0:
         raise CheckpointError(
             f"checkpoint {path} does not fit: step {state.step}, {state.samples_seen} samples"
         )
     saver.last_step = state.step if path.parent == saver.root else -1
     console.say(f"resumed from {path}: step {state.step}, {state.samples_seen} samples seen")
     return state
-
-
-def _copied(held: Any) -> Any:
-    """Deep copy in CPU memory: the training goes on changing what is being written."""
-    if isinstance(held, Tensor):
-        return held.detach().to("cpu", copy=True)
-    if isinstance(held, dict):
-        return {key: _copied(value) for key, value in held.items()}
-    return held

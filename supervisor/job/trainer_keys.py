@@ -45,6 +45,7 @@ TRAINER_KEYS: Final[dict[str, KeyType]] = {
     "keep_best": _S,
     "checkpoint_dir": _T,
     "async_save": _S,
+    "save_timeout_s": _F,
     "continue_on_save_error": _S,
     "resume_from": _T,
     "learning_rate": _F,

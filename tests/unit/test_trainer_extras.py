@@ -14,7 +14,6 @@ import torch
 from supervisor.job.config_files import parse_config
 from tests.unit.trainer_runs import MAIN, TINY, flags, losses, records, run, train_here
 from trainer import checkpoint, checkpoint_cli, text
-from trainer.checkpoint import CheckpointError
 from trainer.compute import wants_compile
 from trainer.config import Config, UsageError
 from trainer.dist import Device
@@ -144,28 +143,6 @@ def test_only_the_newest_and_the_best_are_kept(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(loop, "evaluate", scripted)
     train_here(tmp_path, num_iterations=5, save_every=1, eval_every=1, keep_checkpoints=1, keep_best=True)
     assert [path.name for path in checkpoint.committed(tmp_path / "ck")] == ["step_00000005", "step_00000002"]
-
-
-def test_checkpoints_in_the_background_are_as_good(tmp_path: Path) -> None:
-    train_here(tmp_path / "now", save_every=2)
-    train_here(tmp_path / "later", save_every=2, async_save=True)
-    for step in (2, 4, 6):
-        first, second = (
-            checkpoint.load(checkpoint.folder_of(tmp_path / name / "ck", step)).state
-            for name in ("now", "later")
-        )
-        assert torch.equal(first["model"]["embed.weight"], second["model"]["embed.weight"])
-    assert [r["step"] for r in records(tmp_path / "later", kind="checkpoint_committed")] == [2, 4, 6]
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        train_here(tmp_path / "full", save_every=2, async_save=True, fault="disk_full@2")
-
-
-def test_a_full_disk_is_named_and_training_goes_on_if_asked(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="No space left on device"):
-        train_here(tmp_path, save_every=2, fault="disk_full@4")
-    assert [p.name for p in (tmp_path / "ck").iterdir()] == ["step_00000002"]
-    assert train_here(tmp_path, save_every=2, fault="disk_full@4", continue_on_save_error=True) == 0
-    assert [r["step"] for r in records(tmp_path, kind="warning")] == [4, 6]
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,16 +145,6 @@ def test_telemetry_that_cannot_be_written_does_not_end_the_training(
     assert "telemetry is off" in capsys.readouterr().err
 
 
-def test_a_checkpoint_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    lost: dict[str, Any] = {"checkpoint_dir": str(tmp_path / "file" / "ck"), "num_iterations": 2}
-    with pytest.raises(CheckpointError, match="could not be written: Not a directory"):
-        train_here(tmp_path, **lost)
-    assert train_here(tmp_path, **lost, continue_on_save_error=True) == 0
-    assert "training goes on" in capsys.readouterr().err
-    assert records(tmp_path, kind="warning")[-1]["code"] == "checkpoint_failed"
-
-
 def test_a_progress_bar_stands_on_a_terminal_only() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
