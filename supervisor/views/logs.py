@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.run.paths import NodePaths
-from supervisor.run.state import RankView, RunState
+from supervisor.run.state import AttemptView, RankView, RunState
 from supervisor.text.decode import LINE_CAP_BYTES, clean
 from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import split_prefix
@@ -45,6 +45,20 @@ _BAD = re.compile(
     r"Traceback \(most|\bFATAL\b|\bCRITICAL\b|\b\w*(?:Error|Exception)\b(?::|$)|out of memory|\[ERROR\]|\bERROR\b"
 )
 _WARN = re.compile(r"\bWARN(?:ING)?\b|\w*Warning\b:|\bwarning:")
+
+
+class LogRef(NamedTuple):
+    """One log of a run: whose it is and where it lies. `who` is empty where one file holds every rank."""
+
+    attempt: int
+    who: str
+    stream: str
+    path: Path
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether its lines may be of several ranks, which their own prefixes tell."""
+        return self.who in {AGENT, ""}
 
 
 class LogLine(NamedTuple):
@@ -160,12 +174,7 @@ class _Source:
         return self._line(text, self.offset - len(self.open_raw)) if text.strip() else None
 
     def _line(self, text: str, offset: int) -> LogLine:
-        origin, rest = split_prefix(text) if text[:1] in "[(" or self.who in {AGENT, ""} else (None, text)
-        who = self.who
-        if origin is not None:
-            said = origin.rank if origin.rank is not None else origin.local_rank
-            who = str(said) if said is not None else who
-            text = rest if said is not None else text
+        who, text = speaker_of(text, self.who)
         return LogLine(self.attempt, who, self.stream, text, tone_of(text), str(self.path), offset)
 
     def _note(self, text: str) -> LogLine:
@@ -207,13 +216,8 @@ class LogReader:
 
     def _discover(self, state: RunState) -> bool:
         before = len(self._sources)
-        for attempt in state.attempts[-2:]:
-            root = self._node.attempt(attempt.number).root
-            self._add(attempt.number, AGENT, AGENT, self._node.attempt(attempt.number).agent_log)
-            for rank in attempt.ranks.values():
-                for stream, name in (("stdout", rank.stdout), ("stderr", rank.stderr)):
-                    if name:
-                        self._add(attempt.number, _label(rank, state), stream, root / name)
+        for ref in logs_of(state, self._node, state.attempts[-2:]):
+            self._add(*ref)
         return len(self._sources) != before
 
     def _add(self, attempt: int, who: str, stream: str, path: Path) -> None:
@@ -230,6 +234,28 @@ class LogReader:
             if source.attempt < newest - 1:
                 source.final = True
                 source.open_raw = b""
+
+
+def logs_of(state: RunState, node: NodePaths, attempts: Sequence[AttemptView]) -> Iterator[LogRef]:
+    """The logs of some attempts, launcher first, each file once an attempt."""
+    for attempt in attempts:
+        paths = node.attempt(attempt.number)
+        yield LogRef(attempt.number, AGENT, AGENT, paths.agent_log)
+        seen: set[str] = set()
+        for rank in attempt.ranks.values():
+            for stream, name in (("stdout", rank.stdout), ("stderr", rank.stderr)):
+                if name and name not in seen:
+                    seen.add(name)
+                    yield LogRef(attempt.number, _label(rank, state), stream, paths.root / name)
+
+
+def speaker_of(text: str, who: str) -> tuple[str, str]:
+    """Who said a line and what was said, without the prefix that tells; `who` writes the file."""
+    if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
+        return who, text
+    origin, rest = split_prefix(text)
+    said = origin.rank if origin.rank is not None else origin.local_rank
+    return (str(said), rest) if said is not None else (who, text)
 
 
 def _label(rank: RankView, state: RunState) -> str:
