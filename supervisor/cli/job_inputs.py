@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.job.config_edit import config_words
 from supervisor.job.config_files import parse_config
 from supervisor.job.errors import JobError
 from supervisor.job.resolve import JobInputs, resolve_job, script_path
@@ -57,6 +58,7 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
         project=_optional(cwd / "stoker.toml"),
         user=_optional(config_home / "stoker" / "config.toml"),
         script_text=text,
+        script_configs=_script_configs(parsed, job_file, cwd),
         gpus=_gpu_count(env),
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
@@ -110,6 +112,19 @@ def _script_text(path: Path) -> str | None:
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
     except JobError:
         return None
+
+
+def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -> dict[str, str]:
+    """The config files that the script's arguments name, text by the name that the arguments use."""
+    run = job_file.values.get("run") if job_file is not None else None
+    listed = run.get("args") if isinstance(run, dict) else None
+    more = [str(word) for word in listed] if isinstance(listed, list) else []
+    found = {}
+    for name in config_words([*more, *parsed.entry_args]):
+        text = _script_text(cwd / name)
+        if text is not None:
+            found[name] = text
+    return found
 
 
 def _read(path: Path, limit: int, what: str) -> bytes:

@@ -86,6 +86,14 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         group="retry",
     ),
     Flag("--min-micro-batch", _IN, "never go below this", "N", "policy.min_micro_batch", group="retry"),
+    Flag(
+        "--min-ranks",
+        _IN,
+        "ranks a node may go on with when a faulty GPU is left out",
+        "N",
+        "policy.min_ranks",
+        group="retry",
+    ),
     Flag("--no-retry", _SW, "never restart by itself", group="retry"),
     Flag(
         "--restart-from-scratch",
@@ -97,6 +105,14 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     ),
     Flag("--grace", _SE, "seconds a stop waits before SIGKILL", "S", "policy.grace_s", group="retry"),
     Flag("--hold", _SE, "seconds a held run waits for a person", "S", "policy.hold_s", group="retry"),
+    Flag(
+        "--hang-timeout",
+        _SE,
+        "least silence, in seconds, that is ended as a hang (default 60; 0: never)",
+        "S",
+        "hang.act_s",
+        group="retry",
+    ),
     Flag("--micro-batch", _IN, "samples a rank holds at once", "N", "batch.micro", group="batch"),
     Flag(
         "--global-batch",
@@ -104,6 +120,12 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "samples (or tokens) one optimizer step sees",
         "N",
         "batch.global",
+        group="batch",
+    ),
+    Flag(
+        "--fit-batch",
+        _SW,
+        "first find the largest micro-batch that fits, by short launches of a few steps each",
         group="batch",
     ),
     Flag("--batch-knob", _TX, "the script's flag for its batch size", "FLAG", "batch.knob", group="batch"),

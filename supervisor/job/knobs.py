@@ -7,12 +7,14 @@ bare ``batch_size`` is per rank only if the source hands it undivided to a DataL
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
+from supervisor.job.config_edit import Scalar
 from supervisor.job.errors import JobError
+from supervisor.job.knob_places import Place, Places, bare, is_argument, place_of
 from supervisor.job.source_scan import ScriptSource, scan_source
 from supervisor.job.spec import Knobs, KnobScope
 
@@ -41,17 +43,34 @@ class _Setting:
     joined: bool  # value in the same word
 
 
-def find_knobs(args: Sequence[str], source_text: str | None = None, declared: Knobs | None = None) -> Knobs:
-    """The knobs of a foreign script, from its arguments and, where given, its source.
+def places(
+    source_text: str | None,
+    configs: Mapping[str, Mapping[str, Scalar]] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Places:
+    """What a script's settings can be read from besides its arguments."""
+    return Places(scan_source(source_text), configs or {}, env or {})
+
+
+def find_knobs(
+    args: Sequence[str],
+    source_text: str | None = None,
+    declared: Knobs | None = None,
+    *,
+    elsewhere: Places | None = None,
+) -> Knobs:
+    """The knobs of a foreign script, from its arguments and, where given, its source, configs and environment.
 
     Args:
         args: what follows the script on the command line.
         source_text: the script's text; parsed, not run.
         declared: what the user named; each name given there is taken as it is.
+        elsewhere: config files and variables; what the command line says comes before them.
     """
-    source = scan_source(source_text)
+    where = elsewhere or places(source_text)
+    source = where.source
     settings = _settings(args)
-    names = [s.name for s in settings] + [n for f in source.flags for n in f.names]
+    names = [s.name for s in settings] + where.names()
     told = declared or Knobs()
     batch = told.batch or _best_batch(names, source)
     scope = told.batch_scope
@@ -61,7 +80,7 @@ def find_knobs(args: Sequence[str], source_text: str | None = None, declared: Kn
     total = told.global_batch or next(
         (n for n in names if n != batch and _scope_by_name(n) is KnobScope.GLOBAL), None
     )
-    resume, value = (told.resume, told.resume_value) if told.resume else _find_resume(settings, source)
+    resume, value = (told.resume, told.resume_value) if told.resume else _find_resume(settings, where)
     return Knobs(
         batch=batch,
         batch_scope=scope,
@@ -78,8 +97,14 @@ def scope_of(name: str, source: ScriptSource) -> KnobScope:
     scope = _scope_by_name(name)
     if scope is not KnobScope.UNKNOWN:
         return scope
-    flag = source.flag(name)
-    dest = flag.dest if flag else _words(name)[-1] if "." in name else name.lstrip("-").replace("-", "_")
+    if place_of(name) is Place.ENVIRONMENT:
+        dest = name
+    elif place_of(name) is Place.FILE:
+        dest = bare(name).rpartition(".")[2]
+    else:
+        flag = source.flag(name)
+        plain = name.lstrip("-").replace("-", "_")
+        dest = flag.dest if flag else plain.rpartition(".")[2]
     return KnobScope.PER_RANK if source.passes_undivided(dest) else KnobScope.UNKNOWN
 
 
@@ -93,6 +118,7 @@ def batch_of(
     global_batch: int | None = None,
     unit: BatchUnit | None = None,
     tokens_per_sample: int = 1,
+    elsewhere: Places | None = None,
 ) -> BatchSpec | None:
     """The batch that a foreign command line asks for; None where it is not known.
 
@@ -105,11 +131,12 @@ def batch_of(
         global_batch: what a person asked for in place of what the script's own flags say.
         unit: in what the global batch is counted, if a person said so; samples otherwise.
         tokens_per_sample: with ``unit=TOKENS``.
+        elsewhere: config files and variables.
 
     Raises:
         JobError: the numbers are known and do not divide.
     """
-    source = scan_source(source_text)
+    source = elsewhere or places(source_text)
     given = _number_of(args, knobs.batch, source)
     steps = _number_of(args, knobs.accumulation, source) or 1
     if given is None:
@@ -140,12 +167,46 @@ def batch_of(
     return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
 
 
-def _may_count_tokens(args: Sequence[str], name: str | None, total: int, source: ScriptSource) -> bool:
+def _may_count_tokens(args: Sequence[str], name: str | None, total: int, source: Places) -> bool:
     """Whether a found global batch may be in tokens: then nothing is known until a person says the unit."""
     if name is not None and "token" in name:
         return True
     lengths = (_number_of(args, n, source) for n in _LENGTH_NAMES)
     return any(length is not None and total >= length for length in lengths)
+
+
+def batch_values(
+    knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
+) -> tuple[tuple[str, str], ...]:
+    """The (knob, value) pairs that make the batch `batch`.
+
+    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
+    a person has then accepted a smaller global batch.
+
+    Raises:
+        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
+    """
+    same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
+    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
+    if not (knobs.can_change_batch or accepted):
+        raise JobError(why_not_changeable(knobs))
+    match knobs.batch_scope:
+        case KnobScope.PER_RANK:
+            value = batch.micro_batch_per_rank
+        case KnobScope.PER_NODE:
+            value = batch.micro_batch_per_rank * local_world_size
+        case KnobScope.GLOBAL:
+            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
+            value = batch.global_batch
+        case KnobScope.UNKNOWN:
+            raise JobError(why_not_changeable(knobs))
+    pairs = [(_known(knobs.batch), str(value))]
+    if knobs.accumulation:
+        pairs.append((knobs.accumulation, str(batch.accumulation_steps)))
+    if knobs.global_batch:
+        # Said outright even where it was a default: a default may itself follow from the micro-batch.
+        pairs.append((knobs.global_batch, str(batch.global_batch)))
+    return tuple(pairs)
 
 
 def apply_change(
@@ -158,34 +219,15 @@ def apply_change(
 ) -> tuple[str, ...]:
     """`args` with the batch set to `batch`, each flag in the spelling that the user chose.
 
-    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
-    a person has then accepted a smaller global batch.
+    Knobs in config files and in the environment are not arguments: `plan.build_plan` sets them.
 
     Raises:
-        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
+        JobError: as `batch_values`.
     """
-    same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
-    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
-    if not (knobs.can_change_batch or accepted):
-        raise JobError(why_not_changeable(knobs))
     changed = tuple(args)
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            changed = set_value(changed, _known(knobs.batch), str(batch.micro_batch_per_rank))
-        case KnobScope.PER_NODE:
-            changed = set_value(
-                changed, _known(knobs.batch), str(batch.micro_batch_per_rank * local_world_size)
-            )
-        case KnobScope.GLOBAL:
-            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
-            changed = set_value(changed, _known(knobs.batch), str(batch.global_batch))
-        case KnobScope.UNKNOWN:
-            raise JobError(why_not_changeable(knobs))
-    if knobs.accumulation:
-        changed = set_value(changed, knobs.accumulation, str(batch.accumulation_steps))
-    if knobs.global_batch:
-        # Said outright even where it was a default: a default may itself follow from the micro-batch.
-        changed = set_value(changed, knobs.global_batch, str(batch.global_batch))
+    for name, value in batch_values(knobs, batch, before=before, local_world_size=local_world_size):
+        if is_argument(name):
+            changed = set_value(changed, name, value)
     return changed
 
 
@@ -225,18 +267,14 @@ def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
     return tuple(result)
 
 
-def find_workers(args: Sequence[str]) -> tuple[str, int] | None:
-    """The flag that sets DataLoader workers and its present value, if the command line names one."""
-    for setting in reversed(_settings(args)):
-        words = _words(setting.name)
-        if (
-            words[-1:] == ["workers"]
-            and setting.value
-            and setting.value.isascii()
-            and setting.value.isdigit()
-        ):
-            return setting.name, int(setting.value)
-    return None
+def names_of(args: Sequence[str]) -> list[str]:
+    """Every setting that a command line names, in order."""
+    return [s.name for s in _settings(args)]
+
+
+def words_of(name: str) -> list[str]:
+    """A setting's name as its words: dashes, underscores and dots divide; of a dotted key only the last part."""
+    return _words(name)
 
 
 def value_of(args: Sequence[str], name: str) -> str | None:
@@ -284,6 +322,7 @@ def _same(left: str, right: str) -> bool:
 
 def _words(name: str) -> list[str]:
     """``--per-device-train-batch-size`` as its words; of ``train.batch_size`` the last key, whole."""
+    name = bare(name)
     last = name.rpartition(".")[2] if not name.startswith("-") else name
     return [w for w in re.split(r"[-_./]+", last.lower()) if w]
 
@@ -292,7 +331,7 @@ def _is_batch(name: str) -> bool:
     words = _words(name)
     if name in _SHORT_NAMES:
         return True
-    if _is_accumulation(name) or _EVALUATION & set(words):
+    if _is_accumulation(name) or _EVALUATION & set(re.split(r"[-_./]+", bare(name).lower())):
         return False
     if "batchsize" in words or words[-1:] == ["bs"]:
         return True
@@ -324,16 +363,24 @@ def _best_batch(names: Sequence[str], source: ScriptSource) -> str | None:
     return min(batches, key=lambda n: order.index(scope_of(n, source)), default=None)
 
 
-def _find_resume(settings: Sequence[_Setting], source: ScriptSource) -> tuple[str | None, str]:
+def _find_resume(settings: Sequence[_Setting], where: Places) -> tuple[str | None, str]:
     """A resume flag counts as known only if it can mean "the newest checkpoint" without a path."""
     for setting in settings:
         if "_".join(_words(setting.name)) in _RESUME_WORDS:
             if setting.value is None:
                 return setting.name, ""
             return (setting.name, setting.value) if setting.value.lower() in _NEWEST else (None, "auto")
-    for flag in source.flags:
-        name = next((n for n in flag.names if "_".join(_words(n)) in _RESUME_WORDS), None)
-        if name is None:
+    for name in where.names():
+        if is_argument(name) or "_".join(_words(name)) not in _RESUME_WORDS:
+            continue
+        present = where.value(name)
+        if isinstance(present, bool):
+            return name, "true"
+        if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
+            return name, present
+    for flag in where.source.flags:
+        name = next((n for n in flag.names if "_".join(_words(n)) in _RESUME_WORDS), "")
+        if not name:
             continue
         if flag.is_switch:
             return name, ""
@@ -343,14 +390,15 @@ def _find_resume(settings: Sequence[_Setting], source: ScriptSource) -> tuple[st
     return None, "auto"
 
 
-def _number_of(args: Sequence[str], name: str | None, source: ScriptSource) -> int | None:
+def _number_of(args: Sequence[str], name: str | None, where: Places) -> int | None:
     if name is None:
         return None
-    text = value_of(args, name)
-    if text is None:
-        flag = source.flag(name)
-        default = flag.default if flag else None
-        return default if isinstance(default, int) and not isinstance(default, bool) and default > 0 else None
+    value: Scalar = value_of(args, name) if is_argument(name) else None
+    if value is None:
+        value = where.value(name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if value > 0 else None
+    text = value if isinstance(value, str) else ""
     return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 12 and int(text) > 0 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ from typing import Any, Final
 
 from supervisor.job import knobs as kn
 from supervisor.job.batch import BatchSpec, describe
+from supervisor.job.config_edit import ConfigEdit
 from supervisor.job.env import EnvChange, environment
 from supervisor.job.errors import JobError
+from supervisor.job.knob_places import ENV, Place, place_of, with_config
 from supervisor.job.redact import is_secret_name, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 
@@ -28,7 +31,8 @@ class LaunchPlan:
     `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live
     under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
     `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
-    uses on this machine, if stoker knows it; `port_named` tells that a person chose it.
+    uses on this machine, if stoker knows it; `port_named` tells that a person chose it. `edits` are changed
+    copies of config files that must exist before the launch.
     """
 
     attempt: int
@@ -44,6 +48,7 @@ class LaunchPlan:
     notes: tuple[str, ...] = ()
     port: int | None = None
     port_named: bool = False
+    edits: tuple[ConfigEdit, ...] = ()
 
 
 def wants_port(spec: JobSpec) -> bool:
@@ -101,16 +106,17 @@ def build_plan(
     """
     args = tuple(entry_args) if entry_args is not None else spec.entry_args
     effective = batch or spec.batch
+    pairs = list(spec.set_knobs)
     if batch is not None and batch != spec.batch:
-        args = kn.apply_change(
-            args, spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node
-        )
-    for name, value in set_args:
-        args = kn.set_value(args, name, value)
-    if any(name == spec.knobs.resume for name, _ in set_args):
-        resumed = kn.value_of(args, spec.knobs.resume or "")  # a checkpoint was chosen: not the newest one
+        pairs += kn.batch_values(spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node)
+    pairs += set_args
+    chosen_start = dict(set_args).get(spec.knobs.resume or "")
+    if chosen_start is None:
+        resumed, resume_pairs = _resume(spec, args, attempt, resume)
+        pairs += resume_pairs
     else:
-        args, resumed = _with_resume(spec, args, attempt, resume)
+        resumed = chosen_start  # a checkpoint was chosen: not the newest one
+    args, variables, edits = _placed(args, pairs, f"{attempt_dir}/config")
     wire = {
         "STOKER_RUN_DIR": run_dir,
         "STOKER_ATTEMPT": str(attempt),
@@ -136,7 +142,7 @@ def build_plan(
         attempt=attempt,
         argv=argv,
         cwd=spec.cwd,
-        env=environment(spec, base=base_env, wire=wire, extra=dict(env)),
+        env=environment(spec, base=base_env, wire=wire, extra={**variables, **dict(env)}),
         supervised_as="torchrun" if under_torchrun else "command",
         torchrun_log_dir=log_dir,
         batch=effective,
@@ -146,7 +152,31 @@ def build_plan(
         notes=spec.notes,
         port=chosen,
         port_named=spec.master_port is not None,
+        edits=edits,
     )
+
+
+def _placed(
+    args: tuple[str, ...], pairs: Sequence[tuple[str, str]], folder: str
+) -> tuple[tuple[str, ...], dict[str, str], tuple[ConfigEdit, ...]]:
+    """The pairs where they belong: arguments set, variables, and copies of config files under `folder`."""
+    variables: dict[str, str] = {}
+    files: dict[str, dict[str, str]] = {}
+    for name, value in pairs:
+        match place_of(name):
+            case Place.ARGUMENT:
+                args = kn.set_value(args, name, value)
+            case Place.ENVIRONMENT:
+                variables[name.removeprefix(ENV)] = value
+            case Place.FILE:
+                file, _, key = name.partition("#")
+                files.setdefault(file, {})[key] = value
+    edits = []
+    for at, (file, values) in enumerate(files.items()):
+        copy = f"{folder}/{at}/{posixpath.basename(file)}" if at else f"{folder}/{posixpath.basename(file)}"
+        args = with_config(args, file, copy)
+        edits.append(ConfigEdit(file, copy, tuple(values.items())))
+    return args, variables, tuple(edits)
 
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:
@@ -178,19 +208,19 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
     return (trainer_main,)
 
 
-def _with_resume(
+def _resume(
     spec: JobSpec, args: tuple[str, ...], attempt: int, resume: bool | None
-) -> tuple[tuple[str, ...], str | None]:
-    """`args` with the resume flag set if this attempt resumes, and what it resumes from."""
+) -> tuple[str | None, list[tuple[str, str]]]:
+    """What this attempt resumes from, and how it is told."""
     knob = spec.knobs.resume
     if knob is None:
-        return args, None
+        return None, []
     own = kn.value_of(args, knob)
     # A checkpoint that the user named stays the start until something newer is known to exist.
     wanted = resume if resume is not None else attempt > 1 and own in {None, "", spec.knobs.resume_value}
     if not wanted:
-        return args, own
-    return kn.set_value(args, knob, spec.knobs.resume_value), spec.knobs.resume_value or knob
+        return own, []
+    return spec.knobs.resume_value or knob, [(knob, spec.knobs.resume_value)]
 
 
 def _has(spec: JobSpec, flag: str) -> bool:
@@ -263,6 +293,7 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
         "resume": plan.resume,
         "notes": list(plan.notes),
         "port": plan.port,
+        "edits": [{"source": e.source, "copy": e.copy, "values": dict(e.values)} for e in plan.edits],
     }
 
 

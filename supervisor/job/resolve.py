@@ -5,34 +5,35 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from supervisor.job import knobs as kn
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
+from supervisor.job.foreign import is_python, with_knobs
+from supervisor.job.loader import find_loader
 from supervisor.job.settings import FLAT, ConfigFile, FileSettings, Resolver, check_file, convert_key
-from supervisor.job.spec import ClassOverride, EntryKind, JobSpec, Knobs, KnobScope, RetrySettings, Timing
+from supervisor.job.spec import (
+    ClassOverride,
+    EntryKind,
+    FitSettings,
+    HangSettings,
+    JobSpec,
+    RetrySettings,
+    Timing,
+)
 from supervisor.job.torchrun_args import ParsedRun, check_nproc
 from supervisor.job.trainer_keys import ALIASES, TRAINER_DEFAULTS, TRAINER_KEYS, TRAINER_KNOBS
-
-_TOTAL_STEPS: Final = (
-    "--max_steps",
-    "--total_steps",
-    "--num_iterations",
-    "--max_iters",
-    "--train_iters",
-    "--num_steps",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
-    `script_text` is the foreign script's source, if it could be read; it is parsed, not run.
+    `script_text` is the foreign script's source, if it could be read; it is parsed, not run. `script_configs` are
+    the config files that its arguments name, text by name.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -43,6 +44,7 @@ class JobInputs:
     project: ConfigFile | None = None
     user: ConfigFile | None = None
     script_text: str | None = None
+    script_configs: Mapping[str, str] = field(default_factory=dict)
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
@@ -52,6 +54,9 @@ def script_path(parsed: ParsedRun, job_file: ConfigFile | None) -> str | None:
     """The foreign script whose text `resolve_job` would like, if the job names one."""
     if parsed.entry_kind is EntryKind.SCRIPT:
         return parsed.entry
+    if parsed.entry_kind is EntryKind.COMMAND and is_python(parsed.entry or ""):
+        first = parsed.entry_args[0] if parsed.entry_args else ""
+        return first if first.endswith(".py") else None
     run = job_file.values.get("run") if job_file is not None and parsed.entry_kind is None else None
     script = run.get("script") if isinstance(run, dict) else None
     return script if isinstance(script, str) else None
@@ -93,6 +98,8 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         cwd=inputs.cwd,
         retry=_retry(inputs, files, look),
         timing=_timing(look),
+        hang=_hang(look),
+        fit=_fit(look) if inputs.parsed.switch("fit_batch") else None,
         libuv=look.get("run.libuv", True),
         torch_local_path=look.get("run.torch_local_path"),
         total_steps=look.get("run.total_steps"),
@@ -104,7 +111,9 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     spec = (
         _with_trainer(spec, inputs, job, look, world)
         if kind is EntryKind.TRAINER
-        else _with_knobs(spec, inputs, look, world)
+        else with_knobs(
+            spec, look, world, script_text=inputs.script_text, script_configs=inputs.script_configs
+        )
     )
     return replace(spec, origins=tuple(look.origins))
 
@@ -210,12 +219,23 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
         min_micro_batch=look.get("policy.min_micro_batch", 1),
         restart_from_scratch=look.get("policy.restart_from_scratch", False),
         overrides=tuple(
-            ClassOverride(name, table.get("answer"), table.get("max"), table.get("delay_s"))
+            ClassOverride(
+                name,
+                table.get("answer"),
+                table.get("max"),
+                table.get("delay_s"),
+                table.get("change"),
+                table.get("show_first"),
+                table.get("wait_s"),
+            )
             for name, table in classes.items()
         ),
+        min_ranks=look.get("policy.min_ranks"),
+        flap_max=look.get("policy.flap_max", RetrySettings().flap_max),
+        flap_window_s=look.get("policy.flap_window_s", RetrySettings().flap_window_s),
     )
-    if retry.max_retries < 0 or retry.min_micro_batch < 1:
-        raise JobError("max_retries must be at least 0 and min_micro_batch at least 1")
+    if retry.max_retries < 0 or min(retry.min_micro_batch, retry.flap_max, retry.min_ranks or 1) < 1:
+        raise JobError("max_retries is at least 0; min_micro_batch, min_ranks and flap_max are at least 1")
     return retry
 
 
@@ -229,6 +249,32 @@ def _timing(look: Resolver) -> Timing:
     if min(timing.grace_s, timing.hold_s) < 0:
         raise JobError("grace_s and hold_s are seconds: they cannot be negative")
     return timing
+
+
+def _hang(look: Resolver) -> HangSettings:
+    usual = HangSettings()
+    hang = HangSettings(
+        enabled=look.get("hang.enabled", usual.enabled),
+        flag_s=look.get("hang.flag_s", usual.flag_s),
+        flag_factor=look.get("hang.flag_factor", usual.flag_factor),
+        act_s=look.get("hang.act_s", usual.act_s),
+        act_factor=look.get("hang.act_factor", usual.act_factor),
+        faulthandler=look.get("hang.faulthandler", usual.faulthandler),
+    )
+    if min(hang.flag_s, hang.act_s) < 0 or min(hang.flag_factor, hang.act_factor) < 1:
+        raise JobError("hang: flag_s and act_s are seconds from 0 up, the factors are at least 1")
+    return hang
+
+
+def _fit(look: Resolver) -> FitSettings:
+    usual = FitSettings()
+    fit = FitSettings(
+        steps=look.get("batch.fit_steps", usual.steps),
+        timeout_s=look.get("batch.fit_timeout_s", usual.timeout_s),
+    )
+    if fit.steps < 1 or fit.timeout_s <= 0:
+        raise JobError("batch.fit_steps is at least 1, batch.fit_timeout_s is more than 0 seconds")
+    return fit
 
 
 def _with_trainer(
@@ -255,11 +301,13 @@ def _with_trainer(
     effective = {**TRAINER_DEFAULTS, **values}
     batch = _trainer_batch(effective, world)
     steps = effective.get("num_iterations")
+    args = tuple(f"--{key}={_flag_text(value)}" for key, value in values.items())
     return replace(
         spec,
-        entry_args=tuple(f"--{key}={_flag_text(value)}" for key, value in values.items()),
+        entry_args=args,
         knobs=TRAINER_KNOBS,
         batch=batch,
+        loader=find_loader(args),
         total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
     )
 
@@ -282,98 +330,3 @@ def _trainer_batch(values: Mapping[str, Any], world: int | None) -> BatchSpec | 
 
 def _flag_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _with_knobs(spec: JobSpec, inputs: JobInputs, look: Resolver, world: int | None) -> JobSpec:
-    """Finds a foreign script's knobs and batch; applies ``--micro-batch`` and ``--global-batch``."""
-    declared, unit, tokens = _declared_knobs(look)
-    if spec.entry_kind is EntryKind.COMMAND:
-        world = _command_world(spec, world)
-    source = inputs.script_text
-    knobs = kn.find_knobs(spec.entry_args, source, declared)
-    micro, total = look.get("batch.micro"), look.get("batch.global")
-    args = spec.entry_args
-    if micro is not None:
-        if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
-            raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
-        args = kn.set_value(args, knobs.batch, str(micro))
-    batch: BatchSpec | None = None
-    notes = list(spec.notes)
-    if world is not None:
-        asked = (
-            micro is not None or total is not None or (declared is not None and declared.batch is not None)
-        )
-        try:
-            batch = kn.batch_of(
-                args,
-                knobs,
-                world_size=world,
-                local_world_size=spec.nproc_per_node,
-                source_text=source,
-                global_batch=total,
-                unit=unit,
-                tokens_per_sample=tokens,
-            )
-        except JobError as error:
-            # A batch that a person spelt out for us must divide; one that we merely found is the script's
-            # own business, and may mean something else than its name says.
-            if asked:
-                raise
-            notes.append(f"batch not understood, so never changed by itself: {error.message}")
-    if total is not None:
-        if batch is None:
-            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
-        args = kn.apply_change(args, knobs, batch, local_world_size=spec.nproc_per_node)
-    for label, name in (
-        ("batch", knobs.batch),
-        ("accumulation", knobs.accumulation),
-        ("global batch", knobs.global_batch),
-        ("resume", knobs.resume),
-    ):
-        if name is not None:
-            look.note(
-                f"knob.{label}",
-                name,
-                "declared" if knobs.declared else "found in the arguments or the source",
-            )
-    steps = next(
-        (v for n in _TOTAL_STEPS if (v := kn.value_of(args, n)) and v.isascii() and v.isdigit()), None
-    )
-    return replace(
-        spec,
-        entry_args=args,
-        knobs=knobs,
-        batch=batch,
-        notes=tuple(notes),
-        total_steps=spec.total_steps or (int(steps) if steps and 0 < len(steps) < 12 else None),
-    )
-
-
-def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
-    resume = look.get("resume.knob")
-    value = look.get("resume.value")
-    if resume is not None and value is None:
-        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
-        resume, _, value = resume.partition("=")
-    scope = look.get("batch.scope")
-    declared = Knobs(
-        batch=look.get("batch.knob"),
-        batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
-        accumulation=look.get("batch.accumulation_knob"),
-        global_batch=look.get("batch.global_knob"),
-        resume=resume,
-        resume_value=value if value is not None else "auto",
-    )
-    unit = look.get("batch.unit")
-    tokens = look.get("batch.tokens_per_sample", None)
-    if unit == "tokens" and tokens is None:
-        raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
-    known = None if declared == Knobs() else declared
-    return known, BatchUnit(unit) if unit else None, tokens or 1
-
-
-def _command_world(spec: JobSpec, world: int | None) -> int | None:
-    """Ranks of a plain command: one for ``python script.py``; a launcher's own count is not ours to know."""
-    program = posixpath.basename(spec.entry)
-    plain = re.fullmatch(r"python[\d.]*", program) is not None and "-m" not in spec.entry_args[:2]
-    return world if plain or spec.nproc_per_node > 1 else None

@@ -42,21 +42,50 @@ SETTINGS: Final[dict[str, KeyType]] = {
     "batch.tokens_per_sample": _I,
     "batch.micro": _I,
     "batch.global": _I,
+    "batch.fit_steps": _I,
+    "batch.fit_timeout_s": _F,
     "resume.knob": _T,
     "resume.value": _T,
     "policy.retry": _S,
     "policy.max_retries": _I,
     "policy.min_micro_batch": _I,
+    "policy.min_ranks": _I,
+    "policy.flap_max": _I,
+    "policy.flap_window_s": _F,
     "policy.restart_from_scratch": _S,
     "policy.grace_s": _F,
     "policy.hold_s": _F,
+    "hang.enabled": _S,
+    "hang.flag_s": _F,
+    "hang.flag_factor": _F,
+    "hang.act_s": _F,
+    "hang.act_factor": _F,
+    "hang.faulthandler": _S,
 }
-CLASS_KEYS: Final[dict[str, KeyType]] = {"answer": _T, "max": _I, "delay_s": _F}
+CLASS_KEYS: Final[dict[str, KeyType]] = {
+    "answer": _T,
+    "change": _T,
+    "max": _I,
+    "delay_s": _F,
+    "wait_s": _F,
+}
+# What may have to be shown before the next launch (`run.records.Proof`), a list under ``show_first``.
+PROOFS: Final = ("gpu_memory", "port", "disk")
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "batch.scope": ("per_rank", "per_node", "global"),
     "batch.unit": ("samples", "tokens"),
     "run.log_level": ("debug", "info", "warning", "error"),
     "answer": ("restart", "hold", "stop"),
+    "change": (
+        "none",
+        "shrink",
+        "fewer_workers",
+        "new_port",
+        "no_libuv",
+        "raise_files",
+        "resume_earlier",
+        "exclude_gpu",
+    ),
 }
 # Flat keys of a trainer's job file that speak of the launch, not of the training.
 FLAT: Final[dict[str, str]] = {
@@ -67,7 +96,7 @@ FLAT: Final[dict[str, str]] = {
 }
 # Tables whose inside belongs to other rooms: the screen, and metric patterns of the user.
 METRICS: Final = "metrics"
-LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy"})
+LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +368,16 @@ def _env_value(file: ConfigFile, name: str, value: object) -> str:
 def _class_table(file: ConfigFile, name: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
     checked: dict[str, Any] = {}
     for key, value in table.items():
+        if key == "show_first":
+            if not isinstance(value, list) or not set(value) <= set(PROOFS):
+                raise file.error(
+                    key, f"policy.{name}.show_first is a list of {', '.join(PROOFS)}, got {value!r}"
+                )
+            checked[key] = tuple(value)
+            continue
         if key not in CLASS_KEYS:
-            raise _unknown(file, f"policy.{name}.{key}", [f"policy.{name}.{k}" for k in CLASS_KEYS])
+            known = [f"policy.{name}.{k}" for k in (*CLASS_KEYS, "show_first")]
+            raise _unknown(file, f"policy.{name}.{key}", known)
         checked[key] = _converted(file, key, CLASS_KEYS[key], value)
     return checked
 

@@ -1,7 +1,7 @@
 """What a training script's source says of its own flags: parsed, never run.
 
-Only ``parser.add_argument("--name", ...)`` calls with literal arguments are read, and where a batch size
-goes when it reaches a DataLoader.
+Only ``parser.add_argument("--name", ...)`` calls with literal arguments are read, reads of environment
+variables by a literal name, and where a batch size goes when it reaches a DataLoader.
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ class ScriptFlag:
 
 @dataclass(frozen=True, slots=True)
 class ScriptSource:
-    """A script's flags, and the attribute names that it hands undivided to a DataLoader as batch size."""
+    """A script's flags, and the attribute names that it hands undivided to a DataLoader as batch size.
+
+    `variables`: environment variables that it reads, with their literal default if they have one. In the sets
+    a variable is named ``env:NAME``.
+    """
 
     flags: tuple[ScriptFlag, ...] = ()
     undivided: frozenset[str] = frozenset()
     divided: frozenset[str] = frozenset()
+    variables: tuple[tuple[str, int | float | str | bool | None], ...] = ()
 
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling."""
@@ -57,7 +62,12 @@ def scan_source(text: str | None) -> ScriptSource:
     undivided: set[str] = set()
     divided: set[str] = set()
     aliases: dict[str, str] = {}
+    variables: dict[str, int | float | str | bool | None] = {}
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call | ast.Subscript):
+            read = _variable(node)
+            if read:
+                variables.setdefault(*read)
         if isinstance(node, ast.Call):
             flag = _declared(node)
             if flag:
@@ -66,7 +76,7 @@ def scan_source(text: str | None) -> ScriptSource:
             isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
         ):
             source = _leaf(node.value)
-            if source and isinstance(node.value, ast.Attribute):
+            if source and source != node.targets[0].id and not isinstance(node.value, ast.Name):
                 aliases[node.targets[0].id] = source
     for node in ast.walk(tree):
         match node:
@@ -82,7 +92,30 @@ def scan_source(text: str | None) -> ScriptSource:
                 divided.update(aliases.get(leaf, leaf) for leaf in _leaves(target))
             case _:
                 pass
-    return ScriptSource(tuple(flags), frozenset(undivided), frozenset(divided))
+    return ScriptSource(tuple(flags), frozenset(undivided), frozenset(divided), tuple(variables.items()))
+
+
+def _variable(node: ast.expr) -> tuple[str, int | float | str | bool | None] | None:
+    """The environment variable that an expression reads, and its literal default."""
+    match node:
+        case ast.Subscript(value=holder, slice=ast.Constant(value=str() as name)) if _is_environ(holder):
+            return name, None
+        case ast.Call(
+            func=ast.Attribute(value=holder, attr="get"), args=[ast.Constant(value=str() as name), *rest]
+        ) if _is_environ(holder):
+            return name, _literal(rest[0]) if rest else None
+        case ast.Call(args=[ast.Constant(value=str() as name), *rest]) if _called(node) == "getenv":
+            return name, _literal(rest[0]) if rest else None
+        case _:
+            return None
+
+
+def _is_environ(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id="environ") | ast.Attribute(attr="environ"):
+            return True
+        case _:
+            return False
 
 
 def _declared(call: ast.Call) -> ScriptFlag | None:
@@ -121,8 +154,14 @@ def _called(call: ast.Call) -> str:
 
 
 def _leaf(node: ast.expr | None) -> str | None:
-    """``args.batch_size`` and ``batch_size`` both name ``batch_size``."""
+    """``args.batch_size``, ``cfg["batch_size"]`` and ``batch_size`` all name ``batch_size``."""
+    if isinstance(node, ast.Call | ast.Subscript) and (read := _variable(node)):
+        return f"env:{read[0]}"
     match node:
+        case ast.Call(func=ast.Name(id="int"), args=[value]):
+            return _leaf(value)
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str() as name), *_]):
+            return name
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
         case ast.Subscript(slice=ast.Constant(value=str() as name)):

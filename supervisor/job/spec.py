@@ -11,10 +11,13 @@ from supervisor.job.errors import JobError
 __all__ = [
     "ClassOverride",
     "EntryKind",
+    "FitSettings",
+    "HangSettings",
     "JobError",
     "JobSpec",
     "KnobScope",
     "Knobs",
+    "LoaderKnobs",
     "RetrySettings",
     "Timing",
 ]
@@ -71,24 +74,51 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True)
+class LoaderKnobs:
+    """What is known of a script's DataLoader; each is (name of the knob, present value), None: not known.
+
+    `sharing` is a knob that takes ``file_system``: tensors then pass through files in place of descriptors.
+    """
+
+    workers: tuple[str, int] | None = None
+    prefetch: tuple[str, int] | None = None
+    pinned: tuple[str, bool] | None = None
+    sharing: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClassOverride:
-    """A user's ``[policy.<class>]`` table; None keeps the built-in rule's value."""
+    """A user's ``[policy.<class>]`` table; None keeps the built-in rule's value.
+
+    `change` is one of policy's answers that change the job (shrink, fewer_workers, ...), or ``none``. `show_first`
+    and `wait_s`: what must be shown before the next launch, and for how long that is waited for.
+    """
 
     failure: str
     answer: str | None = None  # restart | hold | stop
     max_times: int | None = None
     delay_s: float | None = None
+    change: str | None = None
+    show_first: tuple[str, ...] | None = None
+    wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """The user's bounds on automatic restarts."""
+    """The user's bounds on automatic restarts.
+
+    `min_ranks`: how few ranks a node may go on with when a GPU is left out; None: never fewer than asked for.
+    `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
+    """
 
     enabled: bool = True
     max_retries: int = 3
     min_micro_batch: int = 1
     restart_from_scratch: bool = False
     overrides: tuple[ClassOverride, ...] = ()
+    min_ranks: int | None = None
+    flap_max: int = 10
+    flap_window_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +135,44 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class HangSettings:
+    """When a silence is a stall, and when it is ended: ``[hang]``. Times in seconds.
+
+    A stall is flagged after max(`flag_s`, `flag_factor` x pace) and acted on after max(`act_s`,
+    `act_factor` x pace), pace being the 99th percentile of what this phase of this run took before. Where no
+    pace is known, neither happens. `act_s` 0: flag, never act. `faulthandler`: ranks register Python's
+    faulthandler at their start, for where py-spy may not attach.
+    """
+
+    enabled: bool = True
+    flag_s: float = 2.0
+    flag_factor: float = 3.0
+    act_s: float = 60.0
+    act_factor: float = 10.0
+    faulthandler: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """``--fit-batch``: probing launches before the first attempt find the largest micro-batch that fits.
+
+    A probe has fitted after `steps` completed steps, or when it ends well; it is ended after `timeout_s` seconds
+    in any case.
+    """
+
+    steps: int = 3
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One job: everything that is needed to plan its launches.
 
     `entry` is a path, a module name or (COMMAND) the program; `entry_args` what follows it, untouched.
     `torchrun_flags` are launcher flags that stoker does not own, already spelt ``--flag=value``.
     `master_port` is set only when a person named one; stoker may move a port nobody named.
-    `metric_rules` are the user's own (name, regex) for metrics in logs.
+    `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
+    every launch sets besides `entry_args`: knobs in config files and in the environment.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
     setting's name to where it came from (flag, env, file, default), for --show-config.
     """
@@ -133,6 +194,10 @@ class JobSpec:
     knobs: Knobs = field(default_factory=Knobs)
     retry: RetrySettings = field(default_factory=RetrySettings)
     timing: Timing = field(default_factory=Timing)
+    loader: LoaderKnobs = field(default_factory=LoaderKnobs)
+    set_knobs: tuple[tuple[str, str], ...] = ()
+    fit: FitSettings | None = None
+    hang: HangSettings = field(default_factory=HangSettings)
     libuv: bool = True
     torch_local_path: str | None = None
     total_steps: int | None = None

@@ -16,9 +16,9 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import MemoryPoint
-from supervisor.job.knobs import find_workers
+from supervisor.job.loader import find_loader
 from supervisor.job.oom_text import memory_point
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.plans import changes_so_far, current_batch
 from supervisor.keeper.sensors import MACHINE
 from supervisor.policy import PastAttempt, PolicyInput, StopCause, decide
@@ -118,9 +118,20 @@ def decide_next(record: RunFile, state: RunState, *, env: Mapping[str, str]) -> 
             leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
             earlier_checkpoint=_earlier_checkpoint(state),
             in_slurm="SLURM_JOB_ID" in env,
-            workers=find_workers(arguments),
+            loader=_loader(job, arguments),
             jitter=random.random(),
         )
+    )
+
+
+def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
+    """The DataLoader's knobs of the present command line, and what the source and configs told at first."""
+    now, first = find_loader(arguments), job.loader
+    return LoaderKnobs(
+        workers=now.workers or first.workers,
+        prefetch=now.prefetch or first.prefetch,
+        pinned=now.pinned or first.pinned,
+        sharing=now.sharing or first.sharing,
     )
 
 

@@ -5,6 +5,7 @@ headless run never holds: what would be held is failed (exit 1, or 4 if a budget
 """
 
 from supervisor.policy.decide import (
+    EXIT_DO_NOT_REQUEUE,
     EXIT_FAILED,
     EXIT_GAVE_UP,
     EXIT_LOST,
@@ -12,10 +13,11 @@ from supervisor.policy.decide import (
     EXIT_STOPPED,
     decide,
 )
-from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
+from supervisor.policy.history import Gpus, PastAttempt, PolicyInput, StopCause, restarts_since_progress
 from supervisor.policy.rules import RULES, Answer, Rule, rule_for
 
 __all__ = [
+    "EXIT_DO_NOT_REQUEUE",
     "EXIT_FAILED",
     "EXIT_GAVE_UP",
     "EXIT_LOST",
@@ -23,6 +25,7 @@ __all__ = [
     "EXIT_STOPPED",
     "RULES",
     "Answer",
+    "Gpus",
     "PastAttempt",
     "PolicyInput",
     "Rule",

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import assert_never
 
 from supervisor.job import knobs as kn
-from supervisor.job.batch import BatchChange, describe_change, next_smaller
+from supervisor.job.batch import BatchChange, describe_change
+from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope
+from supervisor.policy.gpus import without_gpu
 from supervisor.policy.history import PolicyInput
+from supervisor.policy.ladders import KILLED, SHARED, next_step
 from supervisor.policy.rules import Answer, Rule
-from supervisor.run.records import Action, Reason, SpecChange
+from supervisor.run.records import Action, FailureClass, Reason, SpecChange
 
 
 def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
@@ -30,12 +33,9 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
         case Answer.RAISE_FILES:
             return SpecChange(raise_open_files=True), "too many open files: soft limit up to the hard one"
         case Answer.RESUME_EARLIER:
-            if history.earlier_checkpoint is None or history.knobs.resume is None:
-                return None, f"no earlier checkpoint is known; {rule.else_}"
-            path = history.earlier_checkpoint
-            return SpecChange(
-                set_args=((history.knobs.resume, path),)
-            ), f"resume from the checkpoint before: {path}"
+            return _earlier(history, rule)
+        case Answer.EXCLUDE_GPU:
+            return without_gpu(history)
         case Answer.RESTART | Answer.STOP | Answer.HOLD | Answer.REQUEUE:
             resumed = history.resume_known and history.now.last_step is not None
             return SpecChange(), "restart from the newest checkpoint" if resumed else "restart"
@@ -43,12 +43,27 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             assert_never(rule.answer)
 
 
+def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
+    """Another checkpoint to start from: before the rise of the loss where that is known, else the one before."""
+    knob = history.knobs.resume
+    verdict = history.now.verdict
+    rises = verdict is not None and verdict.failure is FailureClass.NAN_LOSS
+    if rises and history.before_rise is not None and knob is not None:
+        path, step = history.before_rise
+        text = f"resume from before the loss rose at step {step}, once: {path}"
+        return SpecChange(set_args=((knob, path),)), text
+    if history.earlier_checkpoint is None or knob is None:
+        return None, f"no earlier checkpoint is known; {rule.else_}"
+    path = history.earlier_checkpoint
+    return SpecChange(set_args=((knob, path),)), f"resume from the checkpoint before: {path}"
+
+
 def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     verdict = history.now.verdict
     if verdict is not None and verdict.reason in {Reason.KERNEL_KILL, Reason.CGROUP_KILL, Reason.SLURM}:
-        change, what = _fewer_workers(history, rule)
-        if change is not None and not _tried_workers(history):
-            return change, what
+        step = next_step(history.loader, history.changes, KILLED)
+        if step is not None:
+            return step
     if verdict is not None and verdict.action is Action.SET_ALLOCATOR and not _tried_allocator(history):
         pair = tuple(
             (n, "expandable_segments:True") for n in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -59,26 +74,22 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         return None, kn.why_not_changeable(history.knobs)
     if batch is None:
         return None, f"the present micro-batch or the number of ranks is not known; {rule.else_}"
-    smaller = next_smaller(batch, history.memory, history.retry.min_micro_batch)
-    if smaller is None:
+    choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)
+    if choice is None:
         least = max(history.retry.min_micro_batch, 1)
         return (
             None,
             f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left; {rule.else_}",
         )
-    change_of = BatchChange(batch, smaller)
-    return SpecChange(batch=change_of), describe_change(change_of)
+    change_of = BatchChange(batch, choice.batch)
+    return SpecChange(batch=change_of), f"{describe_change(change_of)}: {choice.how}"
 
 
 def _fewer_workers(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    if history.workers is None:
-        return None, f"no DataLoader flag is known on the command line; {rule.else_}"
-    name, count = history.workers
-    for change in history.changes:  # the command line of the first attempt may be out of date
-        count = int(dict(change.set_args).get(name, count))
-    if count < 1:
-        return None, f"{name} is 0 already; {rule.else_}"
-    return SpecChange(set_args=((name, str(count // 2)),)), f"DataLoader workers {count} → {count // 2}"
+    step = next_step(history.loader, history.changes, SHARED)
+    if step is not None:
+        return step
+    return None, f"no DataLoader knob is known, or none is left to lower; {rule.else_}"
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
@@ -87,17 +98,12 @@ def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
         return SpecChange()
-    smaller = next_smaller(batch, history.memory, history.retry.min_micro_batch)
-    if smaller is None:
+    choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)
+    if choice is None:
         return SpecChange()
-    return SpecChange(batch=BatchChange(batch, replace(smaller, accumulation_steps=batch.accumulation_steps)))
+    smaller = replace(choice.batch, accumulation_steps=batch.accumulation_steps)
+    return SpecChange(batch=BatchChange(batch, smaller))
 
 
 def _tried_allocator(history: PolicyInput) -> bool:
     return any("expandable_segments:True" in dict(c.env).values() for c in history.changes)
-
-
-def _tried_workers(history: PolicyInput) -> bool:
-    return history.workers is not None and any(
-        history.workers[0] in dict(c.set_args) for c in history.changes
-    )

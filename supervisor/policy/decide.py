@@ -15,6 +15,8 @@ EXIT_GAVE_UP: Final = 4
 EXIT_STOPPED: Final = 5
 EXIT_LOST: Final = 6
 EXIT_REQUEUE: Final = 75
+# In a SLURM job, in place of 1: a requeue would end alike (the number is NVRx's, nvidia-resiliency-ext).
+EXIT_DO_NOT_REQUEUE: Final = 93
 
 
 INTERACTIVE_DELAY_S: Final = 10.0
@@ -123,6 +125,9 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     spent = _spent(history, failure, rule)
     if spent is not None:
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
+    flapping = _flapping(history, rule)
+    if flapping is not None:
+        return _hold(history, f"{failure.value}: {flapping}", change, gave_up=True)
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
         return _hold(history, f"{failure.value}: {forbidden}", change)
@@ -133,7 +138,33 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
         f"{failure.value}: {what}",
         delay_s=_delay(history, failure, rule),
         change=change,
+        show_first=rule.show_first,
+        wait_s=rule.wait_s,
     )
+
+
+def _flapping(history: PolicyInput, rule: Rule) -> str | None:
+    """Why the run restarts too often, progress or not; None where it does not.
+
+    Plans that change the job have their own bound and do not count.
+    """
+    if rule.answer is Answer.SHRINK or history.now.ended_t is None:
+        return None
+    start = history.now.ended_t - history.retry.flap_window_s
+    recent = [
+        a
+        for a in history.attempts[:-1]
+        if a.decision is not None
+        and a.decision.kind is DecisionKind.RESTART
+        and not a.by_person
+        and (a.decision.change is None or _unchanged(a.decision.change))
+        and a.ended_t is not None
+        and a.ended_t >= start
+    ]
+    if len(recent) < history.retry.flap_max:
+        return None
+    window = f"{history.retry.flap_window_s / 60:.0f} minutes"
+    return f"restarted {_times(len(recent))} within {window}: it runs, but does not last"
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
@@ -179,7 +210,7 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:
-    code = EXIT_GAVE_UP if gave_up else EXIT_FAILED
+    code = EXIT_GAVE_UP if gave_up else EXIT_DO_NOT_REQUEUE if history.in_slurm else EXIT_FAILED
     if history.interactive:
         return Decision(DecisionKind.HOLD, reason, change=change, exit_code=code)
     kind = DecisionKind.GIVE_UP if gave_up else DecisionKind.FAIL

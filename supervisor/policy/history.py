@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.spec import Knobs, RetrySettings
+from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
 from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
 
 
@@ -27,6 +28,7 @@ class PastAttempt:
 
     `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
     starts all budgets anew. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
+    `ended_t`: wall seconds.
     """
 
     verdict: Verdict | None
@@ -40,11 +42,20 @@ class PastAttempt:
     steps_seen: bool = False
     decision: Decision | None = None
     by_person: bool = False
+    ended_t: float | None = None
 
     @property
     def stepped(self) -> bool:
         """Whether a completed step is known."""
         return self.first_step is not None or self.last_step is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """The GPUs that the job sees, as CUDA_VISIBLE_DEVICES would name them, and the one at fault (its place in the list)."""
+
+    visible: tuple[str, ...]
+    faulty: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +73,11 @@ class PolicyInput:
         port_named: a person chose the port; it is never moved.
         leads: this node may move the port (one machine, or node 0).
         in_slurm: SIGTERM then means "requeue me" where a checkpoint was committed.
-        workers: the script's DataLoader flag and its value (`knobs.find_workers`).
+        trials: what earlier attempts, and earlier runs of the same kind, showed of each micro-batch.
+        loader: what is known of the script's DataLoader, as the command line was at first.
         earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
+        before_rise: likewise one from before the loss began to rise, and the step where it did.
+        gpus: the GPUs, where one is known to be at fault.
         jitter: in [0, 1), spreads the back-off of many runs.
     """
 
@@ -77,8 +91,11 @@ class PolicyInput:
     port_named: bool = False
     leads: bool = True
     in_slurm: bool = False
-    workers: tuple[str, int] | None = None
+    trials: tuple[MemoryTrial, ...] = ()
+    loader: LoaderKnobs = field(default_factory=LoaderKnobs)
     earlier_checkpoint: str | None = None
+    before_rise: tuple[str, int] | None = None
+    gpus: Gpus | None = None
     jitter: float = 0.0
 
     @property

@@ -8,7 +8,13 @@ from types import MappingProxyType
 from typing import Final
 
 from supervisor.job.spec import ClassOverride
-from supervisor.run.records import FailureClass, Reason
+from supervisor.run.records import FailureClass, Proof, Reason
+
+# How long the dead ranks' GPU memory is waited for: a driver that cleans up after a killed process takes
+# seconds; NVRx allows 50 s (nvidia-resiliency-ext, its health checks between restarts).
+DRAIN_S: Final = 50.0
+# A person, or a job's own clean-up, frees a disk in minutes; an hour of an idle GPU is worth less than that.
+DISK_WAIT_S: Final = 1800.0
 
 
 class Answer(StrEnum):
@@ -21,6 +27,7 @@ class Answer(StrEnum):
     RAISE_FILES = "raise_files"
     FEWER_WORKERS = "fewer_workers"
     RESUME_EARLIER = "resume_earlier"
+    EXCLUDE_GPU = "exclude_gpu"  # on fewer ranks, if the user allowed fewer; else as it was
     REQUEUE = "requeue"
     HOLD = "hold"
     STOP = "stop"
@@ -33,6 +40,7 @@ class Rule:
     `max_times`: restarts for this class without progress; None leaves it to ``--max-retries`` alone.
     `before_step`: the class can only strike before a first step, so that nothing can be lost.
     `else_`: what a person is told when the answer is not, or no longer, to restart.
+    `show_first`: what must be shown before the next launch, waited for `wait_s` seconds at most.
     """
 
     answer: Answer
@@ -40,6 +48,8 @@ class Rule:
     before_step: bool = False
     if_progress: bool = False
     else_: str = ""
+    show_first: tuple[Proof, ...] = (Proof.GPU_MEMORY,)
+    wait_s: float = DRAIN_S
 
 
 _NO_CAUSE = "no known cause and no step made, so no restart by itself"
@@ -62,13 +72,19 @@ RULES: Final = MappingProxyType(
         FailureClass.HOST_OOM: _SHRINK,
         FailureClass.SHM_EXHAUSTED: Rule(
             Answer.FEWER_WORKERS,
-            max_times=2,
+            max_times=3,
             else_="enlarge /dev/shm, or lower the number of DataLoader workers",
         ),
         FailureClass.FD_LIMIT: Rule(
             Answer.RAISE_FILES, max_times=1, else_="raise the hard limit (ulimit -Hn)"
         ),
-        FailureClass.DISK_FULL: Rule(Answer.HOLD, else_="free some space, then restart"),
+        FailureClass.DISK_FULL: Rule(
+            Answer.RESTART,
+            max_times=2,
+            else_="free some space, then restart",
+            show_first=(Proof.GPU_MEMORY, Proof.DISK),
+            wait_s=DISK_WAIT_S,
+        ),
         FailureClass.NCCL_TIMEOUT: _RESTART,
         FailureClass.NCCL_ERROR: _RESTART,
         FailureClass.LIBUV: Rule(
@@ -82,6 +98,7 @@ RULES: Final = MappingProxyType(
             max_times=5,
             before_step=True,
             else_="name a free port, or none: then stoker picks one",
+            show_first=(Proof.GPU_MEMORY, Proof.PORT),
         ),
         FailureClass.RENDEZVOUS: replace(_RESTART, before_step=True),
         FailureClass.DATALOADER_WORKER: _RESTART,
@@ -89,7 +106,9 @@ RULES: Final = MappingProxyType(
         FailureClass.HANG: _ONCE,
         FailureClass.DDP_MISMATCH: _STOP,
         FailureClass.CUDA_ERROR: _ONCE,
-        FailureClass.GPU_FAULT: _RESTART,
+        FailureClass.GPU_FAULT: Rule(
+            Answer.EXCLUDE_GPU, max_times=2, else_="the GPU fails again: have it looked at, or leave it out"
+        ),
         FailureClass.CUDA_UNAVAILABLE: Rule(
             Answer.STOP, else_="no GPU is usable: see the driver and the PyTorch build"
         ),
@@ -145,13 +164,20 @@ def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[Clas
         return rule
     if override.max_times is not None:
         rule = replace(rule, max_times=override.max_times)
+    if override.wait_s is not None:
+        rule = replace(rule, wait_s=override.wait_s)
+    if override.show_first is not None:
+        rule = replace(rule, show_first=tuple(Proof(name) for name in override.show_first))
+    if override.change is not None and rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
+        rule = replace(rule, answer=Answer.RESTART if override.change == "none" else Answer(override.change))
     match override.answer:
         case "stop":
             return replace(rule, answer=Answer.STOP, else_="[policy] says stop")
         case "hold":
             return replace(rule, answer=Answer.HOLD, else_="[policy] says hold")
         case "restart" if rule.answer in {Answer.STOP, Answer.HOLD}:
-            return replace(rule, answer=Answer.RESTART)
+            wanted = override.change or "none"
+            return replace(rule, answer=Answer.RESTART if wanted == "none" else Answer(wanted))
         case _:
             return rule
 

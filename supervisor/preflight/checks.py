@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.knobs import find_workers, why_not_changeable
+from supervisor.job.knobs import why_not_changeable
+from supervisor.job.loader import find_loader
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding, FindingLevel
@@ -136,7 +137,7 @@ def check_shm(context: CheckContext) -> Finding | None:
         usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - its size is the question; nothing is written
     except OSError:
         return None
-    workers = find_workers(context.spec.entry_args)
+    workers = find_loader(context.spec.entry_args).workers or context.spec.loader.workers
     if usage.free >= LOW_SHM_BYTES or (workers is not None and workers[1] == 0):
         return Finding(FindingLevel.OK, "shared memory", f"{_size(usage.free)} free in /dev/shm")
     what = f"only {_size(usage.free)} free in /dev/shm (of {_size(usage.total)})"

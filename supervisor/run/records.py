@@ -22,6 +22,7 @@ __all__ = (
     "FailureClass",
     "Finding",
     "FindingLevel",
+    "Proof",
     "Reason",
     "SpecChange",
     "Verdict",
@@ -88,6 +89,7 @@ class SpecChange:
 
     `set_args`: (flag, value) pairs for the script; an empty value makes a switch. `argv` replaces all that
     follows the script. `raise_open_files`: the soft limit on open files goes up to the hard one.
+    `nproc_per_node`: ranks on this node, where a GPU is left out.
     """
 
     batch: BatchChange | None = None
@@ -97,17 +99,31 @@ class SpecChange:
     from_scratch: bool = False
     argv: tuple[str, ...] | None = None
     raise_open_files: bool = False
+    nproc_per_node: int | None = None
+
+
+class Proof(StrEnum):
+    """What must be shown before the next launch."""
+
+    GPU_MEMORY = "gpu_memory"  # the dead ranks' GPU memory is back
+    PORT = "port"  # the named port is free
+    DISK = "disk"  # there is space where the run is written
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Policy's answer. `change` is set for RESTART, and for HOLD where a plan could be offered."""
+    """Policy's answer. `change` is set for RESTART, and for HOLD where a plan could be offered.
+
+    `show_first` must be shown before the launch; it is waited for `wait_s` seconds at most.
+    """
 
     kind: DecisionKind
     reason: str
     delay_s: float = 0.0
     change: SpecChange | None = None
     exit_code: int | None = None
+    show_first: tuple[Proof, ...] = ()
+    wait_s: float = 0.0
 
 
 class FindingLevel(StrEnum):

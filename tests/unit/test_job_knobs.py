@@ -10,14 +10,14 @@ from supervisor.job.knobs import (
     apply_change,
     batch_of,
     find_knobs,
-    find_workers,
     set_value,
     value_of,
     why_not_changeable,
     without,
 )
+from supervisor.job.loader import find_loader
 from supervisor.job.source_scan import scan_source
-from supervisor.job.spec import Knobs, KnobScope
+from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs
 
 UNDIVIDED = """
 parser.add_argument("--batch_size", "-b", type=int, default=32)
@@ -194,9 +194,9 @@ def test_set_value(args: tuple[str, ...], name: str, value: str, result: tuple[s
 
 
 def test_workers_and_removal() -> None:
-    assert find_workers(("--dataloader_num_workers", "8")) == ("--dataloader_num_workers", 8)
-    assert find_workers(("--num-workers=4", "--lr", "1")) == ("--num-workers", 4)
-    assert find_workers(("--lr", "1")) is None
+    assert find_loader(("--dataloader_num_workers", "8")).workers == ("--dataloader_num_workers", 8)
+    assert find_loader(("--num-workers=4", "--lr", "1")).workers == ("--num-workers", 4)
+    assert find_loader(("--lr", "1")) == LoaderKnobs()
     assert without(("--a", "1", "--b=2", "--c"), "--a") == ("--b=2", "--c")
     assert without(("--a", "1", "--b=2", "--c"), "--b") == ("--a", "1", "--c")
 

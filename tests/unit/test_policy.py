@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.spec import ClassOverride, Knobs, KnobScope, RetrySettings
+from supervisor.job.spec import ClassOverride, Knobs, KnobScope, LoaderKnobs, RetrySettings
 from supervisor.policy import RULES, Answer, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, Verdict
 
@@ -22,7 +22,7 @@ TRAINER = Knobs(
 NO_RESUME = replace(TRAINER, resume=None)
 FOREIGN = Knobs()
 NEVER = (F.CODE_ERROR, F.USAGE_ERROR, F.IMPORT_ERROR, F.MISSING_FILE, F.AUTH_OR_HUB, F.DDP_MISMATCH)
-NEVER_TOO = (F.CUDA_UNAVAILABLE, F.COMPILE_ERROR, F.PERMISSION_DENIED, F.DISK_FULL)
+NEVER_TOO = (F.CUDA_UNAVAILABLE, F.COMPILE_ERROR, F.PERMISSION_DENIED)
 
 
 def verdict(failure: FailureClass, reason: Reason | None = None, fingerprint: str = "") -> Verdict:
@@ -163,11 +163,15 @@ def test_fragmentation_is_tried_first_and_once() -> None:
 
 def test_a_kill_for_memory_takes_workers_first() -> None:
     now = ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4, batch=BatchSpec(8, 1, 1))
-    first = one(now, workers=("--num_workers", 8))
+    first = one(now, loader=LoaderKnobs(workers=("--num_workers", 8)))
     assert first.change is not None
     assert first.change.set_args == (("--num_workers", "4"),)
     second = decide(
-        PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER, workers=("--num_workers", 4))
+        PolicyInput(
+            attempts=(restarted(now, first), now),
+            knobs=TRAINER,
+            loader=LoaderKnobs(workers=("--num_workers", 4)),
+        )
     )
     assert second.change is not None
     assert second.change.batch is not None
@@ -175,11 +179,15 @@ def test_a_kill_for_memory_takes_workers_first() -> None:
 
 def test_exhausted_shared_memory_halves_the_workers_from_where_they_are() -> None:
     now = ended(F.SHM_EXHAUSTED, last=4)
-    first = one(now, workers=("--num_workers", 8))
-    second = decide(PolicyInput((restarted(now, first), now), knobs=TRAINER, workers=("--num_workers", 8)))
+    first = one(now, loader=LoaderKnobs(workers=("--num_workers", 8)))
+    second = decide(
+        PolicyInput(
+            (restarted(now, first), now), knobs=TRAINER, loader=LoaderKnobs(workers=("--num_workers", 8))
+        )
+    )
     assert second.change is not None
     assert second.change.set_args == (("--num_workers", "2"),)
-    assert one(now, workers=("--num_workers", 0)).kind is DecisionKind.FAIL
+    assert one(now, loader=LoaderKnobs(workers=("--num_workers", 0))).kind is DecisionKind.FAIL
     assert one(now).kind is DecisionKind.FAIL
 
 
@@ -418,7 +426,9 @@ inputs = st.builds(
     interactive=st.booleans(),
     total_steps=st.one_of(st.none(), st.just(100)),
     port_named=st.booleans(),
-    workers=st.one_of(st.none(), st.just(("--num_workers", 4))),
+    loader=st.sampled_from(
+        [LoaderKnobs(), LoaderKnobs(workers=("--num_workers", 4), pinned=("--pin", True))]
+    ),
     earlier_checkpoint=st.one_of(st.none(), st.just("ckpt")),
 )
 

@@ -1,0 +1,159 @@
+"""A foreign script's knobs and batch: found in what it is given, set where a person asked for it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from supervisor.job import knobs as kn
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.config_edit import read_values
+from supervisor.job.errors import JobError
+from supervisor.job.knob_places import Places, is_argument
+from supervisor.job.loader import find_loader
+from supervisor.job.settings import Resolver
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+
+_TOTAL_STEPS: Final = (
+    "--max_steps",
+    "--total_steps",
+    "--num_iterations",
+    "--max_iters",
+    "--train_iters",
+    "--num_steps",
+)
+
+
+def with_knobs(
+    spec: JobSpec,
+    look: Resolver,
+    world: int | None,
+    *,
+    script_text: str | None,
+    script_configs: Mapping[str, str],
+) -> JobSpec:
+    """`spec` with the script's knobs and batch found, and ``--micro-batch`` and ``--global-batch`` applied.
+
+    Args:
+        spec: the job so far.
+        look: the settings.
+        world: ranks in all, if known.
+        script_text: the script's source, if it could be read.
+        script_configs: the config files that its arguments name, text by name.
+
+    Raises:
+        JobError: a batch that a person asked for cannot be set or does not divide.
+    """
+    declared, unit, tokens = _declared_knobs(look)
+    if spec.entry_kind is EntryKind.COMMAND:
+        world = _command_world(spec, world)
+    configs = {name: read_values(name, text) for name, text in script_configs.items()}
+    where = kn.places(script_text, configs, {**look.env, **dict(spec.env)})
+    knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where)
+    micro, total = look.get("batch.micro"), look.get("batch.global")
+    args = spec.entry_args
+    set_knobs: dict[str, str] = {}
+    if micro is not None:
+        if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
+            raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
+        args, where = _set_knob(args, where, set_knobs, knobs.batch, str(micro))
+    batch: BatchSpec | None = None
+    notes = list(spec.notes)
+    if world is not None:
+        asked = (
+            micro is not None or total is not None or (declared is not None and declared.batch is not None)
+        )
+        try:
+            batch = kn.batch_of(
+                args,
+                knobs,
+                world_size=world,
+                local_world_size=spec.nproc_per_node,
+                elsewhere=where,
+                global_batch=total,
+                unit=unit,
+                tokens_per_sample=tokens,
+            )
+        except JobError as error:
+            # A batch that a person spelt out for us must divide; one that we merely found is the script's
+            # own business, and may mean something else than its name says.
+            if asked:
+                raise
+            notes.append(f"batch not understood, so never changed by itself: {error.message}")
+    if total is not None:
+        if batch is None:
+            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
+        for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
+            args, where = _set_knob(args, where, set_knobs, name, value)
+    for label, knob in (
+        ("batch", knobs.batch),
+        ("accumulation", knobs.accumulation),
+        ("global batch", knobs.global_batch),
+        ("resume", knobs.resume),
+    ):
+        if knob is not None:
+            look.note(
+                f"knob.{label}",
+                knob,
+                "declared" if knobs.declared else "found in the arguments or the source",
+            )
+    steps = next(
+        (v for n in _TOTAL_STEPS if (v := kn.value_of(args, n)) and v.isascii() and v.isdigit()), None
+    )
+    return replace(
+        spec,
+        entry_args=args,
+        knobs=knobs,
+        batch=batch,
+        loader=find_loader(args, where),
+        set_knobs=tuple(set_knobs.items()),
+        notes=tuple(notes),
+        total_steps=spec.total_steps or (int(steps) if steps and 0 < len(steps) < 12 else None),
+    )
+
+
+def _set_knob(
+    args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
+) -> tuple[tuple[str, ...], Places]:
+    """A knob set from the first launch on; where it is no argument it goes to `others`."""
+    if is_argument(name):
+        return kn.set_value(args, name, value), where
+    others[name] = value
+    return args, where.with_value(name, value)
+
+
+def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
+    resume = look.get("resume.knob")
+    value = look.get("resume.value")
+    if resume is not None and value is None:
+        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        resume, _, value = resume.partition("=")
+    scope = look.get("batch.scope")
+    declared = Knobs(
+        batch=look.get("batch.knob"),
+        batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
+        accumulation=look.get("batch.accumulation_knob"),
+        global_batch=look.get("batch.global_knob"),
+        resume=resume,
+        resume_value=value if value is not None else "auto",
+    )
+    unit = look.get("batch.unit")
+    tokens = look.get("batch.tokens_per_sample", None)
+    if unit == "tokens" and tokens is None:
+        raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
+    known = None if declared == Knobs() else declared
+    return known, BatchUnit(unit) if unit else None, tokens or 1
+
+
+def _command_world(spec: JobSpec, world: int | None) -> int | None:
+    """Ranks of a plain command: one for ``python script.py``; a launcher's own count is not ours to know."""
+    plain = is_python(spec.entry) and "-m" not in spec.entry_args[:2]
+    return world if plain or spec.nproc_per_node > 1 else None
+
+
+def is_python(program: str) -> bool:
+    """Whether a command is a Python interpreter, by its name."""
+    return re.fullmatch(r"python[\d.]*", posixpath.basename(program)) is not None

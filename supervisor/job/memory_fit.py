@@ -1,0 +1,147 @@
+"""Which micro-batch fits: from what was measured where it can be, else step by step.
+
+Three grades of knowledge, best first: a line through two or more measured micro-batches, one failed
+allocation's own numbers (`batch.MemoryPoint`), nothing but "this one failed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates, with_micro_batch
+
+
+class Measure(StrEnum):
+    """What a peak counts. Peaks of different measures are never put on one line."""
+
+    ALLOCATOR = "allocator"  # PyTorch's allocator on a GPU
+    DEVICE = "device"  # the whole GPU, as NVML tells: contexts and other processes included
+    RESIDENT = "resident"  # the process's resident memory
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrial:
+    """What one attempt, probe or earlier run showed of one micro-batch.
+
+    Attributes:
+        micro_batch: samples a rank held at once.
+        fitted: it was enough; False: it ran out of memory.
+        peak_bytes: the most that a rank held; where it did not fit, what it held plus what it tried to get,
+            so a lower bound of its need. None: not measured.
+        capacity_bytes: what a rank could have had. None: not known.
+        measure: what `peak_bytes` counts.
+        base_bytes: held before the first forward pass; 0 if unknown.
+    """
+
+    micro_batch: int
+    fitted: bool
+    peak_bytes: int | None = None
+    capacity_bytes: int | None = None
+    measure: Measure = Measure.ALLOCATOR
+    base_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Bytes = `at_zero` + `per_sample` x micro-batch, the least squares through `points` micro-batches."""
+
+    at_zero: float
+    per_sample: float
+    points: int
+    capacity_bytes: int
+
+    def predicted_bytes(self, micro_batch: int) -> float:
+        """Bytes that a rank would hold."""
+        return self.at_zero + self.per_sample * micro_batch
+
+    def fits(self, micro_batch: int) -> bool:
+        """Whether `micro_batch` is predicted to stay under `FIT_SHARE` of the capacity."""
+        return self.predicted_bytes(micro_batch) <= FIT_SHARE * self.capacity_bytes
+
+
+def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
+    """The measured slope, if two or more micro-batches were measured alike; the highest peak of each counts.
+
+    None too where memory does not grow with the micro-batch: then something else was measured.
+    """
+    known = [t for t in trials if t.peak_bytes is not None]
+    for measure in Measure:
+        peaks: dict[int, int] = {}
+        capacity: int | None = None
+        for trial in known:
+            if trial.measure is measure and trial.peak_bytes is not None:
+                peaks[trial.micro_batch] = max(peaks.get(trial.micro_batch, 0), trial.peak_bytes)
+                capacity = trial.capacity_bytes if trial.capacity_bytes is not None else capacity
+        if len(peaks) < 2 or capacity is None:
+            continue
+        count = len(peaks)
+        mean_m, mean_b = sum(peaks) / count, sum(peaks.values()) / count
+        spread = sum((m - mean_m) ** 2 for m in peaks)
+        slope = sum((m - mean_m) * (b - mean_b) for m, b in peaks.items()) / spread
+        if slope > 0:
+            return Line(mean_b - slope * mean_m, slope, count, capacity)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The next batch and how it was come by, in a few words for the reason's line."""
+
+    batch: BatchSpec
+    how: str
+
+
+def choose_smaller(
+    spec: BatchSpec,
+    point: MemoryPoint | None = None,
+    trials: Sequence[MemoryTrial] = (),
+    minimum: int = 1,
+) -> Choice | None:
+    """The micro-batch to try after `spec` ran out of memory, at the same global batch.
+
+    Args:
+        spec: what failed.
+        point: what its message said, if it said enough.
+        trials: every attempt of this run and of earlier ones of the same kind.
+        minimum: never below this.
+
+    Returns:
+        The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
+        (a base that alone is too large was measured wrong more often than it is true) or nothing is known, the
+        next smaller divisor. None when no divisor of at least `minimum` is left.
+    """
+    smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
+    failed = {t.micro_batch for t in trials if not t.fitted}
+    # What failed before fails again; but a memory of failures alone must not end the walk.
+    open_ = [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
+    if not open_:
+        return None
+    held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
+    line = line_through(trials)
+    if line is not None:
+        found = next((m for m in open_ if line.fits(m)), None)
+        if found is not None and found >= (held or 0):
+            return Choice(with_micro_batch(spec, found), _by_line(line, found))
+    if held is not None:
+        return Choice(with_micro_batch(spec, held), "it fitted before")
+    if point is not None:
+        found = next((m for m in open_ if point.fits(m)), None)
+        if found is not None:
+            needed = size(point.predicted_bytes(found))
+            how = f"predicted to need {needed} of {size(point.capacity_bytes)}"
+            return Choice(with_micro_batch(spec, found), how)
+    return Choice(with_micro_batch(spec, open_[0]), "the next smaller one that divides")
+
+
+def _by_line(line: Line, micro_batch: int) -> str:
+    needed = size(line.predicted_bytes(micro_batch))
+    return (
+        f"predicted from {line.points} measured micro-batches to need {needed} of {size(line.capacity_bytes)}"
+    )
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
