@@ -20,6 +20,7 @@ from supervisor.run.series import Rollup, Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
 from supervisor.views.history import Point, Recent, Track, Whole, median, single, smooth
 from supervisor.views.logs import LogNews, LogReader
+from supervisor.views.nearby import Nearby, NearbyReader
 
 # The newest part of a stream that is read line by line when a run is opened; what is older comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
@@ -88,6 +89,7 @@ class Snapshot:
     ranks: dict[str, Rank]
     machine: Machine | None
     logs: LogNews
+    nearby: Nearby
 
     def latest(self, name: str) -> float | None:
         """The newest value of a metric."""
@@ -169,6 +171,7 @@ class SnapshotReader:
         self._ranks: dict[str, _Keyed] = {}
         self._machine = _keyed("cpu_ratio", "memory_used_bytes")
         self._logs = LogReader(self._node)
+        self._nearby = NearbyReader(run)
         self._run_file: RunFile | None = None
         self._opened = False
         self._alive = False
@@ -190,10 +193,11 @@ class SnapshotReader:
         changed |= self._read_series()
         news = self._logs.refresh(self._state.state)
         changed |= bool(news.lines) or news.open_changed or news.sources_changed
-        changed |= self._look_around()
+        nearby = self._nearby.refresh(self._state.state)
+        changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
         if changed or self._last is None:
             self._revision += 1
-            self._last = self._snapshot(news)
+            self._last = self._snapshot(news, nearby)
         return self._last
 
     def _open_series(self) -> None:
@@ -266,7 +270,7 @@ class SnapshotReader:
                 self._run_file = None  # a view shows what the journal says without it
         return changed
 
-    def _snapshot(self, news: LogNews) -> Snapshot:
+    def _snapshot(self, news: LogNews, nearby: Nearby) -> Snapshot:
         metrics = {name: whole.view() for name, whole in self._whole.items()}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
         if self._smoothed[0] is not metrics["loss"]:
@@ -286,6 +290,7 @@ class SnapshotReader:
             ranks={key: _rank(key, keyed) for key, keyed in sorted(self._ranks.items(), key=_numeric)},
             machine=_machine(self._machine) if self._machine.seen_t else None,
             logs=news,
+            nearby=nearby,
         )
 
 

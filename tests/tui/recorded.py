@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
@@ -22,13 +23,26 @@ from supervisor.run.records import (
     Decision,
     DecisionKind,
     FailureClass,
+    Finding,
+    FindingLevel,
     SpecChange,
     Verdict,
 )
+from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.run.series import GPU, HOST, METRICS, RANKS, SeriesWriter
 
 T0 = 1_795_270_320.0  # 2026-11-21 14:12:00 UTC
 GIB = float(2**30)
+FINDINGS = (
+    Finding(FindingLevel.OK, "interpreter", "/home/me/env/bin/python, torch 2.13.0"),
+    Finding(FindingLevel.OK, "port", "29500 is free"),
+    Finding(
+        FindingLevel.WARNING,
+        "shm",
+        "/dev/shm has 64 MiB: DataLoader workers pass batches through it",
+        "start the container with --shm-size=8g",
+    ),
+)
 TOTAL_STEPS = 6000
 TREE = "torchrun/none_x1/attempt_0"
 
@@ -75,7 +89,43 @@ class Recording:
                 world_size=self.ranks,
             )
         )
+        if self.mode == "launched":
+            write_run_file(self.run.run_json, self._record())
+            for finding in FINDINGS:
+                self.fact(ev.PreflightFound(t=self.t, finding=finding))
         self.fact(ev.KeeperStarted(t=self.t, pid=4100, start_time=10.0, version="0.1.0", interactive=True))
+
+    def _record(self) -> RunFile:
+        job = JobSpec(
+            name=self.name,
+            entry_kind=EntryKind.SCRIPT,
+            entry="train.py",
+            entry_args=("--lr", "3e-4", "--batch_size", str(self.micro), "--compile"),
+            nproc_per_node=self.ranks,
+            env=(("OMP_NUM_THREADS", "8"), ("WANDB_API_KEY", "<redacted>")),
+            cwd="/home/me/gpt",
+            batch=self.batch,
+            knobs=Knobs("--batch_size", KnobScope.PER_RANK, "--grad_accum", resume="--resume"),
+            origins=(
+                ("nproc_per_node", str(self.ranks), "flag"),
+                ("max_retries", "3", "default"),
+                ("env.OMP_NUM_THREADS", "8", "./stoker.toml"),
+                ("batch_knob", "--batch_size", "found in train.py"),
+            ),
+        )
+        return RunFile(
+            run_id=self.root.name,
+            job=job,
+            interpreter="/home/me/env/bin/python",
+            settings=KeeperSettings(interactive=True),
+            created_t=self.t,
+            host="gpu-box",
+            user="me",
+            stoker_version="0.1.0",
+            python_version="3.11.9",
+            torch_version="2.13.0",
+            git_commit="4be81c7",
+        )
 
     def fact(self, event: ev.Event) -> None:
         self.journal.append(event)

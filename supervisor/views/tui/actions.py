@@ -10,7 +10,7 @@ from supervisor.views.snapshot import Snapshot
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
-    ["restart", "smaller_batch", "start_now", "hold", "stop", "stop_now", "stacks", "note", "adopt"]
+    ["restart", "smaller_batch", "edit", "start_now", "hold", "stop", "stop_now", "stacks", "note", "adopt"]
 )
 
 
@@ -33,6 +33,8 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
         found.add("restart")
         if suggested_batch(snapshot) is not None:
             found.add("smaller_batch")
+        if snapshot.run_file is not None:
+            found.add("edit")
     if isinstance(condition, st.Backoff):
         found |= {"start_now", "hold"}
     return frozenset(found)

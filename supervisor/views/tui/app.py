@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.message import Message
 
 from supervisor.run.events import Outcome
@@ -57,7 +58,8 @@ class StokerApp(App[None]):
 
     CSS_PATH = "stoker.tcss"
     TITLE = "stoker"
-    ENABLE_COMMAND_PALETTE = False
+    ENABLE_COMMAND_PALETTE = False  # the dashboard opens it, with its own commands alone
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = set()
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
     ]

@@ -17,7 +17,7 @@ WORDS = {
     RequestKind.STOP: "stop",
     RequestKind.STOP_NOW: "stop now",
     RequestKind.RESTART: "restart",
-    RequestKind.RESTART_WITH: "restart with another batch",
+    RequestKind.RESTART_WITH: "restart with a change",
     RequestKind.START_NOW: "start now",
     RequestKind.HOLD: "hold",
     RequestKind.STACKS: "stacks",

@@ -18,7 +18,7 @@ def _key(
 def action_name(binding: Binding) -> str:
     """What a binding does, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
     name, _, argument = binding.action.partition("(")
-    return argument.strip("')") if name == "ask" else name
+    return argument.strip("')") if name in {"ask", "page"} else name
 
 
 # In the footer's order: what does not fit there is dropped from the end.
@@ -35,11 +35,13 @@ KEYS: list[BindingType] = [
         "act",
         "restart with another micro-batch, same global batch",
     ),
+    _key("e", "edit", "edit", "e", "act", "restart with other arguments or environment"),
     _key("r", "ask('restart')", "restart", "r", "act", "restart as it was"),
     _key("s", "ask('stop')", "stop", "s", "act", "stop gracefully: ask, then SIGTERM, then SIGKILL"),
     _key("S", "ask('stop_now')", "stop now", "S", "act", "stop at once", show=False),
     _key("K", "ask('stacks')", "stacks", "K", "act", "dump the Python stacks of all ranks"),
     _key("m", "note", "note", "m", "act", "put a note on the timeline"),
+    _key("v", "page('failure')", "why", "v", "look", "the failure: evidence, what followed, what to do"),
     _key("slash", "search", "search", "/", "look", "search the log"),
     _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),
     _key("space", "freeze", "freeze", "Space", "look", "freeze the log, or follow it again"),
@@ -72,5 +74,19 @@ KEYS: list[BindingType] = [
     _key("3", "pane('ranks')", "ranks", "3", "look", "go to the ranks; Enter shows a rank's log", show=False),
     _key("4,l", "pane('log')", "log", "4 l", "look", "go to the log", show=False),
     _key("5,t", "pane('timeline')", "timeline", "5 t", "look", "go to the timeline", show=False),
+    _key(
+        "p",
+        "page('processes')",
+        "processes",
+        "p",
+        "look",
+        "processes: pids, threads, the newest stacks",
+        show=False,
+    ),
+    _key("P", "page('preflight')", "pre-flight", "P", "look", "what was found before the launch", show=False),
+    _key(
+        "i", "page('settings')", "settings", "i", "look", "what runs: each setting and its origin", show=False
+    ),
+    _key("colon,ctrl+p", "commands", "commands", ":", "look", "all commands, by name", show=False),
     _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave; nothing is ended by it"),
 ]

@@ -6,18 +6,22 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette, Provider
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.actions import ACTING, cost, current_batch, possible, question, suggested_batch
+from supervisor.views.tui.commands import KeyCommands
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.keys import GROUPS, KEYS, action_name
 from supervisor.views.tui.logbuffer import LogFilter
+from supervisor.views.tui.pages.failure import failures
 from supervisor.views.tui.screens.batch import BatchScreen
+from supervisor.views.tui.screens.edit import Edited, EditScreen, current_arguments
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
-from supervisor.views.tui.screens.panes import PaneScreen
+from supervisor.views.tui.screens.panes import PAGES, PaneScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import Ink
@@ -41,6 +45,7 @@ class Dashboard(PaneScreen):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {KeyCommands}
 
     def __init__(
         self,
@@ -114,6 +119,10 @@ class Dashboard(PaneScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what a keeper would do now, or what changes something here, is possible."""
         name = str(parameters[0]) if action == "ask" else action
+        if "failure" in {name, *parameters}:
+            return self.snapshot is not None and bool(failures(self.snapshot.state))
+        if name == "hold" and self._zoomed is not None:
+            return False  # Esc goes back from here first: nobody holds a run by leaving a page
         if name in ACTING:
             return name in self._possible
         if action == "back":
@@ -152,6 +161,18 @@ class Dashboard(PaneScreen):
             self._zoom(wanted.id)
         wanted.focus()
 
+    def action_page(self, name: str) -> None:
+        """Show a page alone; the same key again goes back."""
+        if self._zoomed == name:
+            self._zoom(None)
+            return
+        self._zoom(name)
+        self.query_one(f"#{name}", Panel).focus()
+
+    def action_commands(self) -> None:
+        """All commands, to be found by their names."""
+        self.app.push_screen(CommandPalette(placeholder="what should happen?"))
+
     def action_zoom(self) -> None:
         """The pane that has the keys alone, or all again."""
         focused = self.focused
@@ -166,6 +187,7 @@ class Dashboard(PaneScreen):
 
     def action_search(self) -> None:
         """Look for words in the log while they are typed."""
+        self._leave_page()
         log = self.log_panel
 
         def typed(text: str) -> None:
@@ -178,12 +200,17 @@ class Dashboard(PaneScreen):
 
         self.app.push_screen(AskLine("search", log.search, typed), closed)
 
+    def _leave_page(self) -> None:
+        if self._zoomed in PAGES:
+            self._zoom(None)
+
     def action_match(self, way: int) -> None:
         """The next match, back or onward."""
         self.log_panel.set_search(self.log_panel.search, way=way)
 
     def action_filter(self) -> None:
         """Show only lines with these words, of these ranks."""
+        self._leave_page()
         log = self.log_panel
         before = log.buffer.filter
 
@@ -282,6 +309,20 @@ class Dashboard(PaneScreen):
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
         self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, cost(snapshot)), closed)
+
+    def action_edit(self) -> None:
+        """Restart with other arguments or environment."""
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.run_file is None:
+            return
+
+        def closed(edited: Edited | None) -> None:
+            if edited is not None:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(argv=edited.argv, env=edited.env))
+
+        record = snapshot.run_file
+        before = current_arguments(record, snapshot.state)
+        self.app.push_screen(EditScreen(record.job.entry, before, cost(snapshot)), closed)
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""

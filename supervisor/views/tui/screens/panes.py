@@ -11,6 +11,9 @@ from textual.screen import Screen
 
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
+from supervisor.views.tui.pages.failure import FailurePage
+from supervisor.views.tui.pages.processes import ProcessesPage
+from supervisor.views.tui.pages.settings import PreflightPage, SettingsPage
 from supervisor.views.tui.widgets.bars import FooterBar, NoticeBar
 from supervisor.views.tui.widgets.card import FailureCard
 from supervisor.views.tui.widgets.charts import LossPanel, UsePanel
@@ -22,6 +25,9 @@ from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.tiles import TilesPanel
 from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.widgets.words import shows_failure
+
+PAGES = ("failure", "processes", "preflight", "settings")
+"""Panes that are only ever shown alone."""
 
 
 class PaneScreen(Screen[None]):
@@ -51,6 +57,10 @@ class PaneScreen(Screen[None]):
         with Horizontal(id="bottom"):
             yield LogPanel(id="log")
             yield TimelinePanel(id="timeline")
+        yield FailurePage(id="failure")
+        yield ProcessesPage(id="processes")
+        yield PreflightPage(id="preflight")
+        yield SettingsPage(id="settings")
         yield NoticeBar(id="notice")
         yield FooterBar(id="footer")
 
@@ -113,6 +123,7 @@ class PaneScreen(Screen[None]):
             "tiles",
             "log",
             "timeline",
+            *PAGES,
         ):
             self.query_one(f"#{name}").display = name in shown
         right = bool(shown & {"charts", "devices", "ranks"})

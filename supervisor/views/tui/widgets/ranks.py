@@ -108,7 +108,7 @@ class RanksPanel(ListPanel, can_focus=True):
         skew = step_time / medians.step_time_s - 1 if step_time and medians.step_time_s else None
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
         seen = self.view.now - sample.seen_t if sample and sample.seen_t else None
-        word, ink = _state(rank, snapshot)
+        word, ink = rank_state(rank, snapshot)
         late, starved = _marks(values, medians)
         fields = {
             "rank": Span(rank_label(rank), Ink.STRONG),
@@ -168,7 +168,8 @@ def _views(snapshot: Snapshot) -> list[st.RankView]:
     return [rank for _, rank in sorted(attempt.ranks.items())] if attempt else []
 
 
-def _state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, Ink]:
+def rank_state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, Ink]:
+    """Glyph and word of what became of a rank."""
     attempt = snapshot.state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:

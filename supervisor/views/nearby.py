@@ -1,0 +1,167 @@
+"""What lies beside the journal and is shown with it: the lines around each cause, the newest stacks.
+
+Reading happens in the reading thread, once for each verdict and each new artifact; what is given is frozen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Cause
+from supervisor.run.state import RunState
+from supervisor.text.decode import clean, plain_chunks
+
+BEFORE_LINES = 14
+AFTER_LINES = 8
+CHUNK_BYTES = 1 << 20
+# A line beyond this many bytes of its log is not looked for: counting newlines takes about 0.3 s a GiB.
+READ_LIMIT_BYTES = 4 << 30
+SHOWN_BYTES = 4000
+STACKS_LIMIT_BYTES = 1 << 18
+# Of a run that failed a hundred times the newest causes are of interest.
+CAUSES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none."""
+
+    path: str
+    line: int
+    first: int = 1
+    lines: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StackDump:
+    """The newest stacks that were taken. `taken_t`: wall time."""
+
+    name: str
+    taken_t: float
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """`contexts`: by attempt. `stacks`: None until some were taken."""
+
+    contexts: dict[int, Context]
+    stacks: StackDump | None = None
+
+
+class NearbyReader:
+    """Reads what a journal points at. Not thread-safe: one thread reads."""
+
+    def __init__(self, run: RunPaths) -> None:
+        self._run = run
+        self._contexts: dict[int, Context] = {}
+        self._stacks: StackDump | None = None
+        self._artifacts_mtime: int | None = None
+        self._last = Nearby({})
+
+    def refresh(self, state: RunState) -> Nearby:
+        """What there is now; the same object while nothing changed."""
+        changed = False
+        for attempt in state.attempts[-CAUSES:]:
+            cause = attempt.verdict.cause if attempt.verdict is not None else None
+            if cause is None or cause.line is None:
+                continue
+            known = self._contexts.get(attempt.number)
+            if known is None or (known.path, known.line) != (cause.path, cause.line):
+                self._contexts[attempt.number] = read_context(self._run, cause)
+                changed = True
+        changed |= self._look_for_stacks()
+        if changed:
+            self._last = Nearby(dict(self._contexts), self._stacks)
+        return self._last
+
+    def _look_for_stacks(self) -> bool:
+        try:
+            mtime = self._run.artifacts.stat().st_mtime_ns
+            if mtime == self._artifacts_mtime:
+                return False
+            found = [entry for entry in os.scandir(self._run.artifacts) if "stacks" in entry.name]
+            newest = max(found, key=lambda entry: entry.stat().st_mtime_ns, default=None)
+        except OSError:
+            return False
+        self._artifacts_mtime = mtime
+        if newest is None or not newest.is_file() or newest.name.endswith((".part", ".json")):
+            return False
+        dump = _read_stacks(newest.path, newest.name, newest.stat().st_mtime)
+        if dump == self._stacks:
+            return False
+        self._stacks = dump
+        return True
+
+
+def read_context(run: RunPaths, cause: Cause) -> Context:
+    """The lines around a cause. A run directory that was copied elsewhere is read where it lies now."""
+    if cause.line is None:
+        return Context(cause.path, 0, trouble="no line to point at")
+    path = _where_it_lies(run, cause.path)
+    first, last = max(1, cause.line - BEFORE_LINES), cause.line + AFTER_LINES
+    lines: list[str] = []
+    try:
+        with path.open("rb") as file:
+            for number, raw in _lines(_chunks(file.fileno()), first):
+                if number > last:
+                    break
+                lines.append(clean(raw, SHOWN_BYTES))
+    except OSError as error:
+        return Context(cause.path, cause.line, trouble=f"{error.strerror}: {path}")
+    if not lines:
+        return Context(cause.path, cause.line, trouble=f"there is no line {cause.line} any more: {path}")
+    return Context(cause.path, cause.line, first, tuple(lines))
+
+
+def _where_it_lies(run: RunPaths, path: str) -> Path:
+    if os.path.exists(path):
+        return Path(path)
+    _, slash, below = path.partition("/nodes/")
+    return run.root / "nodes" / below if slash else Path(path)
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    left = READ_LIMIT_BYTES
+    while left > 0 and (chunk := os.read(fd, CHUNK_BYTES)):
+        left -= len(chunk)
+        yield chunk
+
+
+def _lines(chunks: Iterator[bytes], first: int) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines from `first` on; what comes before is only counted."""
+    number, rest = 1, b""
+    for chunk in plain_chunks(chunks):
+        if number < first:
+            newlines = chunk.count(b"\n")
+            if number + newlines < first:
+                number += newlines
+                continue
+            at = 0
+            while number < first:
+                at = chunk.index(b"\n", at) + 1
+                number += 1
+            data = chunk[at:]
+        else:
+            data = rest + chunk
+        *whole, rest = data.split(b"\n")
+        for raw in whole:
+            yield number, raw
+            number += 1
+        rest = rest[:CHUNK_BYTES]  # a line without end must not fill memory: what is shown is far shorter
+    if rest and number >= first:
+        yield number, rest
+
+
+def _read_stacks(path: str, name: str, taken_t: float) -> StackDump | None:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(STACKS_LIMIT_BYTES)
+    except OSError:
+        return None
+    return StackDump(name, taken_t, tuple(clean(raw, SHOWN_BYTES) for raw in data.splitlines()))

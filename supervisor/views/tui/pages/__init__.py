@@ -1,0 +1,1 @@
+"""Pages: panes that are shown alone, each in answer to one question."""

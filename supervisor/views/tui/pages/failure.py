@@ -1,0 +1,225 @@
+"""The failure page: verdict, evidence in its context, what followed, what to do, what each key would do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from supervisor.run import state as st
+from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.views import format as fm
+from supervisor.views.nearby import Context
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.pages.page import Page, labelled, section
+from supervisor.views.tui.widgets.card import UNSURE, change_text
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
+from supervisor.views.tui.widgets.panel import View
+
+NUMBER_CELLS = 8
+FOLLOWED = 24
+
+
+class FailurePage(Page):
+    """One failed attempt; left and right go through those that failed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *Page.BINDINGS,
+        Binding("left", "attempt(-1)", "earlier failure", show=False),
+        Binding("right", "attempt(1)", "later failure", show=False),
+    ]
+    heading = "failure"
+    uses_clock = True
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._chosen: int | None = None
+
+    def titles(self) -> tuple[Row, Row]:
+        """Which of the failed attempts."""
+        left, right = super().titles()
+        failed = failures(self.view.snapshot.state) if self.view else []
+        attempt = self._attempt(failed)
+        if attempt is None:
+            return left, right
+        said = f" · attempt {attempt.number}"
+        if len(failed) > 1:
+            said += f" ({failed.index(attempt) + 1} of {len(failed)}, ← →)"
+        return (*left, Span(said, Ink.DIM)), right
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        snapshot = view.snapshot
+        attempt = self._attempt(failures(snapshot.state))
+        if attempt is None or attempt.verdict is None:
+            return [row(Span("nothing has failed yet: when something does, its cause stands here", Ink.DIM))]
+        verdict = attempt.verdict
+        newest = attempt is snapshot.state.attempt
+        return [
+            *_head(attempt, verdict, snapshot.state, width),
+            *_cause(verdict, snapshot.nearby.contexts.get(attempt.number), width),
+            *_followed(verdict, width),
+            *_advice(verdict, width),
+            *_policy(snapshot, attempt, view.now, width),
+            *(_instead(snapshot) if newest else []),
+        ]
+
+    def action_attempt(self, way: int) -> None:
+        """Another failed attempt."""
+        failed = failures(self.view.snapshot.state) if self.view else []
+        attempt = self._attempt(failed)
+        if attempt is None:
+            return
+        at = min(max(failed.index(attempt) + way, 0), len(failed) - 1)
+        self._chosen = failed[at].number if at < len(failed) - 1 else None
+        self.to_top()
+        self.repaint()
+
+    def _attempt(self, failed: list[st.AttemptView]) -> st.AttemptView | None:
+        if self._chosen is not None:
+            return next((a for a in failed if a.number == self._chosen), None)
+        return failed[-1] if failed else None
+
+
+def failures(state: st.RunState) -> list[st.AttemptView]:
+    """The attempts whose verdict names a failure, oldest first."""
+    return [
+        a for a in state.attempts if a.verdict is not None and a.verdict.failure is not FailureClass.HEALTHY
+    ]
+
+
+def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int) -> list[Row]:
+    reason = f" ({verdict.reason.value.replace('_', ' ')})" if verdict.reason else ""
+    rows = [row(Span(line, Ink.BAD)) for line in wrap(f"✗ {verdict.title}", width, 4)]
+    parts = [f"{verdict.failure.value}{reason}", f"confidence {verdict.confidence:.2f}"]
+    if verdict.rank is not None:
+        parts.append(f"rank {verdict.rank} fell first")
+    elif len(verdict.ranks) > 1:
+        parts.append(f"ranks {fm.ranges(verdict.ranks)} alike")
+    if verdict.node is not None:
+        parts.append(f"node {verdict.node}")
+    parts.append(
+        f"step {fm.whole(attempt.last_step)}" if attempt.last_step is not None else "before its first step"
+    )
+    if attempt.exit_code is not None:
+        parts.append(f"exit code {attempt.exit_code}")
+    rows.append(row(Span(" · ".join(parts), Ink.DIM)))
+    if attempt.verdict_provisional:
+        rows.append(row(Span("provisional: its processes are still ending, and more may come", Ink.WARN)))
+    if verdict.confidence < UNSURE:
+        rows.append(row(Span("not sure: read the evidence before you act", Ink.WARN)))
+    same = [
+        a.number
+        for a in failures(state)
+        if a.number != attempt.number
+        and a.verdict is not None
+        and a.verdict.fingerprint == verdict.fingerprint
+    ]
+    if same:
+        many = "s" if len(same) > 1 else ""
+        rows.append(row(Span(f"the same failure as attempt{many} {fm.ranges(tuple(same))}", Ink.WARN)))
+    return rows
+
+
+def _cause(verdict: Verdict, context: Context | None, width: int) -> list[Row]:
+    cause = verdict.cause
+    if cause is None:
+        return [*section("cause"), row(Span("no line to point at: exit codes and silence told it", Ink.DIM))]
+    place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
+    rows = section("cause", fit(place, max(width - 8, 8)).rstrip() if len(place) > width - 8 else place)
+    if context is None or not context.lines:
+        rows += [row(Span(line)) for line in wrap(cause.text.strip(), width, 6)]
+        if context is not None and context.trouble:
+            rows.append(row(Span(context.trouble, Ink.DIM)))
+        return rows
+    for number, text in enumerate(context.lines, start=context.first):
+        here = number == context.line
+        mark = Span(f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", Ink.BAD if here else Ink.FRAME)
+        if here:
+            lines = wrap(text, width - NUMBER_CELLS, 6) or [""]
+            rows.append(row(mark, Span(lines[0], Ink.STRONG)))
+            rows += [row(Span(" " * NUMBER_CELLS), Span(line, Ink.STRONG)) for line in lines[1:]]
+        else:
+            rows.append(row(mark, Span(fit(text, width - NUMBER_CELLS).rstrip(), Ink.DIM)))
+    return rows
+
+
+def _followed(verdict: Verdict, width: int) -> list[Row]:
+    """What followed, folded: one row for what several ranks said alike."""
+    if not verdict.consequences:
+        return []
+    folded: dict[tuple[FailureClass, str], list[Consequence]] = {}
+    for item in verdict.consequences:
+        folded.setdefault((item.failure, item.text.strip()), []).append(item)
+    rows = section("what followed", f"{len(verdict.consequences)} lines: consequences, not causes")
+    for (failure, text), items in list(folded.items())[:FOLLOWED]:
+        ranks = tuple(sorted({item.rank for item in items if item.rank is not None}))
+        who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "somebody"
+        where = items[0]
+        place = fm.short_path(where.path) + (f":{where.line}" if where.line is not None else "")
+        rows += labelled(who, f"{failure.value.replace('_', ' ')}  {place}  {text}", width, Ink.DIM, most=2)
+    if len(folded) > FOLLOWED:
+        rows.append(row(Span(f"… {len(folded) - FOLLOWED} more kinds", Ink.DIM)))
+    return rows
+
+
+def _advice(verdict: Verdict, width: int) -> list[Row]:
+    rows = section("what to do") if verdict.advice else []
+    for text in verdict.advice:
+        rows += labelled("·", text, width, most=4, label_cells=2)
+    return rows
+
+
+def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -> list[Row]:
+    rows = section("what stoker does")
+    if snapshot.state.mode == "observed":
+        return [*rows, row(Span("it only watches: it did not start this and restarts nothing"))]
+    decision = attempt.decision
+    if decision is None:
+        return [*rows, row(Span("policy has not decided yet", Ink.DIM))]
+    who = "" if attempt.decided_by == "policy" else f" (decided by {attempt.decided_by})"
+    rows += labelled(decision.kind.value.replace("_", " "), f"{decision.reason}{who}", width)
+    if decision.change is not None:
+        label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
+        rows += labelled(label, change_text(decision.change), width, Ink.STRONG)
+    rows += labelled("when", _when(snapshot, attempt, decision, now), width)
+    return rows
+
+
+def _when(snapshot: Snapshot, attempt: st.AttemptView, decision: Decision, now: float) -> str:
+    condition = snapshot.state.condition
+    if attempt is not snapshot.state.attempt:
+        return f"done: attempt {attempt.number + 1} followed"
+    match condition:
+        case st.Backoff():
+            return f"in {fm.duration(max(0.0, condition.until - now))}"
+        case st.HeldOpen():
+            left = f" within {fm.duration(condition.until - now)}" if condition.until is not None else ""
+            return f"when you say so{left}"
+        case st.Finished():
+            return f"the run is over, exit code {condition.exit_code}"
+        case _:
+            return "now" if decision.kind is DecisionKind.RESTART else "it stays so"
+
+
+def _instead(snapshot: Snapshot) -> list[Row]:
+    """What each key would do instead."""
+    condition = snapshot.state.condition
+    if not isinstance(condition, (st.Backoff, st.HeldOpen)) or not snapshot.keeper_alive:
+        return []
+    keys = [
+        ("r", "restart as it was, now"),
+        ("b", "restart with another micro-batch, same global batch"),
+        ("e", "restart with other arguments or environment"),
+        ("s", "end the run"),
+    ]
+    if isinstance(condition, st.Backoff):
+        keys = [
+            ("Enter", "restart as planned, now"),
+            ("Esc Esc", "hold: nothing happens until you say so"),
+            *keys,
+        ]
+    rows = section("instead")
+    rows += [row(Span(fit(key, 9), Ink.KEY), Span(word)) for key, word in keys]
+    return [*rows, EMPTY]

@@ -1,0 +1,100 @@
+"""A page of text that scrolls, composed of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
+from supervisor.views.tui.widgets.panel import Panel, View
+
+LABEL = 12
+
+
+class Page(Panel, can_focus=True):
+    """Rows of any number; the keys and the wheel move them. A subclass gives `rows`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move(1)", "down", show=False),
+        Binding("k,up", "move(-1)", "up", show=False),
+        Binding("g,home", "edge(-1)", "first", show=False),
+        Binding("G,end", "edge(1)", "last", show=False),
+        Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
+        Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
+    ]
+
+    heading: ClassVar[str] = ""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._top = 0
+        self._height = 1
+        self._count = 0
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """All of the page, in rows of at most `width` cells."""
+        raise NotImplementedError
+
+    def titles(self) -> tuple[Row, Row]:
+        """The page's name, and how far it was scrolled."""
+        hidden = self._count - self._height
+        right = row(
+            Span(f"{self._top + 1}-{min(self._top + self._height, self._count)} of {self._count}", Ink.DIM)
+        )
+        return row(Span(self.heading, Ink.STRONG)), right if hidden > 0 else EMPTY
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The rows in sight."""
+        if self.view is None:
+            return []
+        found = self.rows(self.view, width - 2)
+        self._count, self._height = len(found), max(height, 1)
+        self._top = min(max(self._top, 0), max(self._count - height, 0))
+        return [(Span(" "), *spans) for spans in found[self._top : self._top + height]]
+
+    def to_top(self) -> None:
+        """Show the beginning: another subject."""
+        self._top = 0
+
+    def action_move(self, rows: int) -> None:
+        """Scroll by rows."""
+        self._top += rows
+        self.repaint()
+
+    def action_edge(self, way: int) -> None:
+        """The first or the last rows."""
+        self._top = 0 if way < 0 else self._count
+        self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_move(pages * max(1, self._height - 1))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.action_move(-3)
+
+
+def section(title: str, note: str = "") -> list[Row]:
+    """A blank row and a title."""
+    return [EMPTY, row(Span(title, Ink.STRONG), Span(f"  {note}" if note else "", Ink.DIM))]
+
+
+def labelled(
+    label: str, text: str, width: int, ink: Ink = Ink.PLAIN, *, most: int = 6, label_cells: int = LABEL
+) -> list[Row]:
+    """A label, and its text in as many rows as it takes (at most `most`)."""
+    lines = wrap(text, max(width - label_cells, 10), most) or [""]
+    return [
+        row(Span(fit(label if not at else "", label_cells), Ink.DIM), Span(line, ink))
+        for at, line in enumerate(lines)
+    ]

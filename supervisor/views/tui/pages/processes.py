@@ -1,0 +1,89 @@
+"""The processes page: rank, pid, threads, and what each was doing when stacks were last taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.run import state as st
+from supervisor.views import format as fm
+from supervisor.views.logs import rank_label
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.pages.page import Page, section
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.panel import View
+from supervisor.views.tui.widgets.ranks import rank_state
+
+COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("memory", 9), ("threads", 8), ("seen", 6))
+
+
+class ProcessesPage(Page):
+    """The launcher and its ranks, then the newest stacks."""
+
+    heading = "processes"
+    uses_clock = True
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        attempt = view.snapshot.state.attempt
+        if attempt is None:
+            return [row(Span("nothing was launched yet", Ink.DIM))]
+        head = row(*(Span(fit(name, size, right=at > 2), Ink.DIM) for at, (name, size) in enumerate(COLUMNS)))
+        rows: list[Row] = [head, *_machine(view.snapshot, attempt)]
+        for _, rank in sorted(attempt.ranks.items()):
+            rows.append(_rank(view, rank))
+        return [*rows, *_stacks(view, width)]
+
+
+def _machine(snapshot: Snapshot, attempt: st.AttemptView) -> list[Row]:
+    state = snapshot.state
+    keeper = "lives" if snapshot.keeper_alive else "gone"
+    rows = [_line("keeper", state.keeper_pid, Span(keeper, Ink.LIVE if snapshot.keeper_alive else Ink.DIM))]
+    if state.mode != "observed":
+        ended = attempt.ended_t is not None
+        rows.append(
+            _line("torchrun", attempt.pid, Span("ended" if ended else "runs", Ink.DIM if ended else Ink.LIVE))
+        )
+    return rows
+
+
+def _rank(view: View, rank: st.RankView) -> Row:
+    sample = view.snapshot.ranks.get(rank_label(rank))
+    values = sample.values if sample is not None else {}
+    word, ink = rank_state(rank, view.snapshot)
+    seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
+    threads = values.get("threads")
+    return _line(
+        f"  rank {rank_label(rank)}",
+        rank.pid,
+        Span(word, ink),
+        fm.percent(values.get("cpu_ratio")),
+        fm.memory(values.get("rss_bytes")),
+        fm.whole(threads) if threads is not None else fm.DASH,
+        fm.age(seen),
+    )
+
+
+def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
+    sizes = [size for _, size in COLUMNS]
+    spans = [
+        Span(fit(name, sizes[0]), Ink.STRONG),
+        Span(fit(str(pid) if pid else fm.DASH, sizes[1])),
+        Span(fit(state.text, sizes[2]), state.ink),
+    ]
+    spans += [Span(fit(text, size, right=True)) for text, size in zip(rest, sizes[3:], strict=False)]
+    return tuple(spans)
+
+
+def _stacks(view: View, width: int) -> list[Row]:
+    dump = view.snapshot.nearby.stacks
+    if dump is None:
+        return [*section("stacks"), row(Span("none were taken yet: K takes those of all ranks now", Ink.DIM))]
+    age = fm.age(max(0.0, view.now - dump.taken_t))
+    rows = section("stacks", f"{dump.name}, taken {age} ago · K takes new ones")
+    for text in dump.lines:
+        if not text.strip():
+            rows.append(EMPTY)
+            continue
+        ink = Ink.STRONG if text.startswith("==") else Ink.DIM if text.startswith((" ", "\t")) else Ink.PLAIN
+        rows.append(row(Span(fit(text, width).rstrip(), ink)))
+    return rows

@@ -1,0 +1,139 @@
+"""What runs and why it runs so: each setting with its origin; and what was found before the launch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from supervisor.job.batch import describe
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.runfile import RunFile
+from supervisor.views import format as fm
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.pages.page import Page, labelled, section
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.panel import View
+
+NAME_CELLS = 28
+VALUE_LEAST = 16
+
+
+class SettingsPage(Page):
+    """The job as it was resolved: command, environment, batch, and where each value came from."""
+
+    heading = "settings"
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        snapshot = view.snapshot
+        record = snapshot.run_file
+        if record is None:
+            if snapshot.state.mode == "observed":
+                said = "stoker only watches this run: what it was started with is not known"
+            else:
+                said = "run.json cannot be read: what this run was started with is not known"
+            return [row(Span(said, Ink.DIM))]
+        return [*_command(snapshot, width), *_job(record, snapshot, width), *_origins(record, width)]
+
+
+class PreflightPage(Page):
+    """What was looked at before the first launch, and what to do about it."""
+
+    heading = "pre-flight"
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        findings = view.snapshot.state.findings
+        if not findings:
+            return [row(Span("nothing was written down before the launch", Ink.DIM))]
+        rows: list[Row] = []
+        for level in (FindingLevel.REFUSE, FindingLevel.WARNING, FindingLevel.INFO, FindingLevel.OK):
+            for finding in findings:
+                if finding.level is level:
+                    rows += _finding(finding, width)
+        return rows
+
+
+GLYPHS = {
+    FindingLevel.REFUSE: ("✗", Ink.BAD),
+    FindingLevel.WARNING: ("⚠", Ink.WARN),
+    FindingLevel.INFO: ("·", Ink.PLAIN),
+    FindingLevel.OK: ("✓", Ink.LIVE),
+}
+
+
+def _finding(finding: Finding, width: int) -> list[Row]:
+    glyph, ink = GLYPHS[finding.level]
+    name = f"{glyph} {finding.check.replace('_', ' ')}"
+    rows = labelled(name, finding.what, width, label_cells=22, most=4)
+    first = rows[0]
+    rows[0] = (Span(first[0].text, ink), *first[1:])
+    if finding.fix:
+        rows += labelled("", f"→ {finding.fix}", width, Ink.DIM, label_cells=22, most=4)
+    return rows
+
+
+def _command(snapshot: Snapshot, width: int) -> list[Row]:
+    attempt = snapshot.state.attempt
+    if attempt is None or not attempt.argv:
+        return [row(Span("command", Ink.STRONG)), row(Span("nothing was launched yet", Ink.DIM))]
+    rows: list[Row] = [row(Span("command", Ink.STRONG), Span(f"  of attempt {attempt.number}", Ink.DIM))]
+    rows += labelled("", shlex.join(attempt.argv), width, most=12, label_cells=0)
+    if attempt.resume:
+        rows += labelled("resumes by", attempt.resume, width)
+    return rows
+
+
+def _job(record: RunFile, snapshot: Snapshot, width: int) -> list[Row]:
+    job = record.job
+    knobs = job.knobs
+    batch = snapshot.state.attempt.batch if snapshot.state.attempt else job.batch
+    torch = f"torch {record.torch_version}" if record.torch_version else "torch not seen"
+    facts = [
+        ("directory", job.cwd),
+        ("python", f"{record.interpreter}  {record.python_version or ''}  {torch}"),
+        ("code", f"commit {record.git_commit}" if record.git_commit else ""),
+        ("started by", f"{record.user}@{record.host}, stoker {record.stoker_version}"),
+        ("config", job.config_path or ""),
+        (
+            "batch",
+            f"micro-batch {describe(batch)}" if batch is not None else "not known: nothing will change it",
+        ),
+        (
+            "batch knob",
+            f"{knobs.batch} ({knobs.batch_scope.value.replace('_', ' ')})" if knobs.batch else "not known",
+        ),
+        ("accumulation", knobs.accumulation or knobs.global_batch or "not known"),
+        ("resume knob", f"{knobs.resume} {knobs.resume_value}" if knobs.resume else "not known"),
+        ("run folder", str(record.run_id)),
+    ]
+    rows = section("job")
+    for name, text in facts:
+        if text:
+            rows += labelled(name, text, width, most=3, label_cells=15)
+    for note in job.notes:
+        rows += labelled("note", note, width, most=3, label_cells=15)
+    if job.env:
+        rows += section("environment", "what this job adds")
+        for name, value in job.env:
+            rows += labelled(name, value, width, most=2, label_cells=NAME_CELLS)
+    return rows
+
+
+def _origins(record: RunFile, width: int) -> list[Row]:
+    origins = record.job.origins
+    if not origins:
+        return []
+    origin_cells = min(max(len(origin) for _, _, origin in origins), max(width // 3, 8))
+    value_cells = max(width - NAME_CELLS - origin_cells - 2, VALUE_LEAST)
+    rows = section("settings", "each with where it came from")
+    for name, value, origin in origins:
+        ink = Ink.DIM if origin == "default" else Ink.PLAIN
+        rows.append(
+            row(
+                Span(fit(name, NAME_CELLS), ink),
+                Span(fit(value or fm.DASH, value_cells) + "  ", ink),
+                Span(fit(origin, origin_cells), Ink.DIM),
+            )
+        )
+    return [*rows, EMPTY]
