@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import statistics
 import sys
@@ -20,6 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ONE = re.compile(r"iter (?P<step>\d+): loss (?P<loss>[\d.]+), time (?P<time>[\d.]+)ms, mfu (?P<mfu>[\d.]+)%")
 PAIR = re.compile(r"([A-Za-z_][\w/ .-]*?)\s*[=:]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+
+
+NUMBER = re.compile(r"(?<![\w@./:-])\d+(?:\.\d+)?(?![\w:/-])")
 
 
 def one_format(count: int) -> list[str]:
@@ -37,11 +41,25 @@ def mixed(count: int, shapes: int = 33) -> list[str]:
         lines = record["text"].split("\n")
         if record["expect"] and len(chosen) < shapes:
             chosen.append(lines[record["expect"][-1]["line"]].split("\r")[-1])
+    draw = random.Random(0)
     return [
-        re.sub(r"(?<=\d)\d(?=\d)", str(turn % 9 + 1), line)
-        for turn in range(count // len(chosen) + 1)
+        NUMBER.sub(lambda found: other_number(found.group(), draw), line)
+        for _ in range(count // len(chosen) + 1)
         for line in chosen
     ][:count]
+
+
+def other_number(text: str, draw: random.Random) -> str:
+    """Another number in its place: a counter of one digit fewer at times, a decimal with the same decimals."""
+    if not text.strip("0."):
+        return text
+    whole, point, rest = text.partition(".")
+    if len(whole) > 1 and not whole.startswith("0"):
+        low = 10 ** (len(whole) - 1)
+        whole = str(draw.randrange(low // 10 if draw.random() < 0.1 else low, low * 10))
+    if rest.strip("0"):
+        rest = "".join(draw.choice("123456789") for _ in rest)
+    return whole + point + rest
 
 
 def by_groupdict(lines: list[str]) -> None:

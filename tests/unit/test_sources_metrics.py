@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.metrics.names import CANONICAL
-from supervisor.sources.metrics.reader import MAX_SHAPES
+from supervisor.sources.metrics.reader import MAX_EXACT, MAX_SHAPES
 from supervisor.sources.metrics.values import GIB, seconds
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "data"
@@ -190,7 +190,8 @@ def test_a_log_of_ever_new_shapes_stays_within_bounds() -> None:
         reader.feed(
             "x" * (number % 97) + " " + "ab"[number % 2] * (number // 97) + f" step {number} loss 2.5"
         )
-    assert sum(len(book) for book in reader._books.values()) <= MAX_SHAPES + 1
+    assert sum(len(book.shapes) for book in reader._books.values()) <= MAX_SHAPES + 1
+    assert sum(len(book.exact) for book in reader._books.values()) <= MAX_EXACT + 1
     sample = reader.feed("step 5 loss 2.5")
     assert sample is not None
     assert sample.step == 5
@@ -216,7 +217,7 @@ def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: s
     other = re.sub(r"(?<=\d)\d(?=\d)", lambda _: data.draw(digits), line)
     warm, cold = MetricReader(), MetricReader()
     warm.feed(line)
-    warm._state, warm._book = cold._state, warm._books[cold._state]
+    warm._book = warm._books[cold._book.state]
     assert same(warm.feed(other), cold.feed(other))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from supervisor.sources.metrics.names import EPOCH, ETA, LOSS, STEP, STEP_TIME, TOTAL_EPOCHS, TOTAL_STEPS
@@ -85,6 +86,7 @@ class Bar(NamedTuple):
     works_on_other: bool
 
 
+@lru_cache(maxsize=4)
 def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
     """The first bar of a (masked) line. `in_row`: it ends a row of a table of training, so it needs no words."""
     for pattern in _BARS:

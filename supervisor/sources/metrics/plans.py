@@ -10,123 +10,144 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
-from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
 
-from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.layout import (
+    FIELD,
+    OTHER,
+    PAIR,
+    RANKS,
+    Layout,
+    Number,
+    Span,
+    finished,
+    number_of,
+)
 from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
-from supervisor.sources.metrics.readings import RANK, MetricSample, Parsed, Reading
-from supervisor.sources.metrics.tokens import MASKED, mask, tokens
-from supervisor.sources.metrics.values import Conversion, How, convert
+from supervisor.sources.metrics.readings import RANK, MetricSample
 
 _DIGITS = re.compile(r"\d+")
-_FIELD, _OTHER, _RANK, _PAIR = range(4)
 # What is made blank so that each value has a piece of its own: as little as will do, each costs 0.1 µs.
 _SEPARATORS = ("", "/", "=", "/=", "/<=", "/<=[(,:")
 
 
-# Reads a line of one shape. None: it differs in what must be the same, or holds no number after all.
-Plan = Callable[[str], MetricSample | None]
-_Number = Callable[[str], float]
+class Plan(Protocol):
+    """How the lines of one shape are read."""
 
+    def read(self, line: str) -> MetricSample | None:
+        """The line's sample; None when it differs in what must be the same, or holds no number after all."""
 
-class _Span(NamedTuple):
-    """Where one value stands in the line, and what it is."""
-
-    begin: int
-    end: int
-    name: str
-    target: int
-    number: _Number
+    def layout(self, line: str) -> Layout | None:
+        """Where the values stand in this line, whose digits may be more or fewer; None when this plan cannot tell."""
 
 
 class _Cut(NamedTuple):
-    """The same by pieces: which piece, and the slice of it."""
+    """A value by pieces: which piece, the slice of it, and what it is."""
 
     piece: int
     part: slice
-    name: str
-    target: int
-    number: _Number
+    span: Span
+    number: Number
 
 
-def finished(
-    values: dict[str, float], other: dict[str, float], rank: int | None, pair: tuple[float, float] | None
-) -> MetricSample | None:
-    """The sample. A pair's total counts when the pair is the named counter, or one off it."""
-    if pair is not None and STEP in values and abs(pair[0] - values[STEP]) <= 1:
-        values[TOTAL_STEPS] = pair[1]
-    return MetricSample(values, other, rank) if values or other else None
+def make_plan(line: str, spans: tuple[Span, ...], free: bytearray) -> Plan:
+    """A plan out of what the grammar found in `line`, and which of its digits may change."""
+    for separators in _SEPARATORS:
+        found = _cuts(line, separators, spans, free)
+        if found is not None:
+            return _ByPieces(separators, *found)
+    return _ByRegex(_regex(line, spans, free), line, spans)
 
 
-def _plan_by_regex(regex: re.Pattern[str], spans: list[_Span]) -> Plan:
+def fixed_digits(line: str, free: bytearray) -> tuple[tuple[int, int], ...]:
+    """The runs of digits that must be the same in the next line."""
+    return tuple(run.span() for run in _DIGITS.finditer(line) if not free[run.start()])
+
+
+class _ByRegex:
     """For lines whose values cannot be told apart by blanks and the like."""
 
-    def read(line: str) -> MetricSample | None:
-        match = regex.fullmatch(line)
+    def __init__(self, regex: re.Pattern[str], line: str, spans: tuple[Span, ...]) -> None:
+        self._match = regex.fullmatch
+        self._spans = spans
+        self._numbers = [number_of(span.conversion, line[span.begin : span.end]) for span in spans]
+
+    def read(self, line: str) -> MetricSample | None:
+        match = self._match(line)
         if match is None:
             return None
-        held: tuple[dict[str, float], ...] = tuple({} for _ in range(4))
+        held: tuple[dict[str, float], ...] = ({}, {}, {}, {})
         try:
-            for span, text in zip(spans, match.groups(), strict=True):
-                held[span.target][span.name] = span.number(text)
+            for span, number, text in zip(self._spans, self._numbers, match.groups(), strict=True):
+                held[span.target][span.name] = number(text)
         except ValueError:
             return None
-        rank, pair = held[_RANK].get(RANK), held[_PAIR]
+        rank, pair = held[RANKS].get(RANK), held[PAIR]
         return finished(
-            held[_FIELD],
-            held[_OTHER],
+            held[FIELD],
+            held[OTHER],
             int(rank) if rank is not None else None,
             (pair[STEP], pair[TOTAL_STEPS]) if len(pair) == 2 else None,
         )
 
-    return read
+    def layout(self, line: str) -> Layout | None:  # noqa: ARG002 - the digits of names are not kept
+        return None
 
 
-def _plan_by_pieces(separators: str, checks: list[tuple[int, str]], cuts: list[_Cut]) -> Plan:
+class _ByPieces:
     """For most lines: cut at blanks (and what is made blank), then slice."""
-    fields, others, ranks, pairs = (
-        [(cut.name, cut.piece, cut.part, cut.number) for cut in cuts if cut.target == target]
-        for target in (_FIELD, _OTHER, _RANK, _PAIR)
-    )
-    new = tuple.__new__  # a third of the time that the class's own constructor takes
 
-    def read_plain(line: str) -> MetricSample | None:
-        for separator in separators:
-            line = line.replace(separator, " ")
-        pieces = line.split(" ")
-        try:
-            values = {name: number(pieces[piece][part]) for name, piece, part, number in fields}
-        except ValueError:
-            return finished(_what_there_is(fields, pieces), {}, None, None)
-        return new(MetricSample, (values, {}, None))
+    def __init__(self, separators: str, checks: list[tuple[int, str]], cuts: list[_Cut]) -> None:
+        self._separators = separators
+        self._checks = checks
+        self._cuts = cuts
+        self._fields, self._others, self._ranks, self._pairs = (
+            [(cut.span.name, cut.piece, cut.part, cut.number) for cut in cuts if cut.span.target == target]
+            for target in (FIELD, OTHER, RANKS, PAIR)
+        )
 
-    def read(line: str) -> MetricSample | None:
-        for separator in separators:
+    def _pieces(self, line: str) -> list[str]:
+        for separator in self._separators:
             line = line.replace(separator, " ")
-        pieces = line.split(" ")
-        for piece, text in checks:
+        return line.split(" ")
+
+    def read(self, line: str) -> MetricSample | None:
+        pieces = self._pieces(line)
+        for piece, text in self._checks:
             if pieces[piece] != text:
                 return None
         rank = pair = None
         try:
-            for _, piece, part, number in ranks:
+            for _, piece, part, number in self._ranks:
                 rank = int(number(pieces[piece][part]))
-            values = {name: number(pieces[piece][part]) for name, piece, part, number in fields}
-            other = {name: number(pieces[piece][part]) for name, piece, part, number in others}
-            if pairs:
-                mine, total = (number(pieces[piece][part]) for _, piece, part, number in pairs)
+            values = {name: number(pieces[piece][part]) for name, piece, part, number in self._fields}
+            other = {name: number(pieces[piece][part]) for name, piece, part, number in self._others}
+            if self._pairs:
+                mine, total = (number(pieces[piece][part]) for _, piece, part, number in self._pairs)
                 pair = (mine, total)
         except ValueError:
-            return finished(_what_there_is(fields, pieces), _what_there_is(others, pieces), rank, None)
+            return finished(
+                _what_there_is(self._fields, pieces), _what_there_is(self._others, pieces), rank, None
+            )
         return finished(values, other, rank, pair)
 
-    return read_plain if fields and not (checks or others or ranks or pairs) else read
+    def layout(self, line: str) -> Layout | None:
+        pieces = self._pieces(line)
+        starts = _starts(pieces)
+        spans = []
+        for piece, part, span, _ in self._cuts:
+            begin, end, _ = part.indices(len(pieces[piece]))
+            spans.append(span._replace(begin=starts[piece] + begin, end=starts[piece] + end))
+        fixed: list[tuple[int, int]] = []
+        for piece, text in self._checks:
+            fixed += [
+                (starts[piece] + run.start(), starts[piece] + run.end()) for run in _DIGITS.finditer(text)
+            ]
+        return Layout(tuple(spans), tuple(fixed))
 
 
-_Places = list[tuple[str, int, slice, _Number]]
+_Places = list[tuple[str, int, slice, Number]]
 
 
 def _what_there_is(places: _Places, pieces: list[str]) -> dict[str, float]:
@@ -138,114 +159,22 @@ def _what_there_is(places: _Places, pieces: list[str]) -> dict[str, float]:
     return values
 
 
-def make_plan(
-    line: str, prefix: int, parsed: Parsed, rank_at: tuple[int, int] | None, *, is_row: bool
-) -> Plan | None:
-    """A plan out of what the grammar found in `line`, whose launcher's prefix is `prefix` characters long.
-
-    `rank_at`: where in it the rank stands. None when the values cannot be told by their places (the same place gives two of them).
-    """
-    spans = sorted(_spans(line, prefix, parsed, rank_at), key=lambda span: span.begin)
-    if any(one.end > two.begin for one, two in pairwise(spans)):
-        return None
-    free = _free(line, prefix, is_row=is_row)
-    for separators in _SEPARATORS:
-        found = _cuts(line, separators, spans, free)
-        if found is not None:
-            return _plan_by_pieces(separators, *found)
-    return _plan_by_regex(_regex(line, spans, free), spans)
-
-
-def _spans(line: str, prefix: int, parsed: Parsed, rank_at: tuple[int, int] | None) -> list[_Span]:
-    found: list[_Span] = []
-    for reading in parsed.readings:
-        target = _RANK if reading.field == RANK else _FIELD if reading.field else _OTHER
-        found.append(_span(line, prefix, reading, reading.field or reading.name, target))
-    if parsed.pair is not None:
-        taken = {(span.begin, span.end) for span in found}
-        for reading, name in zip(parsed.pair, (STEP, TOTAL_STEPS), strict=True):
-            if (prefix + reading.start, prefix + reading.end) not in taken:
-                found.append(_span(line, prefix, reading, name, _PAIR))
-    if rank_at is not None:
-        found = [span for span in found if span.target != _RANK]
-        found.append(_Span(*rank_at, RANK, _RANK, int))
-    return found
-
-
-def _span(line: str, prefix: int, reading: Reading, name: str, target: int) -> _Span:
-    begin, end = prefix + reading.start, prefix + reading.end
-    return _Span(begin, end, name, target, _number(reading.conversion, line[begin:end]))
-
-
-def _number(conversion: Conversion, text: str) -> _Number:
-    """What `convert` does, made quick for texts of this shape; ValueError where `convert` has no answer."""
-    how, factor = conversion
-    plain = "," not in text and text[-1:] != "."
-    if how is How.WHOLE and factor == 1.0 and text.isdigit():
-        return int
-    if how is How.NUMBER and plain:
-        return float if factor == 1.0 else partial(_scaled, factor)
-    if how is How.INVERSE and plain:
-        return partial(_inverse, factor)
-    if how is How.DURATION and text.replace(":", "").isdigit() and text.count(":") in {1, 2}:
-        return _clock
-    return partial(_converted, conversion)
-
-
-def _scaled(factor: float, text: str) -> float:
-    return float(text) * factor
-
-
-def _inverse(factor: float, text: str) -> float:
-    number = float(text)
-    if number <= 0:
-        raise ValueError(text)
-    return factor / number
-
-
-def _clock(text: str) -> float:
-    parts = text.split(":")
-    if len(parts) == 2:
-        return int(parts[0]) * 60.0 + int(parts[1])
-    return int(parts[0]) * 3600.0 + int(parts[1]) * 60 + int(parts[2])
-
-
-def _converted(conversion: Conversion, text: str) -> float:
-    value = convert(conversion, text)
-    if value is None:
-        raise ValueError(text)
-    return value
-
-
-def _free(line: str, prefix: int, *, is_row: bool) -> bytearray:
-    """One byte a character: 1 where digits may be others in the next line, 0 where they belong to a name."""
-    if is_row:
-        return bytearray(b"\1" * len(line))
-    free = bytearray(len(line))
-    free[:prefix] = b"\1" * prefix
-    masked = mask(line[prefix:])
-    bar = find_bar(masked)
-    if bar is not None:
-        masked = bar.rest
-    for place, character in enumerate(masked):
-        if character == MASKED:
-            free[prefix + place] = 1
-    for token in tokens(masked):
-        begin, end = prefix + token.start, prefix + token.stop
-        free[begin:end] = b"\1" * (end - begin)
-    return free
-
-
-def _cuts(
-    line: str, separators: str, spans: list[_Span], free: bytearray
-) -> tuple[list[tuple[int, str]], list[_Cut]] | None:
-    """Pieces that must be the same, and where the values are; None when two numbers share a piece."""
-    for separator in separators:
-        line = line.replace(separator, " ")
-    pieces = line.split(" ")
+def _starts(pieces: list[str]) -> list[int]:
     starts = [0]
     for piece in pieces[:-1]:
         starts.append(starts[-1] + len(piece) + 1)
+    return starts
+
+
+def _cuts(
+    line: str, separators: str, spans: Iterable[Span], free: bytearray
+) -> tuple[list[tuple[int, str]], list[_Cut]] | None:
+    """Pieces that must be the same, and where the values are; None when two numbers share a piece."""
+    blank = line
+    for separator in separators:
+        blank = blank.replace(separator, " ")
+    pieces = blank.split(" ")
+    starts = _starts(pieces)
     checks = [
         (place, piece)
         for place, (start, piece) in enumerate(zip(starts, pieces, strict=True))
@@ -253,23 +182,26 @@ def _cuts(
     ]
     named = {place for place, _ in checks}
     cuts = []
-    for begin, end, name, target, number in spans:
-        place = line.count(" ", 0, begin)
+    for span in spans:
+        place = blank.count(" ", 0, span.begin)
         start, piece = starts[place], pieces[place]
-        before, after = piece[: begin - start], piece[end - start :]
-        if end > start + len(piece) or place in named or _DIGITS.search(before) or _DIGITS.search(after):
+        before, after = piece[: span.begin - start], piece[span.end - start :]
+        if span.end > start + len(piece) or place in named or _DIGITS.search(before) or _DIGITS.search(after):
             return None
-        cuts.append(_Cut(place, slice(len(before), -len(after) or None), name, target, number))
+        number = number_of(span.conversion, line[span.begin : span.end])
+        cuts.append(_Cut(place, slice(len(before), -len(after) or None), span, number))
     return checks, cuts
 
 
-def _regex(line: str, spans: list[_Span], free: bytearray) -> re.Pattern[str]:
+def _regex(line: str, spans: Iterable[Span], free: bytearray) -> re.Pattern[str]:
     parts: list[str] = []
     place = 0
-    for begin, end, *_ in spans:
-        parts.append(_literal(line, place, begin, free))
-        parts.append("(" + _DIGITS.sub("0", re.escape(line[begin:end])).replace("0", r"\d+") + ")")
-        place = end
+    for span in spans:
+        parts.append(_literal(line, place, span.begin, free))
+        parts.append(
+            "(" + _DIGITS.sub("0", re.escape(line[span.begin : span.end])).replace("0", r"\d+") + ")"
+        )
+        place = span.end
     parts.append(_literal(line, place, len(line), free))
     return re.compile("".join(parts))
 

@@ -10,9 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from supervisor.sources.metrics.exact import ExactPlan, make_exact
 from supervisor.sources.metrics.grammar import parse_line
+from supervisor.sources.metrics.layout import Layout, finished, free_digits, spans_of
 from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
-from supervisor.sources.metrics.plans import Plan, finished, make_plan
+from supervisor.sources.metrics.plans import Plan, fixed_digits, make_plan
 from supervisor.sources.metrics.readings import NOTHING, RANK, MetricSample, Parsed
 from supervisor.sources.metrics.rules import MetricRule
 from supervisor.sources.metrics.tables import (
@@ -28,7 +30,10 @@ from supervisor.text.prefixes import split_prefix
 
 MAX_LINE = 4096
 MAX_SHAPES = 4096
+MAX_HEADING = 120
+MAX_EXACT = 4096
 _DIGITS = b"0123456789"
+_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 _TRACE = "Traceback (most recent call last)"
 _BLOCK = re.compile(
     r"^\s*(?:[-*=# ]*(?:[\w .-]*(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*)[:\s=*-]*|[\w.-]+:)\s*$",
@@ -52,11 +57,21 @@ class _State(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is known of a shape in a state: how to read it (None: it says nothing), and the state after it."""
+    """What is known of a shape in a state: how to read it (None: it says nothing), and the book for the line after."""
 
     plan: Plan | None
-    after: _State
-    book: dict[bytes, tuple[_Known, ...]]
+    after: _Book
+
+
+class _Book:
+    """What is known in one state: by the line with all digits alike (`exact`), and by the line without digits."""
+
+    __slots__ = ("exact", "shapes", "state")
+
+    def __init__(self, state: _State) -> None:
+        self.state = state
+        self.exact: dict[bytes, tuple[ExactPlan | None, _Book]] = {}
+        self.shapes: dict[bytes, tuple[_Known, ...]] = {}
 
 
 class MetricReader:
@@ -68,46 +83,100 @@ class MetricReader:
 
     def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
         self._rules = tuple(rules)
-        self._state = _State()
-        self._books: dict[_State, dict[bytes, tuple[_Known, ...]]] = {}
-        self._book = self._books.setdefault(self._state, {})
+        self._books: dict[_State, _Book] = {}
+        self._book = self._book_of(_State())
         self._shapes = 0
+        self._exact = 0
+        self._seen: set[int] = set()
 
     def feed(self, line: str) -> MetricSample | None:
         """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
-        if len(line) > MAX_LINE:
-            line = line[:MAX_LINE]
         try:
-            shape = line.encode().translate(None, _DIGITS)
+            raw = line.encode()
         except UnicodeEncodeError:
-            shape = line.encode("utf-8", "surrogatepass").translate(None, _DIGITS)
-        for plan, after, book in self._book.get(shape, ()):
-            sample = plan(line) if plan is not None else None
+            raw = line.encode("utf-8", "surrogatepass")
+        key = raw.translate(_ALIKE)
+        sample: MetricSample | None
+        if (known := self._book.exact.get(key)) is not None:
+            plan, after = known
+            sample = None if plan is None else plan(raw)
             if sample is not None or plan is None:
-                self._state, self._book = after, book
-                break
+                self._book = after
+            else:
+                sample = self._by_shape(line, raw, key)
         else:
-            sample = self._learn(line, shape)
+            sample = self._by_shape(line, raw, key)
         return self._with_rules(sample, line) if self._rules else sample
 
-    def _learn(self, line: str, shape: bytes) -> MetricSample | None:
+    def _by_shape(self, line: str, raw: bytes, key: bytes) -> MetricSample | None:
+        if len(line) > MAX_LINE:
+            return self.feed(line[:MAX_LINE])
+        shape = raw.translate(None, _DIGITS)
+        book = self._book
+        for plan, after in book.shapes.get(shape, ()):
+            sample = plan.read(line) if plan is not None else None
+            if sample is not None or plan is None:
+                self._book = after
+                if key not in book.exact:
+                    self._come_again(line, key, book, plan)
+                return sample
+        return self._learn(line, shape, key)
+
+    def _come_again(self, line: str, key: bytes, book: _Book, plan: Plan | None) -> None:
+        """The second time that digits stand in these places, a plan is made for just these."""
+        mark = hash(key)
+        if mark not in self._seen:
+            if len(self._seen) >= MAX_SHAPES:
+                self._seen.clear()
+            self._seen.add(mark)
+            return
+        if plan is None:
+            self._keep_exact(book, key, None)
+        elif (layout := plan.layout(line)) is not None and (exact := make_exact(line, layout)) is not None:
+            self._keep_exact(book, key, exact)
+
+    def _keep_exact(self, book: _Book, key: bytes, plan: ExactPlan | None) -> None:
+        if self._exact >= MAX_EXACT:
+            for other in self._books.values():
+                other.exact.clear()
+            self._exact = 0
+        book.exact[key] = (plan, self._book)
+        self._exact += 1
+
+    def _learn(self, line: str, shape: bytes, key: bytes) -> MetricSample | None:
+        book = self._book
         rank, body, rank_at = _who(line)
-        parsed, after, is_row = _parse(body, self._state)
-        known_before = self._book
-        self._state = after
+        parsed, state, is_row = _parse(body, book.state)
         if self._shapes >= MAX_SHAPES:
             # A log of ever new shapes: what was learnt is let go, it is learnt again.
-            self._books.clear()
-            self._shapes = 0
-        self._book = self._books.setdefault(after, {})
+            self._books = {book.state: book}
+            book.shapes.clear()
+            book.exact.clear()
+            self._shapes = self._exact = 0
+        self._book = self._book_of(state)
         prefix = len(line) - len(body)
         findable = bool(parsed.readings) and (rank is None or rank_at is not None)
-        plan = make_plan(line, prefix, parsed, rank_at, is_row=is_row) if findable else None
-        same = known_before.get(shape, ())
+        spans = spans_of(parsed, prefix, rank_at) if findable else None
+        plan = None
+        if spans is not None:
+            free = free_digits(line, prefix, is_row=is_row)
+            for span in spans:
+                free[span.begin : span.end] = b"\1" * (span.end - span.begin)
+            plan = make_plan(line, spans, free)
+            exact = make_exact(line, Layout(spans, fixed_digits(line, free)))
+            if exact is not None and key not in book.exact:
+                self._keep_exact(book, key, exact)
+        same = book.shapes.get(shape, ())
         if (plan is not None or not parsed.readings) and len(same) < 8:
-            known_before[shape] = (*same, _Known(plan, after, self._book))
+            book.shapes[shape] = (*same, _Known(plan, self._book))
             self._shapes += 1
         return _sample(parsed, body, rank)
+
+    def _book_of(self, state: _State) -> _Book:
+        book = self._books.get(state)
+        if book is None:
+            book = self._books[state] = _Book(state)
+        return book
 
     def _with_rules(self, sample: MetricSample | None, line: str) -> MetricSample | None:
         values = dict(sample.values) if sample is not None else {}
@@ -145,7 +214,7 @@ def _parse(text: str, state: _State) -> tuple[Parsed, _State, bool]:
         return parsed, after, True
     if not indented:
         after = after._replace(in_record=False)
-    if _BLOCK.match(text):
+    if len(text) <= MAX_HEADING and _BLOCK.match(text):
         return NOTHING, after._replace(in_settings=True), False
     if after.in_settings and indented:
         return NOTHING, after, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 MASKED = "\x01"  # stands for text that cannot hold a metric: a time stamp, a source line, a URL
@@ -94,12 +95,14 @@ class Token(NamedTuple):
     stop: int = 0
 
 
+@lru_cache(maxsize=4)  # a line is asked for by its table, its grammar and its plan in turn
 def mask(text: str) -> str:
     """The text with time stamps, source places, URLs and the like blotted out, at the same length."""
     return _MASKS.sub(lambda found: MASKED * len(found.group()), text)
 
 
-def tokens(text: str) -> list[Token]:
+@lru_cache(maxsize=4)
+def tokens(text: str) -> tuple[Token, ...]:
     """The values of a masked line, from left to right."""
     found: list[Token] = []
     end = 0
@@ -153,7 +156,7 @@ def tokens(text: str) -> list[Token]:
                     stop=end,
                 )
             )
-    return found
+    return tuple(found)
 
 
 def name_of(before: str) -> tuple[str, str, bool]:

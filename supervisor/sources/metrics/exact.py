@@ -1,0 +1,160 @@
+"""The quickest way to read a line: its digits stand where those of an earlier line stood.
+
+Such a line needs no search: one `struct` call cuts the values out. What is done with them is one function, made
+anew for each kind of line (how many values, and how each becomes a number) as `namedtuple` makes its own:
+the source holds nothing but numbered variables, never a word of a log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from supervisor.sources.metrics.layout import (
+    FIELD,
+    OTHER,
+    PAIR,
+    RANKS,
+    Layout,
+    Span,
+    converted,
+    is_clock,
+    is_plain,
+    is_whole,
+)
+from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
+from supervisor.sources.metrics.readings import MetricSample
+from supervisor.sources.metrics.values import Conversion, How
+
+# Reads the UTF-8 bytes of a line; None: it must be read another way.
+ExactPlan = Callable[[bytes], MetricSample | None]
+_NONE: Mapping[str, float] = MappingProxyType({})
+
+
+def make_exact(line: str, layout: Layout) -> ExactPlan | None:
+    """A plan for lines that differ from `line` in the value of digits alone; None where values share a place."""
+    return _Maker(line).make(layout)
+
+
+class _Maker:
+    """Gathers the source of one plan and what its variables are."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+        self._cells: list[tuple[int, int]] = []
+        self._bound: list[Any] = []
+
+    def make(self, layout: Layout) -> ExactPlan | None:
+        checks = [
+            f"if {self._cell(*place)} != {self._bind(self._text(*place))}: return None"
+            for place in layout.fixed
+        ]
+        parts: tuple[list[str], ...] = ([], [], [], [])
+        for span in layout.spans:
+            expression = self._expression(span)
+            named = span.target in {FIELD, OTHER}
+            parts[span.target].append(f"{self._bind(span.name)}: {expression}" if named else expression)
+        if not (parts[FIELD] or parts[OTHER]):
+            return None
+        order = sorted(range(len(self._cells)), key=self._cells.__getitem__)
+        take = self._struct(order)
+        if take is None:
+            return None
+        cells = ", ".join(f"v{place}" for place in order)
+        values = f"{{{', '.join(parts[FIELD])}}}"
+        other = f"{{{', '.join(parts[OTHER])}}}" if parts[OTHER] else "nothing"
+        rank = f"int({parts[RANKS][0]})" if parts[RANKS] else "None"
+        body = [f"return sample({values}, {other}, {rank})"]
+        if len(parts[PAIR]) == 2:
+            mine, total = parts[PAIR]
+            body = [
+                f"values = {values}",
+                f"if abs({mine} - values[step]) <= 1: values[total_steps] = {total}",
+                f"return sample(values, {other}, {rank})",
+            ]
+        elif parts[PAIR]:
+            return None
+        made: ExactPlan = _factory(cells, tuple(checks), tuple(body), len(self._bound))(take, *self._bound)
+        return made
+
+    def _text(self, begin: int, end: int) -> bytes:
+        return self._line[begin:end].encode("utf-8", "surrogatepass")
+
+    def _cell(self, begin: int, end: int) -> str:
+        self._cells.append((begin, end))
+        return f"v{len(self._cells) - 1}"
+
+    def _bind(self, thing: object) -> str:
+        self._bound.append(thing)
+        return f"b{len(self._bound) - 1}"
+
+    def _expression(self, span: Span) -> str:
+        text = self._line[span.begin : span.end]
+        how, factor = span.conversion
+        if is_clock(span.conversion, text):
+            return self._clock(span.begin, text)
+        cell = self._cell(span.begin, span.end)
+        if is_whole(span.conversion, text):
+            return f"int({cell})"
+        if how is How.NUMBER and "," in text and text[-1:] != ".":
+            return f"float({cell}.replace({self._bind(b',')}, {self._bind(b'')})) * {self._bind(factor)}"
+        if how is How.NUMBER and is_plain(text):
+            return f"float({cell})" if factor == 1.0 else f"float({cell}) * {self._bind(factor)}"
+        if how is How.INVERSE and is_plain(text) and text[:1] != "-":
+            return f"{self._bind(factor)} / float({cell})"
+        return f"{self._bind(_of_bytes(span.conversion))}({cell})"
+
+    def _clock(self, begin: int, text: str) -> str:
+        scales = ("60.0", "1") if text.count(":") == 1 else ("3600.0", "60", "1")
+        terms = []
+        for part, scale in zip(text.split(":"), scales, strict=True):
+            terms.append(f"int({self._cell(begin, begin + len(part))}) * {scale}")
+            begin += len(part) + 1
+        return "(" + " + ".join(terms) + ")"
+
+    def _struct(self, order: Sequence[int]) -> Callable[[bytes], tuple[bytes, ...]] | None:
+        """What cuts the cells out, from left to right; None where two share a place."""
+        form, place = [], 0
+        for begin, end in (self._cells[cell] for cell in order):
+            if begin < place:
+                return None
+            form.append(f"{len(self._text(place, begin))}x{len(self._text(begin, end))}s")
+            place = end
+        form.append(f"{len(self._text(place, len(self._line)))}x")
+        return struct.Struct("".join(form)).unpack
+
+
+def _of_bytes(conversion: Conversion) -> Callable[[bytes], float]:
+    def read(text: bytes) -> float:
+        return converted(conversion, text.decode())
+
+    return read
+
+
+@lru_cache(maxsize=1024)
+def _factory(cells: str, checks: Sequence[str], body: Sequence[str], bound: int) -> Callable[..., ExactPlan]:
+    """A function that binds names and scales into a reader; one for each kind of line, not for each line."""
+    names = "".join(f", b{place}" for place in range(bound))
+    lines = [
+        f"def bind(take{names}):",
+        "  def read(raw):",
+        f"    ({cells},) = take(raw)",
+        *(f"    {check}" for check in checks),
+        "    try:",
+        *(f"      {line}" for line in body),
+        "    except (ValueError, ZeroDivisionError):",
+        "      return None",
+        "  return read",
+    ]
+    scope: dict[str, Any] = {
+        "sample": MetricSample,
+        "nothing": _NONE,
+        "step": STEP,
+        "total_steps": TOTAL_STEPS,
+    }
+    exec("\n".join(lines), scope)  # noqa: S102 - of numbered variables alone, see the module's words
+    made: Callable[..., ExactPlan] = scope["bind"]
+    return made
