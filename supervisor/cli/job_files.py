@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.windows import window_bytes
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import origin_of_path
 
@@ -70,10 +71,12 @@ def read_jobs(
     return jobs
 
 
-def file_chunks(path: str, size: int = 1 << 18) -> Iterator[bytes]:
+def file_chunks(path: str) -> Iterator[bytes]:
     """A file's bytes in pieces; it is opened at the first piece."""
+    seen = 0
     with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(size):
+        while chunk := file.read(window_bytes(seen)):
+            seen += len(chunk)
             yield chunk
 
 

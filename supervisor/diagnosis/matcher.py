@@ -9,18 +9,23 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+
+from supervisor.diagnosis.windows import Matched, Window, match_in_turn
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.tables import Signatures
 
 
 class Matcher(Protocol):
-    """Finds all signatures in a block of whole lines."""
+    """Finds all signatures in a block of whole lines. Several threads may scan at once."""
 
     def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
         """Call `found(signature index, end offset of the match)` for the matches in a block, in any order."""
+
+    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+        """Match window after window; results come in the same order. May read ahead of what is taken."""
 
 
 def _for_bytes(regex: str) -> bytes:
@@ -33,6 +38,8 @@ class HyperscanMatcher:
 
     def __init__(self, database: Any) -> None:
         self._database = database
+        # A scratch serves one scan at a time (Hyperscan's guide, "Scratch space"): each thread takes its own.
+        self._scratches: list[Any] = []
 
     def scan(self, block: bytes, found: Callable[[int, int], None]) -> None:
         """See `Matcher.scan`."""
@@ -40,13 +47,30 @@ class HyperscanMatcher:
         def on_match(index: int, _start: int, end: int, _flags: int, _context: object) -> None:
             found(index, end)
 
-        self._database.scan(block, match_event_handler=on_match)
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = _new_scratch(self._database)
+        try:
+            self._database.scan(block, match_event_handler=on_match, scratch=scratch)
+        finally:
+            self._scratches.append(scratch)
+
+    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+        """See `Matcher.each`."""
+        return match_in_turn(self.scan, windows)
 
     def dump(self) -> bytes:
         """The compiled database, for this machine and this version of Hyperscan."""
         import hyperscan
 
         return bytes(hyperscan.dumpb(self._database))
+
+
+def _new_scratch(database: Any) -> Any:
+    import hyperscan
+
+    return hyperscan.Scratch(database)
 
 
 def engine_name() -> str:
@@ -72,7 +96,6 @@ def compile_matcher(signatures: Signatures) -> HyperscanMatcher | Re2Matcher:
         ids=[entry.place for entry in signatures.entries],
         flags=hyperscan.HS_FLAG_MULTILINE,
     )
-    database.scratch = hyperscan.Scratch(database)
     return HyperscanMatcher(database)
 
 
@@ -86,7 +109,6 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
 
     try:
         database = hyperscan.loadb(dumped, mode=hyperscan.HS_MODE_BLOCK)
-        database.scratch = hyperscan.Scratch(database)
     except (hyperscan.error, TypeError) as error:
         raise ValueError(f"not a usable Hyperscan database: {error}") from error
     return HyperscanMatcher(database)
@@ -111,6 +133,10 @@ class Re2Matcher:
         """See `Matcher.scan`."""
         # The set answers which, not where: halve a block until single lines are left, so that quiet text is cheap.
         self._scan(block, 0, found)
+
+    def each(self, windows: Iterable[Window]) -> Generator[Matched, None, None]:
+        """See `Matcher.each`."""
+        return match_in_turn(self.scan, windows)
 
     def _scan(self, block: bytes, base: int, found: Callable[[int, int], None]) -> None:
         matches = self._set.Match(block.decode("latin-1") if not block.isascii() else block.decode("ascii"))

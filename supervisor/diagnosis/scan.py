@@ -6,19 +6,20 @@ log, and a bounded number of hits with a few kilobytes around each.
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.claims import is_echo, speaker
 from supervisor.diagnosis.matcher import Matcher, line_pattern
 from supervisor.diagnosis.tables import Signature, Signatures
+from supervisor.diagnosis.windows import Cutter, Matched, Window, cut_windows, match_window
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
 
-# 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
-WINDOW_BYTES = 1 << 18
+if TYPE_CHECKING:
+    import re
+
 BEFORE_BYTES = 8192
 AFTER_BYTES = 12288
 HEAD_BYTES = 65536
@@ -26,10 +27,6 @@ TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
 SHOWN_BYTES = 2000
-
-_CSI = re.compile(
-    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)?|\x1b[()][0-9A-Za-z]|\x00"
-)
 
 
 class Hit(NamedTuple):
@@ -97,7 +94,7 @@ class SourceScanner:
         self._entries = signatures.entries
         self._matcher = matcher
         self._index = index
-        self._open = b""
+        self._cutter = Cutter()
         self._line = 1
         self._offset = 0
         self._past = b""
@@ -107,30 +104,14 @@ class SourceScanner:
         self._waiting: list[Hit] = []
         self._hosts: frozenset[str] | None = None
         self._patterns: dict[int, re.Pattern[str]] = {}
-        self._counts: dict[int, int] = {}
 
     def feed(self, data: bytes) -> list[Hit]:
         """Take in the next bytes; give the hits in the lines that they complete."""
-        self._open = self._open + data if self._open else data
-        cut = self._open.rfind(b"\n") + 1
-        if cut == 0:
-            if len(self._open) < WINDOW_BYTES:
-                return []
-            # A line beyond any window: scan it in pieces that overlap, so that memory stays flat.
-            window, keep = self._open, self._open[-512:]
-            self._open = keep
-            hits = self._scan(window)
-            self._offset -= len(keep)
-            return hits
-        window, self._open = (
-            (self._open, b"") if cut == len(self._open) else (self._open[:cut], self._open[cut:])
-        )
-        return self._scan(window)
+        return self._scan(self._cutter.feed(data))
 
     def finish(self) -> list[Hit]:
         """Close the log: scans its half last line."""
-        window, self._open = self._open, b""
-        return self._scan(window) if window else []
+        return self._scan(self._cutter.finish())
 
     def result(self) -> SourceScan:
         """All that was found. Call after `finish`."""
@@ -157,39 +138,26 @@ class SourceScanner:
             self._hosts or frozenset(),
         )
 
-    def _scan(self, window: bytes) -> list[Hit]:
+    def _scan(self, window: Window | None) -> list[Hit]:
+        return [] if window is None else self.digest(match_window(self._matcher.scan, window))
+
+    def digest(self, matched: Matched) -> list[Hit]:
+        """Take in the next window, looked at already; give its hits. Not to be mixed with `feed`."""
+        window = matched.window.data
         if len(self._head) < HEAD_BYTES:
             self._head += window[: HEAD_BYTES - len(self._head)]
         if self._hosts is None:
             self._hosts = learn_hosts(clean(raw, 300) for raw in window[:HEAD_BYTES].split(b"\n")[:240])
         if self._waiting:
             self._fill_waiting(window)
-        text = _CSI.sub(b"", window) if b"\x1b" in window or b"\0" in window else window
-        matches: list[tuple[int, int]] = []
-        counts = self._counts
-
-        def found(index: int, end: int) -> None:
-            count = counts.get(index, 0)
-            counts[index] = count + 1
-            # A flood of one signature (an assert on each thread) must not fill memory within a window.
-            if count % 20000 < 4000:
-                matches.append((end, index))
-
-        self._matcher.scan(text, found)
-        hits = self._hits(text, window, matches) if matches else []
-        newlines = window.count(b"\n")
-        self._line += newlines
-        self._offset += len(window)
-        self._past = (
-            window[-BEFORE_BYTES:] if len(window) >= BEFORE_BYTES else (self._past + window)[-BEFORE_BYTES:]
-        )
-        self._tail = (
-            window[-TAIL_BYTES:] if len(window) >= TAIL_BYTES else (self._tail + window)[-TAIL_BYTES:]
-        )
+        hits = self._hits(matched.text, window, matched.matches) if matched.matches else []
+        self._line += window.count(b"\n")
+        self._offset += len(window) - matched.window.again
+        self._past = _last(self._past, window, BEFORE_BYTES)
+        self._tail = _last(self._tail, window, TAIL_BYTES)
         return hits
 
     def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
-        matches.sort()
         matches = self._without_floods(matches)
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
@@ -299,18 +267,8 @@ def _start_of_row(window: bytes, rows: int) -> int:
     return place
 
 
-def windows(chunks: Iterable[bytes], size: int = WINDOW_BYTES) -> Iterator[bytes]:
-    """Join small chunks, so that the engine is called once a window."""
-    parts: list[bytes] = []
-    total = 0
-    for chunk in chunks:
-        parts.append(chunk)
-        total += len(chunk)
-        if total >= size:
-            yield b"".join(parts) if len(parts) > 1 else parts[0]
-            parts, total = [], 0
-    if parts:
-        yield b"".join(parts)
+def _last(before: bytes, window: bytes, size: int) -> bytes:
+    return window[-size:] if len(window) >= size else (before + window)[-size:]
 
 
 def scan_source(
@@ -323,9 +281,12 @@ def scan_source(
 ) -> SourceScan:
     """Scan one whole log, whatever its encoding or packing."""
     scanner = SourceScanner(path, origin, signatures, matcher, index)
-    for window in windows(plain_chunks(chunks)):
-        scanner.feed(window)
-    scanner.finish()
+    results = matcher.each(cut_windows(plain_chunks(chunks)))
+    try:
+        for matched in results:
+            scanner.digest(matched)
+    finally:
+        results.close()  # an error's traceback would keep it, and a thread with it, alive
     return scanner.result()
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.matcher import HyperscanMatcher, Matcher, compile_matcher, engine_name, load_matcher
 from supervisor.diagnosis.tables import Signatures, digest_of, pack, parse_tables, unpack
+from supervisor.sources.scan_ahead import AheadMatcher
 
 _MAGIC = b"stoker-signatures-2\n"
 
@@ -49,12 +50,12 @@ def load_engine(cache_dir: str | None = None) -> Engine:
     digest = digest_of(tables)
     path = os.path.join(cache_dir, f"signatures-{digest}-{engine_name()}.bin") if cache_dir else None
     if path is not None and (stored := _stored(path, digest)) is not None:
-        return stored
+        return stored._replace(matcher=AheadMatcher(stored.matcher))
     signatures = parse_tables(tables)
     matcher = compile_matcher(signatures)
     if path is not None and isinstance(matcher, HyperscanMatcher):
         _store(path, pack(signatures), matcher.dump())
-    return Engine(signatures, matcher)
+    return Engine(signatures, AheadMatcher(matcher))
 
 
 def _stored(path: str, digest: str) -> Engine | None:
