@@ -1,4 +1,4 @@
-# A folder on PYTHONPATH is no package of ours.  ruff: noqa: INP001
+# ruff: noqa: INP001 - a folder on PYTHONPATH, no package of ours
 """Put before everything else on PYTHONPATH when ``[hang] faulthandler`` is on: a rank can then be asked for its stacks.
 
 Registers Python's faulthandler on SIGUSR2, into ``<attempt>/stacks/<pid>.txt``: its handler is C and writes even while

@@ -133,6 +133,19 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _mark(refused, event.t, "warn", f"refused {event.request}: {event.reason}")
         case ev.Advisory():
             return replace(s, advisories=(*s.advisories, event)[-st.MAX_ADVISORIES :])
+        case ev.StacksProbed():
+            return _edit(s, event.attempt, stack_source=event.source, stack_note=event.note)
+        case ev.StallFlagged():
+            s = _edit(s, event.attempt, stall=event)
+            return _mark(s, event.t, "warn", f"nothing moves for {event.waited_s:.0f} s")
+        case ev.StacksTaken():
+            return _edit(s, event.attempt, stacks=event)
+        case ev.StallEnded():
+            s = _edit(s, event.attempt, stall=None)
+            return _mark(s, event.t, "info", f"it moves again, after {event.stalled_s:.0f} s")
+        case ev.HangFound():
+            s = _edit(s, event.attempt, hang=event)
+            return _mark(s, event.t, "bad", f"hang: {event.text}")
         case ev.NoteAdded():
             return _mark(s, event.t, "info", f"note: {event.text}")
         case ev.RunEnded():
@@ -268,7 +281,12 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     for local_rank, code in event.rank_exit_codes.items():
         known = ranks.get(local_rank, st.RankView(local_rank=local_rank))
         ranks[local_rank] = replace(known, exited=True, exit_code=code)
-    changes: dict[str, object] = {"ended_t": event.t, "exit_code": event.exit_code, "ranks": ranks}
+    changes: dict[str, object] = {
+        "ended_t": event.t,
+        "exit_code": event.exit_code,
+        "ranks": ranks,
+        "stall": None,
+    }
     if event.last_step is not None:
         changes["last_step"] = event.last_step
     s = _edit(s, event.attempt, **changes)

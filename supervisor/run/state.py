@@ -108,7 +108,10 @@ class RankView(Part, frozen=True, kw_only=True):
 
 
 class AttemptView(Part, frozen=True, kw_only=True):
-    """One attempt: from its plan to what was decided after it."""
+    """One attempt: from its plan to what was decided after it.
+
+    `stall` is set while nothing moves; `stacks` is the newest round; `hang` is why the attempt was ended, if it was.
+    """
 
     number: int
     argv: tuple[str, ...] = ()
@@ -138,6 +141,11 @@ class AttemptView(Part, frozen=True, kw_only=True):
     verdict_provisional: bool = False
     decision: Decision | None = None
     decided_by: str = ""
+    stack_source: str | None = None
+    stack_note: str = ""
+    stall: ev.StallFlagged | None = None
+    stacks: ev.StacksTaken | None = None
+    hang: ev.HangFound | None = None
 
 
 class Mark(Part, frozen=True, kw_only=True):

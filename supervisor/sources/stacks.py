@@ -1,30 +1,39 @@
 """What processes are doing right now: Python stacks by py-spy, else what the kernel tells.
 
 py-spy stops a process for some 10 ms, so stacks are taken on demand and never by a timer. It may be absent or
-refused (Yama's ptrace_scope, another user's process): then /proc says where the kernel holds each thread.
+refused (Yama's ptrace_scope, another user's process, one that is not dumpable). Then a rank that registered Python's
+faulthandler for us is asked by a signal; of any other /proc says where the kernel holds each thread. A process without
+that handler is never signalled: SIGUSR2 would end it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
-from supervisor.sources.processes import ProcessId, is_alive
+from supervisor.sources.processes import ProcessId, is_alive, send_signal
 from supervisor.text.decode import clean
 
 _CAP_BYTES = 1 << 18
 _MAX_THREADS = 64
+FAULT_SIGNAL = signal.SIGUSR2
+_FAULT_WAIT_S = 1.0
+_POLL_S = 0.02
 
 
 class StackSource(StrEnum):
     """Where a stack came from."""
 
     PY_SPY = "py-spy"
+    FAULTHANDLER = "faulthandler"
     PROC = "proc"
     NONE = "none"
 
@@ -39,30 +48,126 @@ class Stack:
     note: str | None = None
 
 
+def find_py_spy(python: str | None = None) -> str | None:
+    """py-spy on PATH, beside the job's interpreter or beside ours; None where there is none."""
+    found = shutil.which("py-spy")
+    if found is not None:
+        return found
+    for interpreter in (python, sys.executable):
+        beside = shutil.which("py-spy", path=os.path.dirname(interpreter)) if interpreter else None
+        if beside is not None:
+            return beside
+    return None
+
+
+def probe_stacks(
+    process: ProcessId, *, py_spy: str | None, fault_folder: Path | None = None, timeout_s: float = 5.0
+) -> tuple[StackSource, str]:
+    """What will give the stacks of processes like this one, and in a few words why nothing better does.
+
+    py-spy attaches once for it, without stopping the process (``--nonblocking``).
+    """
+    note = "py-spy is not installed"
+    if py_spy is not None:
+        argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=timeout_s, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            note = "py-spy did not answer"
+        else:
+            if done.returncode == 0:
+                return StackSource.PY_SPY, ""
+            said = _lines(done.stderr)
+            note = f"py-spy may not attach: {said[-1]}" if said else f"py-spy ended with {done.returncode}"
+    if fault_folder is not None and _fault_file(process, fault_folder) is not None:
+        return StackSource.FAULTHANDLER, note
+    return StackSource.PROC, note
+
+
 def collect_stacks(
-    processes: Sequence[ProcessId], *, timeout_s: float = 5.0, py_spy: str | None = None
+    processes: Sequence[ProcessId],
+    *,
+    timeout_s: float = 5.0,
+    py_spy: str | None = None,
+    fault_folder: Path | None = None,
 ) -> list[Stack]:
     """One stack a process, in the order given, all within `timeout_s` and a little.
 
     Args:
         processes: whom to look at; one that is gone gets source NONE.
         timeout_s: for all of them together; they are taken side by side.
-        py_spy: the program; by default the one on PATH.
+        py_spy: the program; by default as `find_py_spy` has it.
+        fault_folder: where ranks that registered faulthandler have their `<pid>.txt`.
     """
-    program = py_spy or shutil.which("py-spy")
+    program = py_spy or find_py_spy()
     deadline = time.monotonic() + timeout_s
     children: list[subprocess.Popen[bytes] | None] = []
     for process in processes:
-        child = _start(program, process) if program is not None and is_alive(process) else None
-        children.append(child)
-    return [
+        # ptrace would wait for a process that a signal has stopped.
+        asked = program is not None and is_alive(process) and not _is_stopped(process.pid)
+        children.append(_start(program, process) if asked and program is not None else None)
+    found = [
         _finish(process, child, deadline, installed=program is not None)
         for process, child in zip(processes, children, strict=True)
     ]
+    if fault_folder is None:
+        return found
+    return [
+        _by_faulthandler(stack, fault_folder) if stack.source is StackSource.PROC else stack
+        for stack in found
+    ]
+
+
+def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
+    path = _fault_file(stack.process, folder)
+    if path is None or _is_stopped(stack.process.pid):
+        return stack
+    try:
+        before = path.stat().st_size
+        if not send_signal(stack.process, FAULT_SIGNAL):
+            return stack
+        lines = _new_lines(path, before)
+    except OSError:
+        return stack
+    return Stack(stack.process, StackSource.FAULTHANDLER, lines, stack.note) if lines else stack
+
+
+def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
+    """What is written behind `offset`, once it grows no more; the handler writes in one go."""
+    deadline = time.monotonic() + _FAULT_WAIT_S
+    size, last = offset, offset
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        last, size = size, path.stat().st_size
+        if size > offset and size == last:
+            break
+    with path.open("rb") as file:
+        file.seek(offset)
+        return _lines(file.read(_CAP_BYTES))
+
+
+def _fault_file(process: ProcessId, folder: Path) -> Path | None:
+    """The file of a process that has a handler for the signal now, and told us so by making this file."""
+    path = folder / f"{process.pid}.txt"
+    if not path.is_file():
+        return None
+    caught = next((line.split()[1] for line in _status(process.pid) if line.startswith("SigCgt:")), "0")
+    return path if int(caught, 16) >> (FAULT_SIGNAL - 1) & 1 else None
+
+
+def _is_stopped(pid: int) -> bool:
+    return any(line.startswith("State:") and line.split()[1] in "Tt" for line in _status(pid))
+
+
+def _status(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def _start(program: str, process: ProcessId) -> subprocess.Popen[bytes] | None:
-    argv = [program, "dump", "--pid", str(process.pid)]
+    argv = [program, "dump", "--full-filenames", "--pid", str(process.pid)]
     try:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -1,0 +1,54 @@
+"""What ranks' helpers and disks did up to now, out of /proc: whether anything moves while no step comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from supervisor.sources.processes import ProcessId, descendants, is_alive
+
+
+def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
+    """CPU seconds of the ranks' own children, living and waited for (data workers, compilers), not of the ranks."""
+    tick = os.sysconf("SC_CLK_TCK")
+    total = 0
+    for rank in ranks:
+        total += _ticks(rank.pid, reaped_only=True)
+        total += sum(_ticks(child.pid) for child in descendants(rank))
+    return total / tick
+
+
+def io_bytes(ranks: Iterable[ProcessId]) -> int:
+    """What the ranks and their children read and wrote by read(2), write(2) and their like, caches included.
+
+    Sockets count only where they are read so (NCCL's and gloo's are not): proc(5), rchar and wchar.
+    """
+    return sum(_io(process.pid) for rank in ranks if is_alive(rank) for process in (rank, *descendants(rank)))
+
+
+def _ticks(pid: int, *, reaped_only: bool = False) -> int:
+    text = _read(pid, "stat")
+    fields = text[text.rfind(")") + 2 :].split()
+    try:
+        # utime, stime, cutime, cstime are fields 14 to 17 of stat; the first here is field 3.
+        own, reaped = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    except (IndexError, ValueError):
+        return 0
+    return reaped if reaped_only else own + reaped
+
+
+def _io(pid: int) -> int:
+    total = 0
+    for line in _read(pid, "io").splitlines():
+        name, _, value = line.partition(":")
+        if name in {"rchar", "wchar"} and value.strip().isdecimal():
+            total += int(value)
+    return total
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,130 @@
+"""PyTorch's flight-recorder dumps as plain data, without ever running what they hold.
+
+A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
+pickle is a program; this one is first read as a list of instructions, and only those that build None, numbers, text,
+lists, tuples, dicts and sets may be in it. What would import or call anything is refused before a byte of it is run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import pickletools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MAX_BYTES = 64 << 20
+MAX_INSTRUCTIONS = 8_000_000
+_ALLOWED = frozenset(
+    (
+        "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET",
+        "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+        "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES",
+        "SHORT_BINBYTES", "BINBYTES8", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2",
+        "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "FROZENSET", "ADDITEMS",
+    )
+)  # fmt: skip
+_PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
+# torch/csrc/distributed/c10d/NCCLUtils.cpp and FlightRecorder: where a dump goes when nothing is set.
+_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+class BadDump(Exception):  # noqa: N818 - named for what it is
+    """Not a dump that can be read safely: one line with the reason."""
+
+
+class _PlainUnpickler(pickle.Unpickler):  # - see the module's docstring
+    """Refuses every name: a second lock behind the list of instructions."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        raise BadDump(f"it asks for {module}.{name}")
+
+    def persistent_load(self, _pid: Any, /) -> Any:
+        raise BadDump("it asks for a persistent object")
+
+
+def read_dump(data: bytes) -> dict[str, Any]:
+    """A dump's top level, JSON or pickle.
+
+    Raises:
+        BadDump: it is neither, too large, or holds anything but plain data.
+    """
+    if len(data) > MAX_BYTES:
+        raise BadDump(f"larger than {MAX_BYTES >> 20} MiB")
+    try:
+        found = json.loads(data) if data.lstrip()[:1] == b"{" else _unpickle(data)
+    except (ValueError, RecursionError) as error:
+        raise BadDump(f"neither JSON nor a pickle: {error}") from error
+    if not isinstance(found, dict):
+        raise BadDump("its top level is no table")
+    return found
+
+
+def dump_prefixes(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The beginnings of the names of dump files for a job with this environment; the global rank follows."""
+    named = tuple(env[name] for name in _VARIABLES if env.get(name))
+    cache = env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", "/"), ".cache")
+    return (*named, os.path.join(cache, "torch", "comm_lib_trace_rank_"), "/tmp/nccl_trace_rank_")  # noqa: S108 - PyTorch's default
+
+
+def find_dumps(prefixes: tuple[str, ...], *, since_t: float) -> dict[int, Path]:
+    """The newest dump of each rank that was written at or after wall time `since_t`."""
+    found: dict[int, tuple[float, Path]] = {}
+    for prefix in prefixes:
+        folder, start = os.path.split(prefix)
+        try:
+            entries = list(os.scandir(folder or "."))
+        except OSError:
+            continue
+        for entry in entries:
+            digits = entry.name.removeprefix(start).removesuffix(".json")
+            if not entry.name.startswith(start) or not digits.isdecimal():
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            # A dump in /tmp may be anybody's: only our own user's count.
+            known = found.get(int(digits), (0.0, Path()))
+            ours = entry.is_file(follow_symlinks=False) and status.st_uid == os.getuid()
+            if ours and max(since_t, known[0]) <= status.st_mtime:
+                found[int(digits)] = (status.st_mtime, Path(entry.path))
+    return {rank: path for rank, (_, path) in sorted(found.items())}
+
+
+def load_dumps(paths: Mapping[int, Path]) -> tuple[dict[int, dict[str, Any]], list[str]]:
+    """Dumps by rank, and a line about each that could not be read."""
+    found: dict[int, dict[str, Any]] = {}
+    trouble: list[str] = []
+    for rank, path in paths.items():
+        try:
+            with path.open("rb") as file:
+                found[rank] = read_dump(file.read(MAX_BYTES + 1))
+        except (OSError, BadDump) as error:
+            trouble.append(f"{path}: {error}")
+    return found, trouble
+
+
+def _unpickle(data: bytes) -> Any:
+    _inspect(data)
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except BadDump:
+        raise
+    except Exception as error:  # a broken pickle raises anything
+        raise BadDump(f"a broken pickle: {type(error).__name__}") from error
+
+
+def _inspect(data: bytes) -> None:
+    """Refuse what does more than build plain data, or builds it so that memory would not last."""
+    for count, (instruction, argument, _) in enumerate(pickletools.genops(data), start=1):
+        if instruction.name not in _ALLOWED:
+            raise BadDump(f"it holds the instruction {instruction.name}")
+        # The memo is an array: an index far beyond what was stored would allocate all between.
+        if instruction.name in _PUTS and int(argument) > count:
+            raise BadDump("its memo has holes")
+        if count > MAX_INSTRUCTIONS:
+            raise BadDump("it is too long")
