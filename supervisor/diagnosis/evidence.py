@@ -54,6 +54,20 @@ class Present(NamedTuple):
     allocator_set: bool = False
 
 
+class SeenHang(NamedTuple):
+    """A hang that stacks showed while the attempt lived, and for which it was ended.
+
+    `ranks`: who kept the others waiting, empty where nothing tells. `path` and `line`: where its stack is kept;
+    line 0: nowhere.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+    collective: str | None
+    path: str
+    line: int
+
+
 class JobEvidence(NamedTuple):
     """All there is on one attempt. Only `logs` is needed; every other part may be empty.
 
@@ -71,6 +85,7 @@ class JobEvidence(NamedTuple):
         ranks_per_node: processes a node, to turn local ranks into global ones.
         first_dead_rank: the rank that was seen to die first, by a clock better than the logs'.
         present: values for advice.
+        hang: what the stacks showed before the attempt was ended as a hang.
     """
 
     logs: tuple[LogSource, ...]
@@ -86,3 +101,4 @@ class JobEvidence(NamedTuple):
     ranks_per_node: int | None = None
     first_dead_rank: int | None = None
     present: Present = Present()
+    hang: SeenHang | None = None

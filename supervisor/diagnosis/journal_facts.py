@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from supervisor.diagnosis.evidence import JobEvidence, Present
+from supervisor.diagnosis.evidence import JobEvidence, Present, SeenHang
 
 if TYPE_CHECKING:
     from supervisor.run.state import AttemptView, RankView, RunState
@@ -18,10 +18,21 @@ if TYPE_CHECKING:
 OUR_STOPS = frozenset(("request", "signal", "restart", "requeue"))
 
 
+# The run directory, seen from an attempt's folder: where paths in a keeper's verdicts begin.
+FROM_ATTEMPT = "../../../.."
+
+
 def with_journal_facts(
-    job: JobEvidence, nodes: Iterable[tuple[RunState, AttemptView]], *, batch_knob: str | None = None
+    job: JobEvidence,
+    nodes: Iterable[tuple[RunState, AttemptView]],
+    *,
+    batch_knob: str | None = None,
+    run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """The same evidence with the journals' facts of one attempt: a (state, attempt) for each node, the first leads."""
+    """The same evidence with the journals' facts of one attempt: a (state, attempt) for each node, the first leads.
+
+    `run_root`: the run directory, as paths in the verdict are to show it.
+    """
     pairs = list(nodes)
     if not pairs:
         return job
@@ -48,7 +59,18 @@ def with_journal_facts(
                 rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None
             ),
         ),
+        hang=_hang(views, run_root),
     )
+
+
+def _hang(views: Iterable[AttemptView], run_root: str) -> SeenHang | None:
+    """The hang for which the attempt was ended; one that was found and not acted on has no say."""
+    for view in views:
+        found = view.hang
+        if found is not None and view.stop is not None and view.stop.why.value == "hang":
+            path = f"{run_root}/{found.artifact}" if found.artifact is not None else ""
+            return SeenHang(found.ranks, found.text, found.collective, path, found.line or 0)
+    return None
 
 
 def _exit_codes(views: Iterable[AttemptView]) -> dict[int, int]:
