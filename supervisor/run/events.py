@@ -15,9 +15,19 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
+from supervisor.run.fact import SCHEMA_VERSION as SCHEMA_VERSION  # readers compare it
+from supervisor.run.fact import Fact as Fact
 from supervisor.run.records import Decision, FailureClass, Finding, Verdict
-
-SCHEMA_VERSION = 1
+from supervisor.run.recovery_events import (
+    BatchFitted as BatchFitted,
+    ChangePlanned as ChangePlanned,
+    LaunchCleared as LaunchCleared,
+    MemoryMeasured as MemoryMeasured,
+    ProbeEnded as ProbeEnded,
+    ProbeStarted as ProbeStarted,
+    Recovered as Recovered,
+    WaitingFor as WaitingFor,
+)
 
 
 class Phase(StrEnum):
@@ -74,13 +84,6 @@ class RequestKind(StrEnum):
     HOLD = "hold"
     STACKS = "stacks"
     NOTE = "note"
-
-
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Base of all facts. `t`: wall-clock seconds since the epoch."""
-
-    t: float
-    v: int = SCHEMA_VERSION
 
 
 class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
@@ -246,7 +249,7 @@ class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
     attempt: int
     exit_code: int | None
     last_step: int | None = None
-    rank_exit_codes: dict[int, int] = {}
+    rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class Diagnosed(Fact, frozen=True, kw_only=True, tag="diagnosed"):
@@ -417,6 +420,14 @@ Event: TypeAlias = (
     | StacksTaken
     | StallEnded
     | HangFound
+    | MemoryMeasured
+    | ChangePlanned
+    | WaitingFor
+    | LaunchCleared
+    | Recovered
+    | ProbeStarted
+    | ProbeEnded
+    | BatchFitted
     | NoteAdded
     | RunEnded
 )

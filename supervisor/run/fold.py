@@ -146,6 +146,28 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.HangFound():
             s = _edit(s, event.attempt, hang=event)
             return _mark(s, event.t, "bad", f"hang: {event.text}")
+        case ev.MemoryMeasured():
+            return _edit(s, event.attempt, trial=event.trial)
+        case ev.ChangePlanned():
+            return _edit(s, event.attempt, change=event.lines)
+        case ev.WaitingFor():
+            return _mark(replace(s, waiting=event), event.t, "warn", event.text)
+        case ev.LaunchCleared():
+            s = replace(s, waiting=None)
+            return _mark(s, event.t, "info", event.text) if event.text else s
+        case ev.Recovered():
+            s = _edit(s, event.attempt, recovery=event)
+            return _mark(s, event.t, "good", f"the next step came {event.total_s:.1f} s after the failure")
+        case ev.ProbeStarted():
+            text = f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
+            return _mark(replace(s, probing=event), event.t, "info", text)
+        case ev.ProbeEnded():
+            s = replace(s, probing=None, probes=(*s.probes, event))
+            return _mark(
+                s, event.t, "info", f"probe {event.probe}: micro-batch {event.micro_batch} {event.why}"
+            )
+        case ev.BatchFitted():
+            return _mark(replace(s, fitted=event), event.t, "good", event.text)
         case ev.NoteAdded():
             return _mark(s, event.t, "info", f"note: {event.text}")
         case ev.RunEnded():

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, Finding, Verdict
 
@@ -141,6 +142,9 @@ class AttemptView(Part, frozen=True, kw_only=True):
     verdict_provisional: bool = False
     decision: Decision | None = None
     decided_by: str = ""
+    trial: MemoryTrial | None = None
+    change: tuple[str, ...] = ()
+    recovery: ev.Recovered | None = None
     stack_source: str | None = None
     stack_note: str = ""
     stall: ev.StallFlagged | None = None
@@ -182,6 +186,10 @@ class RunState(Part, frozen=True, kw_only=True):
     best_loss: float | None = None
     checkpoint: ev.CheckpointCommitted | None = None
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
+    probes: tuple[ev.ProbeEnded, ...] = ()
+    probing: ev.ProbeStarted | None = None
+    fitted: ev.BatchFitted | None = None
+    waiting: ev.WaitingFor | None = None
     advisories: tuple[ev.Advisory, ...] = ()
     timeline: tuple[Mark, ...] = ()
     answered: dict[str, str] = {}
