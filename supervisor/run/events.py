@@ -15,19 +15,21 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.run.fact import SCHEMA_VERSION as SCHEMA_VERSION  # readers compare it
-from supervisor.run.fact import Fact as Fact
+from supervisor.run import fact
+from supervisor.run import recovery_events as recovery
 from supervisor.run.records import Decision, FailureClass, Finding, Verdict
-from supervisor.run.recovery_events import (
-    BatchFitted as BatchFitted,
-    ChangePlanned as ChangePlanned,
-    LaunchCleared as LaunchCleared,
-    MemoryMeasured as MemoryMeasured,
-    ProbeEnded as ProbeEnded,
-    ProbeStarted as ProbeStarted,
-    Recovered as Recovered,
-    WaitingFor as WaitingFor,
-)
+
+# One name for all facts, wherever they are defined.
+SCHEMA_VERSION = fact.SCHEMA_VERSION
+Fact = fact.Fact
+BatchFitted = recovery.BatchFitted
+ChangePlanned = recovery.ChangePlanned
+LaunchCleared = recovery.LaunchCleared
+MemoryMeasured = recovery.MemoryMeasured
+ProbeEnded = recovery.ProbeEnded
+ProbeStarted = recovery.ProbeStarted
+Recovered = recovery.Recovered
+WaitingFor = recovery.WaitingFor
 
 
 class Phase(StrEnum):
