@@ -54,6 +54,7 @@ def _patterns() -> dict[str, Lazy]:
         "deepspeed": Lazy(r"exits with return code = (-?\d+)"),
         "local": Lazy(r"--local[-_]rank[= '\",]*(\d+)"),
         "spawn": Lazy(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
+        "mpi": Lazy(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)"),
         "spawned": Lazy(r"-- Process (\d+) terminated with the following error"),
         "lightning": Lazy(r"Child process with PID (\d+) terminated with code (-?\d+)"),
         "composer": Lazy(
@@ -246,6 +247,9 @@ def _exit(hit: Hit, patterns: dict[str, Lazy]) -> tuple[Exit | None, bool]:
         number, name, code_text = match.groups()
         code = -_SIGNALS.get(name, 0) if name else int(code_text)
         return Exit(code or 1, int(number), int(number), node, None, hit), False
+    if match := patterns["mpi"].search(text):
+        number, pid_text, host, signal = match.groups()
+        return Exit(-int(signal), int(number), None, host, int(pid_text), hit), False
     if match := patterns["spawned"].search(text):
         return Exit(1, int(match.group(1)), int(match.group(1)), node, None, hit), False
     if match := patterns["lightning"].search(text):

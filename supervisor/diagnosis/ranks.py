@@ -63,7 +63,7 @@ def device_of(text: str) -> int | None:
 
 def pid_of(text: str) -> int | None:
     """The process that a kernel, Ray or NCCL line names."""
-    if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL")):
+    if not any(word in text for word in ("pid", "PID", "process ", "segfault", "NCCL", "Signal", "***")):
         return None
     match = (
         re.search(r"[Kk]illed process (\d+)|Kill process (\d+)", text)
@@ -71,6 +71,7 @@ def pid_of(text: str) -> int | None:
         or re.search(r"\(pid:? (\d+)\)", text)
         or re.search(r"^[\w.-]+:(\d+):\d+ \[\d+\]", text)
         or re.search(r"received by PID (\d+)", text)
+        or re.search(r"^\[[\w.-]+:(\d+)\] (?:\*\*\*|Signal)", text)
         or re.search(r"^\S*: \S*\[(\d+)\]: segfault", text)
     )
     if match is None:

@@ -124,7 +124,7 @@ def _confidence(item: Candidate, peers: Sequence[Candidate]) -> float:
     }
     if rivals:
         value -= 0.08
-    if item.soft:
+    if item.soft and not any(not other.soft and other.failure is item.failure for other in peers):
         value -= 0.15
     if is_talk(item):
         value = min(value, 0.88)

@@ -129,9 +129,20 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
     return None
 
 
+def _at_import(paths: list[tuple[str, str]]) -> bool:
+    """Whether an installed package raised while it was being imported: nothing but module bodies stand above."""
+    return (
+        len(paths) >= 2
+        and ("site-packages/" in paths[-1][0] or "dist-packages/" in paths[-1][0])
+        and all(name == "<module>" or path.startswith("<frozen importlib") for path, name in paths)
+    )
+
+
 def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
     """What the code that raised tells beyond a plain exception's type."""
     paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
+    if _at_import(paths):
+        return FailureClass.IMPORT_ERROR
     for path, name in reversed(paths):
         if "torch/serialization.py" in path and name in {
             "load",
