@@ -29,7 +29,7 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
     knob = None
     with contextlib.suppress(BadRunFile):  # an observed run has none: advice then names the usual flag
         knob = read_run_file(run.run_json).job.knobs.batch
-    job = with_journal_facts(job, pairs, batch_knob=knob)
+    job = with_journal_facts(job, pairs, batch_knob=knob, run_root=path)
     return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills)) if kills else job
 
 

@@ -30,7 +30,7 @@ _KERNEL = re.compile(r"thread (\d+) .*: state (\S+), waits in (\S+), system call
 _CALL_NAMES = {
     "0": "read", "1": "write", "7": "poll", "23": "select", "35": "nanosleep", "61": "wait4", "202": "futex",
     "230": "clock_nanosleep", "232": "epoll_wait", "270": "pselect6", "271": "ppoll", "281": "epoll_pwait", "45": "recvfrom",
-    "running": "nothing: it runs", "34": "pause",
+    "running": "no system call", "34": "pause",
 }  # fmt: skip
 # Where a thread sits that waits for another rank (a condition variable, a socket), as opposed to a disk or a timer.
 _WAITING_CALLS = frozenset(
@@ -56,12 +56,16 @@ WAITS_FOR_PEERS = frozenset((Doing.COLLECTIVE, Doing.BACKWARD))
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none"."""
+    """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
+
+    `main_call`: the system call that its main thread is in, as /proc numbers it.
+    """
 
     rank: int
     source: str
     lines: tuple[str, ...]
     main_tid: int | None = None
+    main_call: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +185,17 @@ def _place(stack: RankStack) -> RankPlace:
     own = next((frame for frame in thread.frames if not frame.is_library), None)
     line_at = own.place if own is not None else None
     if doing is Doing.OWN and own is not None:
-        what = f"in {_called(thread.frames, own)}"
+        what = f"in {_called(thread.frames, own, stack.main_call)}"
     return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle)
 
 
-def _called(frames: Sequence[Frame], own: Frame) -> str:
-    """What the user's line called: the library's function just above it, or its own function."""
+def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
+    """What the user's line called: a library's function, the system call below a built-in, or nothing but itself."""
     at = frames.index(own)
-    return f"{frames[at - 1].function}()" if at > 0 else f"{own.function}()"
+    if at > 0:
+        return f"{frames[at - 1].function}()"
+    name = _CALL_NAMES.get(call or "")
+    return f"{own.function}()" if name is None or call == "running" else f"{name}()"
 
 
 def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:

@@ -97,6 +97,8 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
     """The machine's numbers by the names of the series."""
     fills = {disk.path: disk.used_ratio for disk in sample.disks}
     others = [ratio for path, ratio in fills.items() if path != SHM]
+    free = [disk.available_bytes for disk in sample.disks if disk.path != SHM]
+    cgroup = sample.cgroup
     return {
         "cpu_ratio": sample.cpu_ratio,
         "memory_used_bytes": sample.memory_used_bytes,
@@ -104,5 +106,8 @@ def machine_values(sample: HostSample) -> dict[str, float | None]:
         "load1": sample.load_1m,
         "shm_used_ratio": fills.get(SHM),
         "disk_used_ratio": others[0] if others else None,
-        "cgroup_oom_kills": sample.cgroup.oom_kills if sample.cgroup is not None else None,
+        "disk_free_bytes": free[0] if free else None,
+        "cgroup_used_bytes": cgroup.used_bytes if cgroup is not None else None,
+        "cgroup_limit_bytes": cgroup.limit_bytes if cgroup is not None else None,
+        "cgroup_oom_kills": cgroup.oom_kills if cgroup is not None else None,
     }

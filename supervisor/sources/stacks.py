@@ -40,12 +40,16 @@ class StackSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one process was doing. `lines` are safe to show; `note` says why there is no better source."""
+    """What one process was doing. `lines` are safe to show; `note` says why there is no better source.
+
+    `main_call`: the number of the system call that its main thread is in, or "running"; None: not to be had.
+    """
 
     process: ProcessId
     source: StackSource
     lines: tuple[str, ...]
     note: str | None = None
+    main_call: str | None = None
 
 
 def find_py_spy(python: str | None = None) -> str | None:
@@ -129,7 +133,10 @@ def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
         lines = _new_lines(path, before)
     except OSError:
         return stack
-    return Stack(stack.process, StackSource.FAULTHANDLER, lines, stack.note) if lines else stack
+    if not lines:
+        return stack
+    call = _main_call(stack.process.pid)
+    return Stack(stack.process, StackSource.FAULTHANDLER, lines, stack.note, call)
 
 
 def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
@@ -189,7 +196,7 @@ def _finish(
             note = "py-spy did not answer in time"
         else:
             if child.returncode == 0 and out.strip():
-                return Stack(process, StackSource.PY_SPY, _lines(out))
+                return Stack(process, StackSource.PY_SPY, _lines(out), main_call=_main_call(process.pid))
             said = _lines(err)
             note = f"py-spy: {said[-1]}" if said else f"py-spy ended with {child.returncode}"
     if not is_alive(process):
@@ -216,6 +223,10 @@ def _from_proc(pid: int) -> tuple[str, ...]:
     if len(threads) > _MAX_THREADS:
         lines.append(f"… and {len(threads) - _MAX_THREADS} threads more")
     return tuple(lines)
+
+
+def _main_call(pid: int) -> str | None:
+    return _read(f"/proc/{pid}/syscall").split(" ", 1)[0].strip() or None
 
 
 def _lines(raw: bytes) -> tuple[str, ...]:

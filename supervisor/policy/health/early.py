@@ -1,0 +1,224 @@
+"""Early signs: what is likely to end or to slow this run later, from its numbers alone.
+
+Every rule wants more than one reading, because a healthy run shows each of these once in a while. The advice is that
+of the field's own troubleshooting lists: more data workers, pinned memory, a lower rate, clipping, free disk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from supervisor.policy.health.advice import Advice
+from supervisor.policy.health.trend import Creep, Typical
+
+NEAR_LIMIT = 0.85
+SOON_S = 1800.0
+RETRIES = 3
+SPIKE_STEPS = 3
+LOSS_SPIKE = 2.0
+GRAD_SPIKE = 10.0
+SPIKE_SPREADS = 8.0
+MIN_STEPS = 30
+SCALE_FALLS = 4
+DATA_SHARE = 0.3
+DATA_SHARE_ALONE = 0.5
+BUSY_GPU = 0.6
+HOT_C = 87.0
+HOT_READINGS = 30
+CHECKPOINTS_AHEAD = 3
+
+_MORE_WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
+_GIB = 1 << 30
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What is remembered of one rank."""
+
+    memory: Creep = field(default_factory=Creep)
+    retries: float | None = None
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """What is remembered of one GPU."""
+
+    memory: Creep = field(default_factory=Creep)
+    hot: int = 0
+    throttled: int = 0
+    ecc: float | None = None
+    util: Typical = field(default_factory=lambda: Typical(60))
+
+
+class EarlySigns:
+    """Takes readings of one attempt and gives advice; the caller says it as often as it helps (see `advice.Quota`)."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int | None, _Rank] = {}
+        self._gpus: dict[str, _Gpu] = {}
+        self._host = Creep()
+        self._loss, self._grad = Typical(), Typical()
+        self._high_loss = self._high_grad = 0
+        self._scale: float | None = None
+        self._falls = 0
+        self._waits = Typical(50)
+        self._disk_free: float | None = None
+        self._free_after_save: float | None = None
+
+    def step(self, rank: int | None, t: float, values: Mapping[str, float]) -> Iterator[Advice]:
+        """A step's numbers by their canonical names; `t` in seconds of any one clock."""
+        known = self._ranks.setdefault(rank, _Rank())
+        retries = values.get("alloc_retries")
+        if retries is not None and math.isfinite(retries):
+            if known.retries is not None and retries - known.retries >= RETRIES:
+                yield Advice(
+                    "alloc_retries",
+                    f"rank {rank if rank is not None else 0} had to free cached GPU memory {retries - known.retries:.0f} "
+                    "times to go on: memory is tight; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or a smaller micro-batch helps",
+                    rank,
+                )
+                known.retries = retries
+            known.retries = retries if known.retries is None else known.retries
+        used, limit = values.get("memory_used_bytes"), values.get("memory_total_bytes")
+        if used is not None:
+            known.memory.add(t, used)
+            if limit:
+                yield from _creeps(known.memory, used, limit, f"rank {rank}", "memory_creeping", rank)
+        if rank in {None, 0}:
+            yield from self._numbers(values)
+
+    def gpu(self, index: str, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
+        """A GPU's reading, by the names of the series."""
+        known = self._gpus.setdefault(index, _Gpu())
+        used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
+        if used is not None and total:
+            known.memory.add(t, used)
+            yield from _creeps(known.memory, used, total, f"GPU {index}", "gpu_memory_creeping", None)
+        temperature = values.get("temperature_c")
+        known.hot = known.hot + 1 if temperature is not None and temperature >= HOT_C else 0
+        if temperature is not None and known.hot == HOT_READINGS:
+            yield Advice(
+                f"gpu_hot_{index}",
+                f"GPU {index} stays at {temperature:.0f} °C: it will slow down or fall out; look at fans, airflow and its power limit",
+            )
+        known.throttled = known.throttled + 1 if values.get("throttle") else 0
+        if known.throttled == HOT_READINGS:
+            yield Advice(
+                f"gpu_throttled_{index}",
+                f"GPU {index} runs slower than asked for (thermal or power brake): nvidia-smi -q -d PERFORMANCE says why",
+            )
+        errors = values.get("ecc_uncorrected")
+        if errors is not None:
+            if known.ecc is not None and errors > known.ecc:
+                yield Advice(
+                    f"gpu_ecc_{index}",
+                    f"GPU {index} counts new uncorrected memory errors ({errors:.0f}): plan to take it out",
+                )
+            known.ecc = errors
+        util = values.get("util_ratio")
+        if util is not None:
+            known.util.add(util)
+
+    def machine(self, t: float, values: Mapping[str, float | None]) -> Iterator[Advice]:
+        """The machine's reading, by the names of the series."""
+        used = values.get("cgroup_used_bytes") or values.get("memory_used_bytes")
+        limit = values.get("cgroup_limit_bytes") or values.get("memory_total_bytes")
+        if used is not None and limit:
+            self._host.add(t, used)
+            yield from _creeps(self._host, used, limit, "host memory", "host_memory_creeping", None)
+        free = values.get("disk_free_bytes")
+        if free is not None:
+            self._disk_free = free
+
+    def checkpoint(self, size_bytes: int | None) -> Iterator[Advice]:
+        """A checkpoint was committed; `size_bytes` on disk, None if not known."""
+        free, before = self._disk_free, self._free_after_save
+        self._free_after_save = free
+        if free is None or not size_bytes:
+            return
+        fits = int(free // size_bytes)
+        # Where old checkpoints are deleted the space does not shrink: then only the next one must fit.
+        shrinks = before is not None and before - free >= 0.5 * size_bytes
+        if fits < 1 or (shrinks and fits < CHECKPOINTS_AHEAD):
+            more = (
+                "no further checkpoint fits" if fits < 1 else f"{fits} more checkpoint{'s' * (fits != 1)} fit"
+            )
+            yield Advice(
+                "disk_before_checkpoint",
+                f"{more} on the disk ({free / _GIB:.1f} GiB free, {size_bytes / _GIB:.2f} GiB each): free some, or keep fewer (keep_checkpoints)",
+            )
+
+    def _numbers(self, values: Mapping[str, float]) -> Iterator[Advice]:
+        loss, grad = values.get("loss"), values.get("grad_norm")
+        if loss is not None:
+            self._high_loss = self._high_loss + 1 if _spike(self._loss, loss, LOSS_SPIKE) else 0
+            if self._high_loss == SPIKE_STEPS:
+                yield Advice(
+                    "loss_spike",
+                    f"the loss rose to {loss:.4g} from about {self._loss.median:.4g}: a lower learning rate, a longer warm-up or "
+                    "clipping (gradient_clip_val) helps; look at the data of these steps",
+                )
+            if math.isfinite(loss):
+                self._loss.add(loss)
+        if grad is not None:
+            self._high_grad = self._high_grad + 1 if _spike(self._grad, grad, GRAD_SPIKE) else 0
+            if self._high_grad == SPIKE_STEPS:
+                yield Advice(
+                    "grad_spike",
+                    f"the gradient norm rose to {grad:.4g} from about {self._grad.median:.4g}: NaN may follow; clip gradients, lower the learning rate",
+                )
+            if math.isfinite(grad):
+                self._grad.add(grad)
+        scale = values.get("loss_scale")
+        if scale is not None and math.isfinite(scale):
+            if self._scale is not None and scale != self._scale:
+                self._falls = self._falls + 1 if scale < self._scale else 0
+                if self._falls == SCALE_FALLS:
+                    yield Advice(
+                        "loss_scale_falling",
+                        f"the fp16 loss scale fell {SCALE_FALLS} times in a row, to {scale:g}: gradients overflow and NaN may follow; "
+                        "bfloat16, a lower learning rate or clipping helps",
+                    )
+            self._scale = scale
+        yield from self._data(values)
+
+    def _data(self, values: Mapping[str, float]) -> Iterator[Advice]:
+        wait, step = values.get("data_wait_s"), values.get("step_time_s")
+        if wait is None or not step or not math.isfinite(wait) or not math.isfinite(step):
+            return
+        self._waits.add(wait / max(step, wait))
+        if len(self._waits) < MIN_STEPS:
+            return
+        share = self._waits.median
+        utils = [gpu.util.median for gpu in self._gpus.values() if len(gpu.util) >= 10]
+        idle = bool(utils) and max(utils) < BUSY_GPU
+        if share > DATA_SHARE_ALONE or (idle and share > DATA_SHARE):
+            gpus = f", the GPUs are busy {100 * max(utils):.0f} % of the time" if utils else ""
+            yield Advice(
+                "data_bound", f"{100 * share:.0f} % of a step is waiting for data{gpus}: {_MORE_WORKERS}"
+            )
+
+
+def _spike(typical: Typical, value: float, factor: float) -> bool:
+    """Far above what was usual, both by ratio and by spread; a value that is not finite is no spike but a failure."""
+    if len(typical) < MIN_STEPS or not math.isfinite(value):
+        return False
+    middle = typical.median
+    return middle > 0 and value > factor * middle and value > middle + SPIKE_SPREADS * typical.spread
+
+
+def _creeps(
+    level: Creep, used: float, limit: float, whose: str, code: str, rank: int | None
+) -> Iterator[Advice]:
+    if used < NEAR_LIMIT * limit:
+        return
+    left_s = level.full_in_s(limit)
+    if left_s is not None and left_s < SOON_S:
+        yield Advice(
+            code,
+            f"{whose} grows without pause: {used / _GIB:.1f} of {limit / _GIB:.1f} GiB, full in about {max(1, round(left_s / 60))} min; "
+            "look for tensors kept with their graph (loss without .item()), growing lists or caches",
+            rank,
+        )
