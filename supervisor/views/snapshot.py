@@ -27,6 +27,7 @@ from supervisor.views.nearby import Nearby, NearbyReader
 TAIL_BYTES = 4 << 20
 WHOLE_POINTS = 2048
 RECENT_POINTS = 600
+LOST_POINTS = 200
 LIVENESS_S = 1.0
 WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
@@ -70,6 +71,7 @@ class Machine:
 class Snapshot:
     """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
+    `lost`: the newest losses that were not finite, as points of value 0.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
     `rate_steps_per_s` is the median over the newest steps. `gpu_util` and `gpu_memory` are ratios over all
     devices of this node.
@@ -82,6 +84,7 @@ class Snapshot:
     run_file: RunFile | None
     metrics: dict[str, Track]
     smoothed: tuple[float, ...]
+    lost: Track
     rate_steps_per_s: float | None
     gpus: tuple[Gpu, ...]
     gpu_util: Track
@@ -165,6 +168,7 @@ class SnapshotReader:
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
+        self._lost = Recent(LOST_POINTS)
         self._steps = Recent(60)
         self._gpus: dict[str, _Keyed] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
@@ -243,6 +247,8 @@ class SnapshotReader:
             buffer = self._whole.get(name) or self._recent.get(name)
             if buffer is not None and value is not None:
                 buffer.add(single(sample.t, step, value, sample.a))
+            if name == "loss" and value is None:  # JSON has no NaN: a series writes null
+                self._lost.add(single(sample.t, step, 0.0, sample.a))
 
     def _take_rollup(self, rollup: Rollup) -> None:
         steps = rollup.v.get("step")
@@ -283,6 +289,7 @@ class SnapshotReader:
             run_file=self._run_file,
             metrics=metrics,
             smoothed=self._smoothed[1],
+            lost=self._lost.view(),
             rate_steps_per_s=_rate(self._steps.view()),
             gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
             gpu_util=self._gpu_util.view(),

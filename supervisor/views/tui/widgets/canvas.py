@@ -72,6 +72,10 @@ class Canvas:
             for row in range(self.rows):
                 self._under[row * self.columns + column] = (character, ink)
 
+    def under(self, column: int, row: int, character: str, ink: Ink) -> None:
+        """A character behind what is drawn in one cell."""
+        self._under[row * self.columns + column] = (character, ink)
+
     def row(self, number: int) -> Row:
         """One row of cells; neighbours of one ink are one span."""
         spans: list[Span] = []

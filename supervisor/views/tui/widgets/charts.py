@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptView
@@ -11,18 +10,11 @@ from supervisor.views import format as fm
 from supervisor.views.history import Point, Track
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.canvas import Canvas
+from supervisor.views.tui.widgets.chart import ChartPanel
+from supervisor.views.tui.widgets.curves import Curve, Mark, plot, readout
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.tui.widgets.plotting import (
-    Scale,
-    buckets,
-    draw_area,
-    draw_band,
-    draw_line,
-    labels,
-    loss_bounds,
-    ticks,
-)
+from supervisor.views.tui.widgets.plotting import Scale, buckets, draw_area
 
 WINDOW_S = 600.0
 # From these widths on the loss pane's title has room for the validation loss, and for the best one.
@@ -34,41 +26,44 @@ LEVEL_RATIO = 0.005
 MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """Where the numbers of an axis stand: (row or column, text)."""
-
-    labels: tuple[tuple[int, str], ...]
-    width: int
-
-
-def y_axis(scale: Scale, rows: int) -> Axis:
-    """Round numbers beside the rows, at most one in two rows."""
-    found: dict[int, str] = {}
-    values = ticks(scale.low, scale.high, max(2, rows // 2))
-    for value, text in zip(values, labels(values), strict=True):
-        found.setdefault(min(max(scale.dot(value) // 4, 0), rows - 1), text)
-    return Axis(tuple(found.items()), max((len(text) for text in found.values()), default=0))
-
-
-class LossPanel(Panel, can_focus=True):
-    """The loss: raw values faint, their moving mean strong, validation as circles, failures marked."""
+class LossPanel(ChartPanel):
+    """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
 
     number = 1
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The losses and the attempts; the log's sources while there is no loss."""
         metrics, state = snapshot.metrics, snapshot.state
-        return (metrics["loss"], metrics["val_loss"], state.attempts, state.best_loss, snapshot.logs.sources)
+        return (
+            metrics["loss"],
+            metrics["val_loss"],
+            snapshot.lost,
+            state.attempts,
+            state.best_loss,
+            snapshot.logs.sources,
+        )
+
+    def tracks(self) -> Sequence[Track]:
+        """The loss, and where it was lost."""
+        snapshot = self.view.snapshot if self.view is not None else None
+        return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """The newest values and where they go."""
+        """What the cursor reads, else the newest values and where they go."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
         latest = snapshot.smoothed[-1] if snapshot.smoothed else None
+        name = row(Span("loss", Ink.STRONG), Span(self._modes(), Ink.DIM))
+        if self.look.cursor is not None:
+            return name[:1], readout(self.look, self.tracks(), fm.loss)
         if latest is None:
-            return row(Span("loss", Ink.STRONG)), EMPTY
+            return name, row(Span("not a number", Ink.BAD)) if snapshot.lost else EMPTY
+        newest = snapshot.metrics["loss"][-1]
+        if snapshot.lost and snapshot.lost[-1].t > newest.t:
+            step = snapshot.lost[-1].step
+            since = f" at step {fm.whole(step)}" if step is not None else ""
+            return name, row(Span(f"× not a number{since}", Ink.BAD))
         right = [Span(fm.loss(latest), Ink.LIVE), Span(_trend(snapshot.smoothed))]
         val = snapshot.latest("val_loss")
         width = self.size.width
@@ -76,46 +71,36 @@ class LossPanel(Panel, can_focus=True):
             right += [Span("  ○ val ", Ink.DIM), Span(fm.loss(val))]
         if snapshot.state.best_loss is not None and width >= BEST_WIDTH:
             right += [Span("  best ", Ink.DIM), Span(fm.loss(snapshot.state.best_loss))]
-        return row(Span("loss", Ink.STRONG)), tuple(right)
+        return name, tuple(right)
+
+    def _modes(self) -> str:
+        """What is not as usual about the axes."""
+        look = self.look
+        found = []
+        if look.log:
+            positive = self.view is not None and all(p.low > 0 for p in self.view.snapshot.metrics["loss"])
+            found.append("log" if positive else "no log: values of 0 or less")
+        found += ["by time"] if look.by_time else []
+        found += ["zoomed, 0 shows all"] if look.window is not None else []
+        return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart, or what is missing for one."""
         assert self.view is not None
         snapshot = self.view.snapshot
         points = snapshot.metrics["loss"]
-        if len(points) < 2 or height < 3 or width < 20:
-            return _nothing_yet(snapshot, width, height)
-        by_step = all(p.step is not None for p in points)
-        x_of: Callable[[Point], float] = _step if by_step else _time
-        low, high = loss_bounds(points, snapshot.smoothed)
-        rows = height - 2 if height >= 8 else height - 1
-        y = Scale(low, high, 4 * rows, flipped=True)
-        axis = y_axis(y, rows)
-        canvas = Canvas(width - axis.width - 2, rows)
-        x = Scale(min(map(x_of, points)), max(map(x_of, points)), canvas.dot_columns)
-        failures = _failures(snapshot.state.attempts, x) if by_step else []
-        for column, _ in failures:
-            canvas.rule(column, "┊", Ink.BAD)
-        self._draw(canvas, snapshot, points, x_of, (x, y))
-        return _with_axes(canvas, axis, x, failures, by_step=by_step, line=height >= 8)
-
-    @staticmethod
-    def _draw(
-        canvas: Canvas,
-        snapshot: Snapshot,
-        points: Track,
-        x_of: Callable[[Point], float],
-        scales: tuple[Scale, Scale],
-    ) -> None:
-        x, y = scales
-        newest = points[-1].attempt
-        draw_band(canvas, canvas.layer(Ink.DIM), buckets(points, x_of, x), y)
-        smooth = buckets(points, x_of, x, snapshot.smoothed)
-        draw_line(canvas, canvas.layer(Ink.STRONG), [b for b in smooth if b.attempt != newest], y)
-        draw_line(canvas, canvas.layer(Ink.LIVE), [b for b in smooth if b.attempt == newest], y)
-        for point in snapshot.metrics["val_loss"]:
-            if point.step is not None or x_of is _time:
-                canvas.mark(x.dot(x_of(point)) // 2, y.dot(point.mean) // 4, "○", Ink.STRONG)
+        self.plotted = None
+        if len(points) >= 2:
+            self.plotted = plot(
+                [Curve(points, snapshot.smoothed, older=Ink.STRONG)],
+                self.look,
+                width,
+                height,
+                marks=attempt_marks(snapshot.state.attempts),
+                circles=snapshot.metrics["val_loss"],
+                lost=snapshot.lost,
+            )
+        return self.plotted.rows if self.plotted is not None else _nothing_yet(snapshot, width, height)
 
 
 class UsePanel(Panel):
@@ -189,48 +174,18 @@ class UsePanel(Panel):
         return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
 
 
-def _with_axes(
-    canvas: Canvas, axis: Axis, x: Scale, failures: list[tuple[int, str]], *, by_step: bool, line: bool
-) -> list[Row]:
-    """The canvas between its numbers."""
-    numbers = dict(axis.labels)
-    found: list[Row] = []
-    for number in range(canvas.rows):
-        label = numbers.get(number, "")
-        edge = "┤" if label else "│"
-        found.append((Span(f"{label:>{axis.width}} {edge}", Ink.DIM), *canvas.row(number)))
-    stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 14))]
-    if not by_step:
-        stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
-    taken = [(column, text, Ink.BAD) for column, text in failures] + [(c, t, Ink.DIM) for c, t in stops]
-    if line:
-        edge = "".join("┴" if c in {column for column, _, _ in taken} else "─" for c in range(canvas.columns))
-        found.append((Span(" " * (axis.width + 1) + "└" + edge, Ink.DIM),))
-    found.append((Span(" " * (axis.width + 2)), *_labels(taken, canvas.columns)))
-    return found
-
-
-def _labels(taken: list[tuple[int, str, Ink]], width: int) -> Row:
-    """Texts under their columns; the first in the list wins where two would touch."""
-    line: list[tuple[str, Ink]] = [(" ", Ink.DIM)] * width
-    for column, text, ink in taken:
-        start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
-        before, after = max(start - 1, 0), min(start + len(text) + 1, width)
-        if len(text) <= width and all(character == " " for character, _ in line[before:after]):
-            line[start : start + len(text)] = [(character, ink) for character in text]
-    return tuple(Span(character, ink) for character, ink in line)
-
-
-def _failures(attempts: tuple[AttemptView, ...], x: Scale) -> list[tuple[int, str]]:
-    """Column and name of each failure that has a step, newest first, so that the newest keeps its label."""
-    found: list[tuple[int, str]] = []
+def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
+    """Failures, newest first, so that the newest keeps its label; then where each later attempt began."""
+    found: list[Mark] = []
     for attempt in reversed(attempts):
         verdict = attempt.verdict
-        if verdict is None or attempt.last_step is None or verdict.failure is FailureClass.HEALTHY:
+        if verdict is None or verdict.failure is FailureClass.HEALTHY:
             continue
-        if x.low <= attempt.last_step <= x.high:
-            name = "✗ OOM" if verdict.failure in MEMORY_FAILURES else f"✗ {verdict.failure.replace('_', ' ')}"
-            found.append((x.dot(attempt.last_step) // 2, name))
+        name = "✗ OOM" if verdict.failure in MEMORY_FAILURES else f"✗ {verdict.failure.replace('_', ' ')}"
+        found.append(Mark(attempt.last_step, attempt.ended_t or attempt.planned_t, name, Ink.BAD))
+    for attempt in attempts[1:]:
+        began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step
+        found.append(Mark(began, attempt.first_step_t or attempt.planned_t, f"↻ {attempt.number}", Ink.DIM))
     return found
 
 
@@ -255,10 +210,6 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int) -> list[Row]:
     lines = wrap(said, max(width - 4, 1), 3)
     rows: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
     return [*rows, *(row(Span(line.center(width), Ink.DIM)) for line in lines)]
-
-
-def _step(point: Point) -> float:
-    return point.step or 0.0
 
 
 def _time(point: Point) -> float:

@@ -23,18 +23,22 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A linear map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count."""
+    """A map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count; `log`: by logarithm."""
 
     low: float
     high: float
     dots: int
     flipped: bool = False
+    log: bool = False
 
     def dot(self, value: float) -> int:
         """The dot of a value; beyond the ends where the value is."""
-        span = self.high - self.low
-        position = (value - self.low) / span if span > 0 else 0.5
-        dot = round(position * (self.dots - 1))
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9))
+        span = high - low
+        position = (value - low) / span if span > 0 else 0.5
+        dot = round(min(max(position, -1.0), 2.0) * (self.dots - 1))
         dot = min(max(dot, -4), self.dots + 4)
         return self.dots - 1 - dot if self.flipped else dot
 
@@ -111,10 +115,29 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return found
 
 
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` of 1, 2, 5 times powers of ten within the bounds; where those are too many, powers alone.
+
+    Bounds within half a decade are nearly linear: they get `ticks`.
+    """
+    if low <= 0 or high / low < 3:
+        return ticks(low, high, most)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [f * 10.0**power for power in range(first, last + 1) for f in factors]
+        found = [value for value in found if low <= value <= high]
+        if len(found) <= most:
+            return found
+    every = -(-len(found) // max(most, 1))
+    return found[::every]
+
+
 def labels(values: Sequence[float]) -> list[str]:
     """Ticks as text, all with as many digits as their step needs."""
     if len(values) < 2:
         return [f"{value:.3g}" for value in values]
+    if values[0] > 0 and values[-1] / values[0] >= 50:
+        return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.0e}" for value in values]
     digits = max(0, -math.floor(math.log10(abs(values[1] - values[0])) + 1e-9))
     if digits > 4 or max(map(abs, values)) >= 1e5:
         return [f"{value:.1e}" for value in values]
@@ -128,8 +151,8 @@ def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[flo
     """
     lows = sorted(p.low for p in points)
     highs = sorted(p.high for p in points)
-    low = min(lows[0], *smoothed)
-    high = max(highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed)
+    low = min([lows[0], *smoothed])
+    high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed])
     if high <= low:
         pad = abs(high) * 0.05 or 1.0
         return low - pad, high + pad

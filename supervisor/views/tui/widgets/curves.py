@@ -1,0 +1,308 @@
+"""Curves between their axes: a window on them, a cursor that reads them, marks (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from supervisor.views import format as fm
+from supervisor.views.history import Point, Track
+from supervisor.views.tui.widgets.canvas import Canvas
+from supervisor.views.tui.widgets.paint import Ink, Row, Span
+from supervisor.views.tui.widgets.plotting import (
+    Scale,
+    buckets,
+    draw_band,
+    draw_line,
+    labels,
+    log_ticks,
+    loss_bounds,
+    ticks,
+)
+
+# A window is never narrower than this share of the whole.
+ZOOM_LEAST = 1 / 4096
+LINE_HEIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a person looks at a chart. `window` and `cursor` are values of the x axis (steps, or wall seconds)."""
+
+    by_time: bool = False
+    log: bool = False
+    window: tuple[float, float] | None = None
+    cursor: float | None = None
+
+    def zoomed(self, factor: float, whole: tuple[float, float]) -> Look:
+        """The window `factor` times as wide, about the cursor or the newest end."""
+        low, high = self.window or whole
+        span = whole[1] - whole[0]
+        size = min(max((high - low) * factor, span * ZOOM_LEAST), span)
+        if size >= span:
+            return replace(self, window=None)
+        at = self.cursor if self.cursor is not None else high
+        share = (at - low) / (high - low) if high > low else 0.5
+        start = min(max(at - share * size, whole[0]), whole[1] - size)
+        return replace(self, window=(start, start + size))
+
+    def panned(self, share: float, whole: tuple[float, float]) -> Look:
+        """The window moved by a share of its width, within the whole."""
+        if self.window is None:
+            return self
+        size = self.window[1] - self.window[0]
+        start = min(max(self.window[0] + share * size, whole[0]), whole[1] - size)
+        return replace(self, window=(start, start + size))
+
+    def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
+        """The cursor at a value; the window follows it."""
+        if at is None:
+            return replace(self, cursor=None)
+        at = min(max(at, whole[0]), whole[1])
+        if self.window is None or self.window[0] <= at <= self.window[1]:
+            return replace(self, cursor=at)
+        size = self.window[1] - self.window[0]
+        start = min(max(at - size / 2, whole[0]), whole[1] - size)
+        return replace(self, cursor=at, window=(start, start + size))
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn.
+
+    `older` is the ink of all attempts but the newest; None: the same.
+    """
+
+    points: Track
+    smoothed: tuple[float, ...] = ()
+    ink: Ink = Ink.LIVE
+    older: Ink | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened: a rule behind the curves and a word below them. A step may be unknown."""
+
+    step: float | None
+    t: float
+    text: str
+    ink: Ink
+
+
+class Plot(NamedTuple):
+    """What was drawn, and the scale of its x axis for what points at it. `left`: cells before the first column."""
+
+    rows: list[Row]
+    x: Scale
+    left: int
+
+
+def x_of(look: Look, tracks: Sequence[Track]) -> Callable[[Point], float]:
+    """What a point's place is: its step, or its time where that is asked for or a step is missing."""
+    if look.by_time or any(p.step is None for track in tracks for p in track):
+        return _time
+    return _step
+
+
+def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
+    """The least and the greatest place; None without points."""
+    place = x_of(look, tracks)
+    values = [place(p) for track in tracks for p in (track if place is _step else (*track[:1], *track[-1:]))]
+    return (min(values), max(values)) if values else None
+
+
+def nearest(look: Look, tracks: Sequence[Track], at: float) -> Point | None:
+    """The point of the first track that is nearest to a place; of two attempts the newer one's."""
+    place = x_of(look, tracks)
+    points = tracks[0] if tracks else ()
+    return min(points, key=lambda p: (abs(place(p) - at), -p.attempt), default=None)
+
+
+def plot(
+    curves: Sequence[Curve],
+    look: Look,
+    width: int,
+    height: int,
+    *,
+    marks: Sequence[Mark] = (),
+    circles: Track = (),
+    lost: Track = (),
+) -> Plot | None:
+    """Curves with their axes in `height` rows; None where there is nothing to draw or no room.
+
+    Args:
+        curves: the later ones over the earlier ones.
+        look: window, cursor, logarithm.
+        width: cells.
+        height: rows.
+        marks: what happened.
+        circles: single values, such as a validation loss.
+        lost: points that were not finite: a cross at the upper edge.
+    """
+    tracks = [*(curve.points for curve in curves), lost]
+    whole = extent(look, tracks)
+    if whole is None or height < 3 or width < 20:
+        return None
+    place = x_of(look, tracks)
+    low_x, high_x = look.window or whole
+    shown = [_within(curve, place, low_x, high_x) for curve in curves]
+    points = [p for curve in shown for p in curve.points]
+    if not points:
+        return None
+    by_step = place is _step
+    rows = height - 2 if height >= LINE_HEIGHT else height - 1
+    y = _y_scale(points, shown, rows, log=look.log)
+    names = _y_labels(y, rows)
+    left = max((len(text) for text in names.values()), default=0) + 2
+    canvas = Canvas(width - left, rows)
+    x = Scale(low_x, high_x, canvas.dot_columns)
+    below = _marked(marks, x, by_step=by_step)
+    for column, _, ink in below:
+        canvas.rule(column, "┊", ink)
+    for curve in shown:
+        _draw(canvas, curve, place, x, y)
+    for point in circles:
+        if place is _time or point.step is not None:
+            canvas.mark(x.dot(place(point)) // 2, y.dot(point.mean) // 4, "○", Ink.STRONG)
+    for point in lost:
+        if place is _time or point.step is not None:
+            canvas.mark(x.dot(place(point)) // 2, 0, "×", Ink.BAD)
+    if look.cursor is not None:
+        _draw_cursor(canvas, look.cursor, x)
+    return Plot(
+        _with_axes(canvas, names, left, x, below, by_step=by_step, line=height >= LINE_HEIGHT), x, left
+    )
+
+
+def _within(curve: Curve, place: Callable[[Point], float], low: float, high: float) -> Curve:
+    """What is in the window, and a neighbour on either side, so that lines reach its edges."""
+    points = curve.points
+    wanted = {
+        near
+        for at, point in enumerate(points)
+        if low <= place(point) <= high
+        for near in (at - 1, at, at + 1)
+        if 0 <= near < len(points)
+    }
+    if len(wanted) == len(points):
+        return curve
+    chosen = sorted(wanted)
+    smoothed = tuple(curve.smoothed[at] for at in chosen) if curve.smoothed else ()
+    return replace(curve, points=tuple(points[at] for at in chosen), smoothed=smoothed)
+
+
+def _y_scale(points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log: bool) -> Scale:
+    smoothed = [value for curve in curves for value in curve.smoothed]
+    low, high = loss_bounds(points, smoothed)
+    least = min(p.low for p in points)
+    if log and least > 0:
+        low = max(low, least * 0.95)
+        return Scale(low, max(high, low * 1.05), 4 * rows, flipped=True, log=True)
+    return Scale(low, high, 4 * rows, flipped=True)
+
+
+def _y_labels(y: Scale, rows: int) -> dict[int, str]:
+    """Round numbers beside the rows, at most one in two rows."""
+    found: dict[int, str] = {}
+    values = (log_ticks if y.log else ticks)(y.low, y.high, max(2, rows // 2))
+    for value, text in zip(values, labels(values), strict=True):
+        found.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
+    return found
+
+
+def _draw(canvas: Canvas, curve: Curve, place: Callable[[Point], float], x: Scale, y: Scale) -> None:
+    points = curve.points
+    if not points:
+        return
+    newest = points[-1].attempt
+    if curve.smoothed:
+        draw_band(canvas, canvas.layer(Ink.DIM), buckets(points, place, x), y)
+    found = buckets(points, place, x, curve.smoothed or None)
+    older = curve.older or curve.ink
+    draw_line(canvas, canvas.layer(older), [b for b in found if b.attempt != newest], y)
+    draw_line(canvas, canvas.layer(curve.ink), [b for b in found if b.attempt == newest], y)
+
+
+def _draw_cursor(canvas: Canvas, at: float, x: Scale) -> None:
+    column = min(max(x.dot(at) // 2, 0), canvas.columns - 1)
+    for number in range(canvas.rows):
+        canvas.under(column, number, "│", Ink.STRONG)
+
+
+def _marked(marks: Sequence[Mark], x: Scale, *, by_step: bool) -> list[tuple[int, str, Ink]]:
+    """Column, word and ink of the marks in sight."""
+    found = []
+    for mark in marks:
+        at = mark.step if by_step else mark.t
+        if at is not None and x.low <= at <= x.high:
+            found.append((x.dot(at) // 2, mark.text, mark.ink))
+    return found
+
+
+def _with_axes(
+    canvas: Canvas,
+    names: dict[int, str],
+    left: int,
+    x: Scale,
+    below: list[tuple[int, str, Ink]],
+    *,
+    by_step: bool,
+    line: bool,
+) -> list[Row]:
+    """The canvas between its numbers."""
+    found: list[Row] = []
+    for number in range(canvas.rows):
+        name = names.get(number, "")
+        edge = "┤" if name else "│"
+        found.append((Span(f"{name:>{left - 2}} {edge}", Ink.DIM), *canvas.row(number)))
+    stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 14))]
+    if not by_step:
+        stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
+    taken = [*below, *((column, text, Ink.DIM) for column, text in stops)]
+    if line:
+        ticked = {column for column, _, _ in taken}
+        edge = "".join("┴" if column in ticked else "─" for column in range(canvas.columns))
+        found.append((Span(" " * (left - 1) + "└" + edge, Ink.DIM),))
+    found.append((Span(" " * left), *_below(taken, canvas.columns)))
+    return found
+
+
+def _below(taken: list[tuple[int, str, Ink]], width: int) -> Row:
+    """Texts under their columns; the first in the list wins where two would touch."""
+    line: list[tuple[str, Ink]] = [(" ", Ink.DIM)] * width
+    for column, text, ink in taken:
+        start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
+        before, after = max(start - 1, 0), min(start + len(text) + 1, width)
+        if len(text) <= width and all(character == " " for character, _ in line[before:after]):
+            line[start : start + len(text)] = [(character, ink) for character in text]
+    return tuple(Span(character, ink) for character, ink in line)
+
+
+def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str]) -> Row:
+    """What the cursor reads: step, value (with its bounds where points were merged), time of day."""
+    if look.cursor is None:
+        return ()
+    point = nearest(look, tracks, look.cursor)
+    if point is None:
+        return ()
+    spread = (
+        f" ({say(point.low)}…{say(point.high)})"
+        if point.weight > 1 and not math.isclose(point.low, point.high)
+        else ""
+    )
+    step = f"step {fm.whole(point.step)}  " if point.step is not None else ""
+    return (
+        Span(step, Ink.DIM),
+        Span(say(point.mean), Ink.STRONG),
+        Span(f"{spread}  {fm.time_of_day(point.t)}", Ink.DIM),
+    )
+
+
+def _step(point: Point) -> float:
+    return point.step or 0.0
+
+
+def _time(point: Point) -> float:
+    return point.t

@@ -1,0 +1,121 @@
+"""A chart is zoomed, moved and read by keys, wheel and mouse; what was not a number is shown as that."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import METRICS
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.widgets.charts import LossPanel
+from tests.tui import recorded
+from tests.tui.driving import drive, pane
+
+
+def loss_panel(app: StokerApp) -> LossPanel:
+    return app.dashboard.query_one("#loss", LossPanel)
+
+
+def falling_to_nan(root: Path) -> RunPaths:
+    rec = recorded.Recording(root)
+    rec.launch("first start")
+    rec.steps(1, 50)
+    for step in range(51, 55):
+        rec.t += 1
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": math.nan})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step))
+    return rec.close()
+
+
+def test_cursor_reads_values_and_escape_takes_it_away(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "right")
+        first = pane(app, "loss").splitlines()[0]
+        assert "step 1 840" in first
+        await pilot.press(*["left"] * 5)
+        second = pane(app, "loss").splitlines()[0]
+        assert "step 1 " in second
+        assert "step 1 840" not in second
+        await pilot.press("escape")
+        assert "best" in pane(app, "loss").splitlines()[0]
+        assert loss_panel(app).has_focus, "Esc took the cursor, not the pane"
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_zoom_narrows_about_the_cursor_and_zero_shows_all(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1")
+        panel = loss_panel(app)
+        whole = pane(app, "loss")
+        await pilot.press("right", *["left"] * 20, "plus", "plus")
+        window, cursor = panel.look.window, panel.look.cursor
+        assert window is not None
+        assert cursor is not None
+        assert window[0] < cursor < window[1]
+        assert "zoomed" in pane(app, "loss")
+        await pilot.press("comma")
+        assert panel.look.window is not None
+        assert panel.look.window[0] < window[0]
+        await pilot.press("minus", "minus", "minus", "minus")
+        assert panel.look.window is None
+        await pilot.press("plus", "0", "escape")
+        assert pane(app, "loss") == whole
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_log_axis_and_time_axis(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "y")
+        assert "loss log" in pane(app, "loss").splitlines()[0]
+        await pilot.press("x")
+        text = pane(app, "loss")
+        assert "by time" in text
+        assert "14:48:19" in text.splitlines()[-2]
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_click_and_wheel(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.click("#loss", offset=(20, 5))
+        panel = loss_panel(app)
+        assert panel.look.cursor is not None
+        kept = panel.look.cursor
+        panel.action_zoom_in()
+        assert panel.look.window is not None
+        assert panel.look.cursor == kept
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_a_line_of_the_log_is_shown_in_the_chart(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        panel = loss_panel(app)
+        assert panel.show_at(500.0, None, 2)
+        assert panel.look.cursor == 500
+        assert not panel.show_at(None, None, 2)
+        assert not panel.show_at(1.0, None, 7)
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_attempts_are_marked(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "✗ OOM" in pane(app, "loss")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        text = pane(app, "loss")
+        assert "× not a number at step 54" in text.splitlines()[0]
+        assert "×" in text.splitlines()[1], "a cross stands in the chart"
+
+    drive(falling_to_nan(tmp_path / "run"), play)
