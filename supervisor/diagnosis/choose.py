@@ -89,7 +89,7 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
         if item.soft and not died and any_progress(case):
             continue
         if item.signature == "crash-terminate" and any(
-            other.line >= item.line and other.line <= item.line + 3 and other is not item
+            other is not item and (item.line <= other.line <= item.line + 3 or _tells_before(other, item))
             for other in case.candidates
         ):
             continue
@@ -98,6 +98,17 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
     if hardware:
         kept = [item for item in kept if item.failure is not FailureClass.CUDA_ERROR]
     return kept
+
+
+def _tells_before(other: Candidate, abort: Candidate) -> bool:
+    """Whether a line tells of trouble before an abort: threads left behind by an exception end so too."""
+    return (
+        other.hit.source == abort.hit.source
+        and other.line < abort.line
+        and not other.soft
+        and other.strength >= 45
+        and other.failure is not FailureClass.TERMINATED
+    )
 
 
 def _pick(causes: Sequence[Candidate]) -> Candidate | None:
@@ -205,7 +216,8 @@ def _left_without_a_word(case: Case, effects: Sequence[Candidate]) -> Exit | Non
             else None
         )
         if (
-            item.code in {0, 1, -6}
+            item.code in {0, 1}
+            or (item.code == -6 and None in complaining)
             or rank is None
             or rank in complaining
             or item.pid in case.launch.sigtermed

@@ -19,6 +19,13 @@ _LAUNCHER_WORDS = Lazy(
 )
 
 
+# Advice that may stand in one line with what it is about: PyTorch's own messages end in hints.
+_SAID_ALONG = frozenset(("hint-advice", "cuda-async-advice"))
+_RAISED = Lazy(
+    r"(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:Hint: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
+)
+
+
 def speaker(hits: Iterable[Hit]) -> Hit | None:
     """The hit that speaks for a line: none if advice masks it, a specific one before a plain exception."""
     claims: list[Hit] = []
@@ -26,6 +33,8 @@ def speaker(hits: Iterable[Hit]) -> Hit | None:
     for hit in hits:
         role = hit.signature.role
         if role is Role.ADVICE:
+            if hit.signature.id in _SAID_ALONG and _RAISED.search(hit.text):
+                continue
             return None
         if role in (Role.CAUSE, Role.CONSEQUENCE):
             claims.append(hit)
@@ -45,4 +54,4 @@ def is_echo(hit: Hit) -> bool:
 
 
 def _is_warning(text: str) -> bool:
-    return "Warning: " in text and re.search(r"\w+Warning: ", text) is not None
+    return "Warning: " in text and re.search(r"\wWarning: ", text) is not None
