@@ -24,10 +24,10 @@ def _patterns() -> dict[str, Lazy]:
         "progress": Lazy(
             r"""\{['"]loss['"]: ?[-\d.]+
             |\b(?:global_?)?(?:steps?|iter(?:ation)?s?|it|batch|num_updates|update|minibatch|epoch)\b["']?\s{0,3}[=:\[\s/(#]{1,4}\s{0,8}["']?\d
-            |\d+%\|.{0,60}\|\s*\d+/\d+\s\[
+            |\d%\|.{0,60}\|\s*\d+/\d+\s\[
             |\b\d+/\d+\s\[\d+:\d\d
             |\b(?:loss|ppl|grad_norm|wps|tokens/s|samples/s|lr)["']?\s?[=:]\s?["']?[-+\d.]+e?[-+\d]*
-            |\b\d+[.\d]*\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
+            |\b\d{1,12}(?:\.\d{0,12})?\s?(?:it/s|s/it|samples/s|tok/s|tokens/s|img/s)\b
             |\bit\s\d+\s(?:ok|done)\b
             |\bEpoch\s?[\[(:]?\s?\d
             |\bETA:?\s(?:\d+\sdays?\b|\d+:\d\d)
