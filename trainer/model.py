@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer.config import Config
+from trainer.elementwise import rms_norm, squared_relu
 
 ROPE_BASE = 10_000.0
 
@@ -64,8 +65,10 @@ class Attention(nn.Module):
         """Mixes positions; `cos` and `sin` are [length, head_width / 2]."""
         batch, length, width = x.shape
         heads = self.qkv(x).view(batch, length, 3, width // self.head_width, self.head_width)
-        q, k, v = heads.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
-        q, k = (F.rms_norm(rotate(part, cos, sin), (self.head_width,)) for part in (q, k))
+        # Queries and keys in one go: half the operations. Both [batch, length, 2, heads, head_width].
+        both = rms_norm(rotate(heads[:, :, :2], cos[:, None, None], sin[:, None, None]))
+        q, k = both.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head_width]
+        v = heads[:, :, 2].transpose(1, 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         output: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return output
@@ -82,9 +85,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """[batch, length, width] -> the same."""
-        x = x + self.attention(F.rms_norm(x, x.shape[-1:]), cos, sin)
-        hidden: Tensor = self.up(F.rms_norm(x, x.shape[-1:]))
-        output: Tensor = x + self.down(F.relu(hidden).square())
+        x = x + self.attention(rms_norm(x), cos, sin)
+        hidden: Tensor = self.up(rms_norm(x))
+        output: Tensor = x + self.down(squared_relu(hidden))
         return output
 
 
@@ -111,7 +114,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Args: tokens and targets, int64 [batch, length]. Returns: [] or [batch, length, vocab]."""
         length = tokens.shape[1]
-        x: Tensor = F.rms_norm(self.embed(tokens), (self.shape.width,))
+        x: Tensor = rms_norm(self.embed(tokens))
         # In the compute type of autocast, else rotation would carry float32 through every block.
         cos, sin = self.cos[:length], self.sin[:length]
         for block in self.blocks:
@@ -119,7 +122,7 @@ class GPT(nn.Module):
                 x = checkpoint(block, x, cos, sin, use_reentrant=False)
             else:
                 x = block(x, cos, sin)
-        logits: Tensor = self.head(F.rms_norm(x, (self.shape.width,))).float()
+        logits: Tensor = self.head(rms_norm(x)).float()
         if targets is None:
             return logits
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -141,7 +144,7 @@ def rotary_table(length: int, head_width: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates pairs of the last dimension by their position. [..., length, head_width] -> the same."""
+    """Rotates pairs of the last dimension by their position; `cos` and `sin` spread over `x` as they are."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

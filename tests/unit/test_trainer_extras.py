@@ -17,6 +17,7 @@ from trainer import checkpoint, checkpoint_cli, text
 from trainer.compute import wants_compile
 from trainer.config import Config, UsageError
 from trainer.dist import Device
+from trainer.elementwise import rms_norm, squared_relu
 from trainer.errors import DataError
 from trainer.loading import worker_count
 from trainer.model import GPT, Shape, flops_per_token, rotary_table, rotate
@@ -49,6 +50,23 @@ def test_rotation_tells_distances_only() -> None:
     q, k = torch.randn(16), torch.randn(16)
     scores = [rotate(q, cos[i], sin[i]) @ rotate(k, cos[i - 5], sin[i - 5]) for i in (5, 11, 31)]
     assert torch.allclose(torch.stack(scores), scores[0].expand(3), atol=1e-4)
+
+
+def test_parts_with_a_gradient_of_their_own_agree_with_torch() -> None:
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(rms_norm, (x,))
+    assert torch.autograd.gradcheck(squared_relu, (x,))
+    x, y = (torch.linspace(-3, 4, 96).view(4, 24).requires_grad_() for _ in range(2))
+    pairs = (
+        (rms_norm, lambda part: torch.nn.functional.rms_norm(part, (24,))),
+        (squared_relu, lambda part: torch.relu(part).square()),
+    )
+    for ours, theirs in pairs:
+        assert torch.allclose(ours(x), theirs(y), rtol=1e-6, atol=1e-7)
+        weight = torch.arange(96.0).view(4, 24).cos()
+        (mine,) = torch.autograd.grad((ours(x) * weight).sum(), x)
+        (known,) = torch.autograd.grad((theirs(y) * weight).sum(), y)
+        assert torch.allclose(mine, known, rtol=1e-5, atol=1e-6)
 
 
 def test_tied_embeddings_and_the_count_of_operations() -> None:

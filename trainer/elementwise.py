@@ -1,0 +1,71 @@
+"""Two element-wise parts with their gradients written out, for float32 on a CPU.
+
+Composed of torch's own operations each of them makes several temporaries of the size of its input, and at these sizes
+a CPU waits for memory, not for arithmetic: together 7 % of a step (bench/trainer.py). On CUDA the compiler fuses
+them, so there they stay what torch offers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    """max(x, 0)² (Primer, So et al. 2021). [...] -> the same."""
+    if not _plain(x):
+        return F.relu(x).square()
+    output: Tensor = _SquaredReLU.apply(x)
+    return output
+
+
+def rms_norm(x: Tensor) -> Tensor:
+    """The last dimension divided by its root mean square (Zhang and Sennrich, 2019), without a weight."""
+    if not _plain(x):
+        return F.rms_norm(x, x.shape[-1:])
+    output: Tensor = _RMSNorm.apply(x)
+    return output
+
+
+def _plain(x: Tensor) -> bool:
+    return x.device.type == "cpu" and x.dtype in {torch.float32, torch.float64}
+
+
+class _SquaredReLU(torch.autograd.Function):
+    """Gradient: 2 max(x, 0) g."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        positive = x.relu()
+        return positive.mul_(positive)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return x.relu().mul_(gradient).mul_(2)  # type: ignore[no-any-return]
+
+
+class _RMSNorm(torch.autograd.Function):
+    """With y = x / rms: gradient (g - y mean(g y)) / rms. Only y is kept, which the next product keeps too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        # eps as in F.rms_norm: the type's own.
+        scale = length.square_().div_(x.shape[-1]).add_(torch.finfo(x.dtype).eps).rsqrt_()
+        y = x * scale
+        ctx.save_for_backward(y, scale)
+        return y
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y, scale = ctx.saved_tensors
+        shared = torch.linalg.vecdot(gradient, y).unsqueeze(-1).div_(-y.shape[-1])
+        return torch.addcmul(gradient, y, shared).mul_(scale)
