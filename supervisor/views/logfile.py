@@ -46,6 +46,11 @@ class TextLine(NamedTuple):
     is_open: bool = False
 
 
+def segment_of(offset: int) -> int:
+    """The segment that holds the byte at `offset`."""
+    return offset // SEGMENT_BYTES
+
+
 class LogFile:
     """One file, open for reading. Lines are read by one thread; `read` and `lines` (the index) by any.
 
@@ -349,4 +354,4 @@ class LogFile:
             at = min(at, start)
 
     def _starts(self, offset: int) -> bool:
-        return offset == self.size or offset == 0 or self.read(offset - 1, 1) == b"\n"
+        return offset in {0, self.size} or self.read(offset - 1, 1) == b"\n"

@@ -2,14 +2,14 @@ r"""Which lines are meant: what a person typed, tried on one line or on a whole 
 
 The words of a query: ``error`` (any case), ``"two words"``, ``/re/`` (any case unless it holds a capital), each
 with ``-`` before it to leave such lines out; ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``,
-``level:error``. A backslash before a space joins words.
+``level:error``; ``stream:stdout``, ``stream:stderr``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,12 +20,14 @@ from supervisor.views.logs import Tone, tone_of
 _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
 _LEVEL = re.compile(r"level:(\w+)")
+_STREAM = re.compile(r"stream:(\w+)")
 # What a capture or a look-around sees beyond its own text differs between a line and a chunk of lines.
 _CONTEXTUAL = re.compile(r"\(\?|\\[AZ]")
 # All control bytes but tab and newline: a chunk with any of these is cleaned before it is searched.
 _CONTROLS = bytes(b for b in range(32) if b not in b"\t\n") + b"\x7f"
 # A typed range names at most some thousand ranks: more than any log here has.
 MOST_RANKS = 4096
+STREAMS = frozenset(["stdout", "stderr", "agent"])
 LEVELS = {
     "warn": frozenset([Tone.WARN, Tone.BAD]),
     "warning": frozenset([Tone.WARN, Tone.BAD]),
@@ -64,6 +66,7 @@ class Query:
     exclude: tuple[Term, ...] = ()
     who: frozenset[str] = frozenset()
     level: str = ""
+    stream: str = ""
     typed: str = field(default="", compare=False)
 
     @classmethod
@@ -76,7 +79,7 @@ class Query:
         include: list[Term] = []
         exclude: list[Term] = []
         who: set[str] = set()
-        level = ""
+        level = stream = ""
         for match in _WORD.finditer(typed.strip()):
             minus, pattern, quoted, word = match.groups()
             if pattern is not None:
@@ -89,11 +92,16 @@ class Query:
                 if level not in LEVELS:
                     raise BadQueryError(f"level:{level}: there are level:warn and level:error")
                 continue
+            elif quoted is None and (named := _STREAM.fullmatch(word)) and not minus:
+                stream = named.group(1).lower()
+                if stream not in STREAMS:
+                    raise BadQueryError(f"stream:{stream}: there are stream:stdout and stream:stderr")
+                continue
             else:
                 term = Term((word if quoted is None else quoted).lower())
             if term.text:
                 (exclude if minus else include).append(term)
-        return cls(tuple(include), tuple(exclude), frozenset(who), level, " ".join(typed.split()))
+        return cls(tuple(include), tuple(exclude), frozenset(who), level, stream, " ".join(typed.split()))
 
     @classmethod
     def search(cls, typed: str) -> Query:
@@ -107,7 +115,7 @@ class Query:
         return cls((term,) if typed else (), typed=typed)
 
     def __bool__(self) -> bool:
-        return bool(self.include or self.exclude or self.who or self.level)
+        return bool(self.include or self.exclude or self.who or self.level or self.stream)
 
     def __str__(self) -> str:
         numbers = tuple(int(name) for name in self.who if name.isdigit())
@@ -116,13 +124,20 @@ class Query:
         parts += (
             [f"{self.level} and worse" if self.level.startswith("warn") else "errors"] if self.level else []
         )
+        parts += [self.stream] if self.stream else []
         parts += [str(term) for term in self.include]
         parts += [f"not {term}" for term in self.exclude]
         return " · ".join(parts)
 
-    def but(self, *, who: frozenset[str]) -> Query:
-        """The same of other ranks."""
-        return Query(self.include, self.exclude, who, self.level, self.typed)
+    def of(self, who: frozenset[str]) -> Query:
+        """The same of these ranks."""
+        return replace(self, who=who, typed=_typed(self.typed, _RANKS, _ranks_typed(who)))
+
+    def on(self, stream: str) -> Query:
+        """The same of this stream ("": of all)."""
+        return replace(
+            self, stream=stream, typed=_typed(self.typed, _STREAM, f"stream:{stream}" if stream else "")
+        )
 
     def __and__(self, other: Query) -> Query:
         return Query(
@@ -132,6 +147,7 @@ class Query:
             if self.who and other.who
             else self.who | other.who,
             self.level or other.level,
+            self.stream or other.stream,
         )
 
     def says(self, line: str) -> bool:
@@ -223,3 +239,20 @@ def _ranks(named: str) -> set[str]:
         else:
             who.add(first)
     return who
+
+
+def _typed(typed: str, pattern: re.Pattern[str], word: str) -> str:
+    """What was typed, with other words in the place of those that the pattern takes."""
+    kept = [
+        match.group().strip()
+        for match in _WORD.finditer(typed)
+        if not pattern.fullmatch(match.group().strip())
+    ]
+    return " ".join([word, *kept] if word else kept)
+
+
+def _ranks_typed(who: frozenset[str]) -> str:
+    numbers = tuple(int(name) for name in who if name.isdigit())
+    return " ".join(
+        [*([f"r{ranges(numbers)}"] if numbers else []), *(f"r{x}" for x in sorted(who) if not x.isdigit())]
+    )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from supervisor.run.control import RequestArgs, send
 from supervisor.run.events import RequestKind
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
 # A keeper answers within a second; a stop answers once it began. After this a person should know it did not.
@@ -45,6 +45,11 @@ class Desk:
     def __init__(self, run: RunPaths) -> None:
         self._run = run
         self._pending: dict[str, _Pending] = {}
+
+    @property
+    def node(self) -> NodePaths:
+        """Where the run's logs are listed."""
+        return self._run.node()
 
     def sender(
         self,

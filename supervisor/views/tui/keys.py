@@ -44,6 +44,7 @@ KEYS: list[BindingType] = [
     _key("v", "page('failure')", "why", "v", "look", "the failure: evidence, what followed, what to do"),
     _key("slash", "search", "search", "/", "look", "search the log"),
     _key("f,backslash", "filter", "filter", "f", "look", "filter the log by words and ranks"),
+    _key("L", "open_log", "logs", "L", "look", "the whole log: any size, any rank, search with a count"),
     _key("space", "freeze", "freeze", "Space", "look", "freeze the log, or follow it again"),
     _key("z", "zoom", "zoom", "z", "look", "the pane that has the keys alone, or all again"),
     _key("n", "match(-1)", "older match", "n", "look", "next match, older", show=False),

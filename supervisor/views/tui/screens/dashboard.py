@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, Provider
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
+from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.actions import ACTING, cost, current_batch, possible, question, suggested_batch
 from supervisor.views.tui.commands import KeyCommands
@@ -24,10 +25,14 @@ from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.panes import PAGES, PaneScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
+from supervisor.views.tui.widgets.charts import LossPanel
 from supervisor.views.tui.widgets.paint import Ink
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.words import leave_word
+
+if TYPE_CHECKING:
+    from supervisor.views.tui.screens.log import LogScreen
 
 TICK_S = 1.0
 
@@ -64,6 +69,7 @@ class Dashboard(PaneScreen):
         self._adopt = adopt
         self._back = back
         self._possible: frozenset[str] = frozenset()
+        self._log_screen: LogScreen | None = None
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
@@ -78,6 +84,8 @@ class Dashboard(PaneScreen):
         """Show a new moment of the run."""
         self.snapshot = snapshot
         self.log_panel.take(snapshot.logs)
+        if self._log_screen is not None:
+            self._log_screen.take(snapshot.state)
         for answer in self._desk.answers(snapshot.state, self._clock()):
             self.tell(answer)
         self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopt is not None)
@@ -236,6 +244,37 @@ class Dashboard(PaneScreen):
         circle: list[frozenset[str]] = [frozenset(), *(frozenset([name]) for name in names)]
         now = circle.index(log.buffer.filter.who) if log.buffer.filter.who in circle else 0
         log.set_filter(LogFilter(log.buffer.filter.text, circle[(now + way) % len(circle)]))
+
+    def action_open_log(self) -> None:
+        """The whole log, at the line in sight."""
+        self.open_log(self.log_panel.place())
+
+    def open_log(self, at: LogAt | None = None) -> None:
+        """Open the log screen at a place; None: at the newest line."""
+        snapshot = self.snapshot
+        if snapshot is None or self._log_screen is not None:
+            return
+        from supervisor.views.tui.screens.log import (
+            LogScreen,
+        )  # two hundredths of a second that the start need not wait
+
+        def closed(point: LogPoint | None) -> None:
+            self._log_screen = None
+            if point is not None:
+                self._point_at(point)
+
+        screen = LogScreen(self._desk.node, snapshot.state, at=at, typed=self.log_panel.buffer.filter.typed)
+        self._log_screen = screen
+        self.app.push_screen(screen, closed)
+
+    def _point_at(self, point: LogPoint) -> None:
+        """Show a line's step on the chart."""
+        loss = self.query_one("#loss", LossPanel)
+        if not loss.show_at(point.step, point.t, point.attempt):
+            known = f"step {point.step:g}" if point.step is not None else "that time"
+            self.tell(Answer(f"the chart has no point at {known}", False))
+        elif loss.display:
+            loss.focus()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
         """Enter on a rank shows its log."""

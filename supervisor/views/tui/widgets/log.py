@@ -9,6 +9,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from supervisor.views import format as fm
+from supervisor.views.logplace import LogAt
 from supervisor.views.logs import LogLine, LogNews, Tone
 from supervisor.views.tui.logbuffer import Entry, LogBuffer, LogFilter
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, fit, row
@@ -79,6 +80,14 @@ class LogPanel(Panel, can_focus=True):
         self.repaint()
         return found is not None
 
+    def place(self) -> LogAt | None:
+        """The match, else the last line in sight; None while the pane follows."""
+        visible = self.buffer.visible
+        at = self.match if self.match is not None else self._end - 1 if self._end is not None else None
+        if at is None or not 0 <= at < len(visible) or visible[at].offset < 0:
+            return None
+        return LogAt(attempt=visible[at].attempt, path=visible[at].path, offset=visible[at].offset)
+
     def toggle_follow(self) -> None:
         """Freeze the pane, or follow again."""
         self._end = len(self.buffer.visible) if self._end is None else None
@@ -135,7 +144,7 @@ class LogPanel(Panel, can_focus=True):
     def _line_row(self, who: tuple[str, ...], text: str, tone: Tone, width: int, *, matched: bool) -> Row:
         said = text[self._side : self._side + 2 * width].expandtabs(4)
         ink = Ink.STRONG if matched and tone is Tone.PLAIN else TONES[tone]
-        head = Span(fit(_who(who), WHO_WIDTH) + " ", Ink.KEY if matched else Ink.DIM)
+        head = Span(fit(who_text(who), WHO_WIDTH) + " ", Ink.KEY if matched else Ink.DIM)
         at = said.lower().find(self.search.lower()) if self.search else -1
         if at < 0:
             return (head, Span(said, ink))
@@ -187,7 +196,8 @@ class LogPanel(Panel, can_focus=True):
         self._end = max(min(end, len(self.buffer.visible)), min(self._page, len(self.buffer.visible)))
 
 
-def _who(who: tuple[str, ...]) -> str:
+def who_text(who: tuple[str, ...]) -> str:
+    """Who said a line, as short as it goes: ``0-7 ×8``."""
     if len(who) == 1:
         return f"{who[0]:>5}"
     numbers = tuple(int(name) for name in who if name.isdigit())

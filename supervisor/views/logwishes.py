@@ -1,0 +1,207 @@
+"""What the log screen asks of the thread that reads for it, and what it gets back (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from supervisor.run.state import RunState
+from supervisor.views.logmatch import Query
+from supervisor.views.logmerge import Place, Row
+from supervisor.views.logplace import LogAt, LogPoint
+from supervisor.views.logs import LogRef
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The run's state: which logs there are."""
+
+    state: RunState
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many rows are in sight."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scroll:
+    """So many rows down (up where negative)."""
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The newest line, and on with it; `on` False: stand still."""
+
+    on: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToLine:
+    """Line `number`, from 1, of the log at `stream`."""
+
+    stream: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToTime:
+    """The first lines at wall time `t`; without `has_day` of the newest day on which that clock time has been."""
+
+    t: float
+    has_day: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToPlace:
+    """What a chart, a verdict or the dashboard's pane points at."""
+
+    at: LogAt
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Only these lines."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The logs of another attempt: the one before (-1) or after (1)."""
+
+    way: int
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Search for this; no term: stop searching. The nearest match before `cursor` is shown."""
+
+    query: Query
+    cursor: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The next match from a row on, later (1) or earlier (-1)."""
+
+    cursor: Row | None
+    way: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The text of the rows from one to another."""
+
+    first: Row
+    last: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a chart knows a row as."""
+
+    row: Row
+
+
+Wish: TypeAlias = (
+    Known
+    | Size
+    | Scroll
+    | Start
+    | Follow
+    | ToLine
+    | ToTime
+    | ToPlace
+    | Show
+    | Attempt
+    | Find
+    | Match
+    | Copy
+    | Point
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often something was found so far. `ordinal` counts from 1; None: not known (yet)."""
+
+    found: int
+    done_ratio: float
+    ordinal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is to be seen.
+
+    Attributes:
+        rows: as many as fit, fewer where the logs end.
+        logs: the logs that are read, in the order of `Row.place`.
+        cursor: the row that was jumped to; `jump` counts the jumps.
+        following: new lines move the page.
+        attempt: whose logs these are; `attempts` how many there are.
+        merged_by: "" for one log, else "time", "arrival", or both.
+        numbers: of each row the number from 1 of its line, where there is one log and it is counted.
+        line_count: all lines of the one log.
+        place_ratio: how much of the bytes lies above the page's end.
+        counted_ratio: how far the lines are counted.
+        shown: how many lines the query lets through; None: no query.
+        search: matches; None: no search.
+    """
+
+    rows: tuple[Row, ...]
+    logs: tuple[LogRef, ...]
+    place: Place
+    end: Place
+    cursor: int | None
+    jump: int
+    following: bool
+    attempt: int
+    attempts: int
+    query: Query
+    searched: Query
+    merged_by: str
+    numbers: tuple[int | None, ...]
+    line_count: int | None
+    place_ratio: float
+    counted_ratio: float
+    size_bytes: int
+    shown: Tally | None
+    search: Tally | None
+    empty_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One line for the person. `good`: None while it is going on, False for trouble."""
+
+    text: str
+    good: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The text of the rows asked for; `lines` of them."""
+
+    text: str
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pointed:
+    """What a chart knows the row as."""
+
+    point: LogPoint
+
+
+News: TypeAlias = Page | Said | Copied | Pointed

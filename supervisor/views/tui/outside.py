@@ -1,0 +1,78 @@
+"""A person's own pager or editor on a file of the run, at a line, with the app out of the way."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from textual.app import App, SuspendNotSupported
+
+PAGERS = ("less", "more")
+EDITORS = ("nano", "vim", "vi", "emacs")
+# Editors that take the line after the file's name.
+COLON_EDITORS = frozenset(["hx", "helix", "kak", "subl", "zed", "micro"])
+CODE_EDITORS = frozenset(["code", "codium", "cursor"])
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A line of a file. `number` is counted from 1, None where it is not counted yet."""
+
+    path: str
+    offset: int
+    number: int | None
+
+
+def pager_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
+    """The pager's command, or why there is none. less goes to the byte, so that it need not count lines."""
+    words = _named(env, ("PAGER",), PAGERS)
+    if not words:
+        return "no pager: set PAGER, or install less"
+    if os.path.basename(words[0]) == "less":
+        # -+r -+R: whatever LESS says, a log's escape codes are shown and not obeyed.
+        return [*words, "-+r", "-+R", "-n", f"+{spot.offset}P", "--", spot.path]
+    return [*words, *([f"+{spot.number}"] if spot.number is not None else []), spot.path]
+
+
+def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
+    """The editor's command, or why there is none."""
+    words = _named(env, ("VISUAL", "EDITOR"), EDITORS)
+    if not words:
+        return "no editor: set EDITOR"
+    name = os.path.basename(words[0])
+    if spot.number is None:
+        return [*words, spot.path]
+    if name in CODE_EDITORS:
+        return [*words, "--goto", f"{spot.path}:{spot.number}"]
+    if name in COLON_EDITORS:
+        return [*words, f"{spot.path}:{spot.number}"]
+    return [*words, f"+{spot.number}", spot.path]
+
+
+def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:
+    """The words of the first command that is set and there, else of the first usual one that is."""
+    for variable in variables:
+        try:
+            words = shlex.split(env.get(variable, ""))
+        except ValueError:  # an unfinished quote
+            continue
+        if words and shutil.which(words[0]):
+            return words
+    return next(([name] for name in otherwise if shutil.which(name)), [])
+
+
+def run_outside(app: App[object], argv: list[str]) -> str:
+    """Run a command on the terminal until it ends, without a shell; what went wrong, or nothing."""
+    try:
+        with app.suspend():
+            done = subprocess.run(argv, check=False)
+    except SuspendNotSupported:
+        return "this terminal cannot be lent to another program"
+    except OSError as error:
+        return f"{argv[0]}: {error.strerror}"
+    app.refresh(layout=True)
+    return f"{os.path.basename(argv[0])} ended with {done.returncode}" if done.returncode else ""

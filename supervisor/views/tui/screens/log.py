@@ -1,0 +1,444 @@
+"""The logs on the whole screen: any size, any rank, searched, filtered, followed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.timer import Timer
+
+from supervisor.run.paths import NodePaths
+from supervisor.run.state import RunState
+from supervisor.views import format as fm
+from supervisor.views import logwishes as lw
+from supervisor.views.logjump import BadJumpError, parse_jump
+from supervisor.views.logmatch import BadQueryError, Query
+from supervisor.views.logmerge import Row as LogRow
+from supervisor.views.logplace import LogAt, LogPoint
+from supervisor.views.logsession import LogSession
+from supervisor.views.tui.logkeys import GROUPS, LOG_KEYS
+from supervisor.views.tui.outside import Spot, editor_argv, pager_argv, run_outside
+from supervisor.views.tui.screens.help import HelpLine, HelpScreen
+from supervisor.views.tui.screens.prompts import AskLine
+from supervisor.views.tui.widgets.bars import FooterBar, Hint
+from supervisor.views.tui.widgets.logpage import LogPage
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, row
+from supervisor.views.tui.widgets.panel import Panel
+
+SAID_S = 8.0
+STREAMS = ("", "stdout", "stderr")
+
+
+class LogStatus(Panel):
+    """Where the page stands, what was found; a remark in its place for a while."""
+
+    framed = False
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.page: lw.Page | None = None
+        self.here: int | None = None
+        self._said: lw.Said | None = None
+        self._until: Timer | None = None
+
+    @property
+    def ready(self) -> bool:
+        """There is a page or a remark."""
+        return self.page is not None or self._said is not None
+
+    def say(self, said: lw.Said | None) -> None:
+        """Show a remark for a while; None: no more."""
+        self._said = said
+        if self._until is not None:
+            self._until.stop()
+        self._until = self.set_timer(SAID_S, partial(self.say, None)) if said is not None else None
+        self.repaint()
+
+    def settle(self) -> None:
+        """What was going on is done."""
+        if self._said is not None and self._said.good is None:
+            self.say(None)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        page = self.page
+        right = _found(page) if page is not None else ()
+        if self._said is not None:
+            ink = {None: Ink.DIM, False: Ink.WARN, True: Ink.LIVE}[self._said.good]
+            return [between(row(Span(f" {self._said.text}", ink)), (*right, Span(" ")), width)]
+        if page is None:
+            return []
+        return [between(row(Span(f" {self._place(page)}", Ink.DIM)), (*right, Span(" ")), width)]
+
+    def _place(self, page: lw.Page) -> str:
+        parts = []
+        number = page.numbers[self.here] if self.here is not None and self.here < len(page.numbers) else None
+        if page.line_count is not None and number is not None:
+            parts.append(f"line {fm.whole(number)} of {fm.whole(page.line_count)}")
+        elif page.counted_ratio < 1:
+            parts.append(f"counting lines {page.counted_ratio:.0%}")
+        parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}")
+        return " · ".join(parts)
+
+
+def _found(page: lw.Page) -> Row:
+    spans: list[Span] = []
+    if page.shown is not None:
+        going = f" ({page.shown.done_ratio:.0%} looked through)" if page.shown.done_ratio < 1 else ""
+        spans.append(Span(f"{fm.whole(page.shown.found)} lines{going}   ", Ink.LIVE))
+    if page.search is not None:
+        found = page.search
+        going = f" ({found.done_ratio:.0%} looked through)" if found.done_ratio < 1 else ""
+        count = (
+            f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}"
+            if found.ordinal
+            else f"{fm.whole(found.found)} found"
+        )
+        spans.append(Span(f"/{page.searched.typed}: {count}{going}", Ink.WARN))
+    return tuple(spans)
+
+
+def _bytes(size: int) -> str:
+    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K"
+
+
+class LogScreen(Screen[LogPoint | None]):
+    """All logs of an attempt.
+
+    Args:
+        node: whose run is shown.
+        state: the run as it stands; `take` tells later ones.
+        at: where to open; None: the newest lines, followed.
+        typed: which lines to show at first, as typed in a filter.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = LOG_KEYS
+
+    class News(Message):
+        """The reading thread has something."""
+
+        def __init__(self, news: lw.News) -> None:
+            super().__init__()
+            self.news = news
+
+    def __init__(self, node: NodePaths, state: RunState, *, at: LogAt | None = None, typed: str = "") -> None:
+        super().__init__()
+        self._state = state
+        self._session = LogSession(node, lambda news: self.post_message(self.News(news)))
+        self._at = at
+        self._query = Query.parse(typed)
+        self._searched = Query()
+
+    def compose(self) -> ComposeResult:
+        """A page, a line below it, the keys."""
+        yield LogPage(id="logpage")
+        yield LogStatus(id="logstatus")
+        yield FooterBar(id="footer")
+
+    @property
+    def log_page(self) -> LogPage:
+        """The rows."""
+        return self.query_one("#logpage", LogPage)
+
+    @property
+    def status(self) -> LogStatus:
+        """The line below."""
+        return self.query_one("#logstatus", LogStatus)
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        self.log_page.focus()
+        self._session.ask(lw.Known(self._state), lw.Size(self._rows()))
+        if self._query:
+            self._session.ask(lw.Show(self._query))
+        if self._at is not None and self._at != LogAt():
+            self._session.ask(lw.ToPlace(self._at))
+        self._session.start()
+        self._offer()
+
+    def on_unmount(self) -> None:
+        """End the threads."""
+        self._session.stop()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Another number of rows."""
+        self._session.ask(lw.Size(self._rows(event.size.height)))
+
+    def _rows(self, height: int | None = None) -> int:
+        return max((height or self.app.size.height) - 4, 1)
+
+    def take(self, state: RunState) -> None:
+        """The run has moved on."""
+        known = self._state
+        self._state = state
+        if [(a.number, a.ranks) for a in known.attempts] != [(a.number, a.ranks) for a in state.attempts]:
+            self._session.ask(lw.Known(state))
+        self._offer()
+
+    def on_log_screen_news(self, message: News) -> None:
+        """Show it."""
+        match message.news:
+            case lw.Page() as page:
+                self._query = page.query
+                self.log_page.take(page)
+                self.status.settle()
+                self._tell_place()
+            case lw.Said() as said:
+                self.status.say(said)
+            case lw.Copied() as copied:
+                self.app.copy_to_clipboard(copied.text)
+                lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
+                self.status.say(lw.Said(f"{lines} copied (where the terminal allows it: OSC 52)", good=True))
+            case lw.Pointed() as pointed:
+                self.dismiss(pointed.point)
+
+    def _tell_place(self) -> None:
+        status = self.status
+        status.page = self.log_page.page
+        status.here = self.log_page.cursor
+        status.repaint()
+
+    def _offer(self) -> None:
+        hints = [
+            Hint(a.binding.key_display or a.binding.key, a.binding.description, a.binding.action)
+            for a in self.active_bindings.values()
+            if a.binding.show and a.enabled and a.node is self and a.binding.action != "leave"
+        ]
+        self.query_one("#footer", FooterBar).offer(tuple(dict.fromkeys(hints)), Hint("q", "leave", "leave"))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What leads somewhere."""
+        if action == "match":
+            return bool(self._searched)
+        if action == "failure":
+            return self._cause() is not None
+        if action == "attempt":
+            return len(self._state.attempts) > 1 or not parameters
+        return True
+
+    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
+        """A click on a hint is its key."""
+        self.call_later(self.run_action, message.action)
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def on_log_page_beyond(self, message: LogPage.Beyond) -> None:
+        """Other rows."""
+        self._session.ask(lw.Scroll(message.rows))
+
+    def on_log_page_edge(self, message: LogPage.Edge) -> None:
+        """The first rows or the newest."""
+        self._session.ask(lw.Start() if message.way < 0 else lw.Follow())
+
+    def on_log_page_stood(self, _message: LogPage.Stood) -> None:
+        """Stand still."""
+        self._session.ask(lw.Follow(on=False))
+
+    def on_key(self, _event: events.Key) -> None:
+        """The place in the line below goes with the cursor."""
+        self.call_after_refresh(self._tell_place)
+
+    def action_freeze(self) -> None:
+        """Stand still, or follow."""
+        page = self.log_page.page
+        self._session.ask(lw.Follow(on=not (page is not None and page.following)))
+
+    def action_jump(self) -> None:
+        """Ask for a line or a time."""
+
+        def closed(text: str | None) -> None:
+            if text:
+                try:
+                    self._session.ask(parse_jump(text, self._stream()))
+                except BadJumpError as error:
+                    self.status.say(lw.Said(str(error), good=False))
+
+        self.app.push_screen(AskLine("go to line (812) or time (14:52)"), closed)
+
+    def _stream(self) -> int:
+        here = self.log_page.row
+        return here.parts[0][0] if here is not None else 0
+
+    def action_failure(self) -> None:
+        """The line that caused the failure."""
+        cause = self._cause()
+        if cause is not None:
+            if self._query:
+                self._session.ask(lw.Show(Query()))
+            self._session.ask(lw.ToPlace(cause))
+
+    def _cause(self) -> LogAt | None:
+        """Of the newest attempt that has one: the attempt in sight first."""
+        page = self.log_page.page if self.is_mounted else None
+        shown = [a for a in self._state.attempts if page is not None and a.number == page.attempt]
+        for attempt in [*shown, *reversed(self._state.attempts)]:
+            cause = attempt.verdict.cause if attempt.verdict is not None else None
+            if cause is not None and cause.line is not None:
+                return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
+        return None
+
+    # -- which lines ---------------------------------------------------------------------------------------
+
+    def action_search(self) -> None:
+        """Look for words while they are typed."""
+        start = self._frozen_row()
+        before = self._searched.typed
+
+        def closed(text: str | None) -> None:
+            if text is None and before:
+                self._search(before, start)
+            elif not text:
+                self._search("", None)
+
+        label = "search (words, or /expression/)"
+        self.app.push_screen(AskLine(label, before, lambda text: self._search(text, start)), closed)
+
+    def _frozen_row(self) -> LogRow | None:
+        page = self.log_page.page
+        return None if page is None or page.following else self.log_page.row
+
+    def _search(self, typed: str, start: LogRow | None) -> None:
+        try:
+            query = Query.search(typed)
+        except BadQueryError as error:
+            self.status.say(lw.Said(str(error), good=False))
+            return
+        self.status.say(None)
+        if query == self._searched:
+            return
+        self._searched = query
+        self._session.ask(lw.Find(query, start))
+        self._offer()
+
+    def action_match(self, way: int) -> None:
+        """The next match, up or down."""
+        self._session.ask(lw.Match(self._frozen_row(), way))
+
+    def action_filter(self) -> None:
+        """Show only some lines, while they are named."""
+        before = self._query
+
+        def typed(text: str) -> None:
+            try:
+                self._session.ask(lw.Show(Query.parse(text)))
+                self.status.say(None)
+            except BadQueryError as error:
+                self.status.say(lw.Said(str(error), good=False))
+
+        def closed(text: str | None) -> None:
+            if text is None:
+                self._session.ask(lw.Show(before))
+
+        label = "filter (words, -without, /expression/, r0-3, level:warn)"
+        self.app.push_screen(AskLine(label, before.typed, typed), closed)
+
+    def action_rank(self, way: int) -> None:
+        """One rank alone: none, 0, 1, … and round again."""
+        page = self.log_page.page
+        names = (
+            list(dict.fromkeys(log.who for log in page.logs if log.who.isdigit())) if page is not None else []
+        )
+        if not names:
+            names = sorted({who for each in page.rows for who in each.who if who.isdigit()}) if page else []
+        circle = [frozenset[str](), *(frozenset([name]) for name in names)]
+        now = circle.index(self._query.who) if self._query.who in circle else 0
+        self._session.ask(lw.Show(self._query.of(circle[(now + way) % len(circle)])))
+
+    def action_stream(self) -> None:
+        """Both streams, stdout alone, stderr alone."""
+        now = STREAMS.index(self._query.stream) if self._query.stream in STREAMS else 0
+        self._session.ask(lw.Show(self._query.on(STREAMS[(now + 1) % len(STREAMS)])))
+
+    def action_attempt(self, way: int) -> None:
+        """The logs of the attempt before or after."""
+        self._session.ask(lw.Attempt(way))
+
+    def action_wrap(self) -> None:
+        """Wrap long lines, or cut them."""
+        self.log_page.toggle_wrap()
+
+    # -- take along --------------------------------------------------------------------------------------
+
+    def action_copy(self) -> None:
+        """The selection, else the line under the cursor, to the clipboard."""
+        chosen = self.log_page.selection
+        if chosen is not None:
+            self._session.ask(lw.Copy(*chosen))
+            self.log_page.clear_mark()
+
+    def action_chart(self) -> None:
+        """Close, and show the line's step on the charts."""
+        here = self.log_page.row
+        if here is not None:
+            self._session.ask(lw.Point(here))
+
+    def action_pager(self) -> None:
+        """The person's own pager."""
+        spot = self._spot()
+        if spot is not None:
+            self._lend(pager_argv(spot, os.environ))
+
+    def action_editor(self) -> None:
+        """The person's own editor."""
+        spot = self._spot()
+        if spot is not None:
+            self._lend(editor_argv(spot, os.environ))
+
+    def _spot(self) -> Spot | None:
+        page, here = self.log_page.page, self.log_page.row
+        if page is None or here is None:
+            return None
+        index, line = here.parts[0]
+        numbers = page.numbers
+        number = numbers[self.log_page.cursor] if self.log_page.cursor < len(numbers) else None
+        return Spot(os.path.abspath(page.logs[index].path), line.offset, number)
+
+    def _lend(self, argv: list[str] | str) -> None:
+        trouble = argv if isinstance(argv, str) else run_outside(self.app, argv)
+        if trouble:
+            self.status.say(lw.Said(trouble, good=False))
+
+    # -- leaving -----------------------------------------------------------------------------------------
+
+    def action_back(self) -> None:
+        """Clear the selection, else the search, else the filter; else close."""
+        if self.log_page.clear_mark():
+            return
+        if self._searched:
+            self._search("", None)
+        elif self._query:
+            self._session.ask(lw.Show(Query()))
+        else:
+            self.dismiss(None)
+
+    def action_leave(self) -> None:
+        """Leave; training goes on."""
+        self.app.exit()
+
+    def action_help(self) -> None:
+        """All keys."""
+        mine = [b for b in LOG_KEYS if isinstance(b, Binding)]
+        lines = [
+            HelpLine(
+                title,
+                b.key_display or b.key,
+                b.tooltip,
+                bool(self.check_action(b.action.partition("(")[0], ())),
+            )
+            for group, title in GROUPS.items()
+            for b in mine
+            if (b.id or "").startswith(f"log.{group}.")
+        ]
+        lines += [
+            HelpLine("move", b.key.replace(",", "  "), b.description, True)
+            for b in LogPage.BINDINGS
+            if isinstance(b, Binding)
+        ]
+        self.app.push_screen(HelpScreen(lines))
