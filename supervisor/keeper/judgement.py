@@ -14,20 +14,23 @@ from pathlib import Path
 
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.diagnosis.rise import rise_step
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.batch import MemoryPoint
+from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.loader import find_loader
 from supervisor.job.oom_text import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.plans import changes_so_far, current_batch
 from supervisor.keeper.sensors import MACHINE
-from supervisor.policy import PastAttempt, PolicyInput, StopCause, decide
+from supervisor.keeper.trials import OUT_OF_MEMORY, known_trials
+from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.runfile import RunFile
-from supervisor.run.series import HOST, SeriesReader
+from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.run.state import AttemptView, RunState
 from supervisor.sources.cgroup import read_cgroup_memory
+from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.host import disk_fill
 from supervisor.sources.kernel_log import oom_kills
 from supervisor.sources.processes import ProcessId
@@ -48,9 +51,14 @@ def diagnose_attempt(node: NodePaths, state: RunState, number: int, job: JobSpec
     return diagnose(evidence, engine.signatures, engine.matcher)
 
 
-def evidence_of(node: NodePaths, view: AttemptView, state: RunState, job: JobSpec) -> JobEvidence:
-    """An attempt's logs, error files, exit codes and the facts that the journal holds of it."""
-    paths = node.attempt(view.number)
+def evidence_of(
+    node: NodePaths, view: AttemptView, state: RunState, job: JobSpec, *, paths: AttemptPaths | None = None
+) -> JobEvidence:
+    """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
+
+    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's).
+    """
+    paths = paths or node.attempt(view.number)
     found = JobEvidence(
         logs=tuple(_logs(paths, view)),
         error_files=tuple(_error_files(paths, view)),
@@ -101,27 +109,74 @@ def _kernel_log(view: AttemptView) -> str:
     return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
 
 
-def decide_next(record: RunFile, state: RunState, *, env: Mapping[str, str]) -> Decision:
+def decide_next(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> Decision:
     """What policy says after the newest attempt."""
+    return decide(policy_input(record, state, node=node, env=env))
+
+
+def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> PolicyInput:
+    """All that policy looks at after the newest attempt of `state`."""
     job = record.job
     arguments = changes_so_far(state).argv or job.entry_args
-    return decide(
-        PolicyInput(
-            attempts=tuple(_past(view) for view in state.attempts),
-            retry=job.retry,
-            knobs=job.knobs,
-            interactive=record.settings.interactive,
-            total_steps=state.total_steps,
-            final_checkpoint=_has_final_checkpoint(state, state.attempts[-1]),
-            memory=_memory_point(state, job),
-            port_named=job.master_port is not None,
-            leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
-            earlier_checkpoint=_earlier_checkpoint(state),
-            in_slurm="SLURM_JOB_ID" in env,
-            loader=_loader(job, arguments),
-            jitter=random.random(),
-        )
+    newest = state.attempts[-1]
+    failure = newest.verdict.failure if newest.verdict is not None else None
+    return PolicyInput(
+        attempts=tuple(_past(view) for view in state.attempts),
+        retry=job.retry,
+        knobs=job.knobs,
+        interactive=record.settings.interactive,
+        total_steps=state.total_steps,
+        final_checkpoint=_has_final_checkpoint(state, newest),
+        memory=memory_point_of(newest, current_batch(job, state)),
+        trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
+        port_named=job.master_port is not None,
+        leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
+        earlier_checkpoint=_earlier_checkpoint(state),
+        before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
+        gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
+        in_slurm="SLURM_JOB_ID" in env,
+        loader=_loader(job, arguments),
+        jitter=random.random(),
     )
+
+
+def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
+    """The newest committed checkpoint from before the loss rose, and the step where it did."""
+    reader = SeriesReader(node.series, METRICS)
+    losses: list[tuple[int, float | None]] = []
+    while samples := reader.read():
+        losses += [
+            (int(step), sample.v["loss"])
+            for sample in samples
+            if sample.a == state.attempts[-1].number
+            and "loss" in sample.v
+            and (step := sample.v.get("step")) is not None
+        ]
+    step = rise_step(losses)
+    if step is None:
+        return None
+    before = [found for found in state.checkpoints if found.step < step]
+    return (max(before, key=lambda found: found.step).path, step) if before else None
+
+
+def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
+    """The GPUs of this node's ranks and the one at fault: by the driver's report, else by the rank that fell."""
+    devices, _ = probe_gpus()
+    seen = {**env, **dict(job.env), **changes_so_far(state).env}.get("CUDA_VISIBLE_DEVICES")
+    visible = visible_devices(seen, devices)
+    if not visible:
+        return None
+    newest = state.attempts[-1]
+    reported = [
+        int(found[1])
+        for advisory in state.advisories
+        if advisory.attempt == newest.number and (found := XID.fullmatch(advisory.code))
+    ]
+    names = tuple(str(device.index) for device in visible)
+    faulty = next((at for at, device in enumerate(visible) if device.index in reported), None)
+    if faulty is None and newest.verdict is not None and job.nnodes == "1":
+        faulty = newest.verdict.rank
+    return Gpus(names, faulty) if faulty is not None and faulty < len(names) else None
 
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
@@ -162,6 +217,7 @@ def _past(view: AttemptView) -> PastAttempt:
         steps_seen=view.first_step is not None,
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
+        ended_t=view.ended_t,
     )
 
 
@@ -173,13 +229,12 @@ def _earlier_checkpoint(state: RunState) -> str | None:
     return next(found.path for found in reversed(state.checkpoints) if found.step == steps[-2])
 
 
-def _memory_point(state: RunState, job: JobSpec) -> MemoryPoint | None:
-    verdict, batch = state.attempts[-1].verdict, current_batch(job, state)
-    if verdict is None or verdict.cause is None or batch is None:
+def memory_point_of(view: AttemptView, batch: BatchSpec | None) -> MemoryPoint | None:
+    """What the message of an attempt's memory failure said, if it said enough."""
+    verdict = view.verdict
+    if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
         return None
-    if verdict.failure not in {FailureClass.CUDA_OOM, FailureClass.HOST_OOM}:
-        return None
-    base = state.attempts[-1].memory_base_bytes or 0
+    base = view.memory_base_bytes or 0
     return memory_point(verdict.cause.text, batch.micro_batch_per_rank, base_bytes=base)
 
 

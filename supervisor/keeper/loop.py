@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import assert_never
 
 from supervisor.job.errors import JobError
@@ -18,9 +19,12 @@ from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import Clock, SystemClock
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
-from supervisor.keeper.judgement import decide_next, diagnose_attempt, write_stacks
+from supervisor.keeper.gate import Gate, Way
+from supervisor.keeper.health import Health
+from supervisor.keeper.judgement import decide_next, diagnose_attempt, memory_point_of
 from supervisor.keeper.observations import Observation
 from supervisor.keeper.opening import opening
+from supervisor.keeper.probing import Prober
 from supervisor.keeper.process import (
     Child,
     SpawnError,
@@ -32,16 +36,19 @@ from supervisor.keeper.process import (
 )
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
+from supervisor.keeper.stack_rounds import Targets, targets_of
+from supervisor.keeper.trials import remember_trial, trial_of
 from supervisor.keeper.wishes import Wishes
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.journal import JournalReader, JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Finding, Verdict
+from supervisor.run.recovery import recovery_of
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id
 
@@ -88,10 +95,16 @@ class Keeper:
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._wishes = Wishes(run, self, self._clock)
         self._recorder = Recorder(self._node.series, self.emit, self._clock)
+        self._health = Health(self._node, record.job.hang, self.emit, self._clock, self._stack_targets)
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
         self._engine = EngineLoader()
         self._provisional_at: float | None = None
+        self._recovery_told = 0
+        self._gate = Gate(record.job, self._node, self._env, self._clock, self.emit)
+        self._prober = Prober(
+            run, self._node, record, env=self._env, clock=self._clock, emit=self.emit, engine=self._engine.get
+        )
         now = self._clock.wall()
         self._same_boot = self.state.boot_id in {None, boot_id()}
         for fact in opening(run.run_id, record, me, now, adopted=adopted, findings=findings):
@@ -115,7 +128,9 @@ class Keeper:
         if self._collector is not None:
             self._collector.stop()
             self._collector = None
+        self._prober.stop()
         self._recorder.close()
+        self._health.close()
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._journal.close()
         self._lock.release()
@@ -143,6 +158,7 @@ class Keeper:
         if self._live is not None:
             self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
             self._recorder.record(self._live.number, observation)
+            self._health.observe(observation)
 
     # -- the state machine ---------------------------------------------------------------------
 
@@ -150,7 +166,8 @@ class Keeper:
         condition = self.state.condition
         match condition:
             case st.Preflight():
-                self._launch("first launch")
+                if self._prober.tick(self.state):
+                    self._launch("first launch")
             case st.Launching() | st.Running() | st.Stopping():
                 self._watch()
             case st.Ended():
@@ -159,7 +176,7 @@ class Keeper:
                 self._decide()
             case st.Backoff():
                 if self._clock.wall() >= condition.until:
-                    self._launch(condition.decision.reason)
+                    self._leave_backoff(condition)
             case st.HeldOpen():
                 if condition.until is not None and self._clock.wall() >= condition.until:
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
@@ -170,11 +187,33 @@ class Keeper:
             case _ as unreachable:
                 assert_never(unreachable)
 
+    def _leave_backoff(self, condition: st.Backoff) -> None:
+        match self._gate.way(self.state, condition):
+            case Way.GO:
+                self._launch(condition.decision.reason)
+            case Way.WAIT:
+                return
+            case Way.NEVER:
+                held = self._record.settings.interactive
+                decision = replace(
+                    condition.decision,
+                    kind=DecisionKind.HOLD if held else DecisionKind.FAIL,
+                    reason=self._gate.refusal,
+                    exit_code=EXIT_FAILED,
+                    show_first=(),
+                )
+                now = self._clock.wall()
+                self.emit(ev.Decided(t=now, attempt=condition.attempt, decision=decision), durable=True)
+                self._carry_out(condition.attempt, decision)
+            case _ as unreachable:
+                assert_never(unreachable)
+
     def _launch(self, reason: str) -> None:
         number = len(self.state.attempts) + 1
         paths = self._node.attempt(number)
         try:
             plan = plans.plan_next(self._record, self.state, self._run, paths, self._env)
+            plans.write_edits(plan)
         except JobError as error:
             self._end(ev.Outcome.FAILED, error.exit_code, error.message)
             return
@@ -232,13 +271,15 @@ class Keeper:
             number,
             child,
             clock=self._clock,
-            local_world_size=self._record.job.nproc_per_node,
+            local_world_size=plans.changes_so_far(self.state).nproc_per_node
+            or self._record.job.nproc_per_node,
             one_node=self._record.job.nnodes == "1",
             crash_grace_s=self._record.job.timing.death_grace_s,
             ends=self._collector.agent_is_ending,
             whole_tree=self._record.job.entry_kind is EntryKind.COMMAND,
         )
         self._recorder.begin(number, adopted=adopted)
+        self._health.begin(number, adopted=adopted)
         self._provisional_at = None
         self._collector.start()
 
@@ -281,10 +322,22 @@ class Keeper:
             if isinstance(fact, ev.RankStarted):
                 collector.add_rank(fact)
         collector.look()
+        self._say_recovery(live.number)
         if live.is_over():
             self._finish_attempt(live, collector)
         elif collector.agent_is_ending() and live.ladder is None:
             self._give_provisional(live)
+        elif live.ladder is None and live.exit is None:
+            self._health.line_seen(collector.last_line())
+            if self._health.tick():
+                self._end_hang(live)
+
+    def _end_hang(self, live: LiveAttempt) -> None:
+        """No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get."""
+        grace_s = self._record.job.timing.death_grace_s
+        intent = live.stop(ev.StopWhy.HANG, "keeper", grace_s=grace_s)
+        if intent is not None:
+            self.emit(intent, durable=True)
 
     def _give_provisional(self, live: LiveAttempt) -> None:
         """A verdict before torchrun has ended, so that a person reads the cause within a second."""
@@ -299,11 +352,13 @@ class Keeper:
             )
 
     def _finish_attempt(self, live: LiveAttempt, collector: Collector) -> None:
+        self._health.end()
         collector.look()
         collector.drain()
         collector.stop()
         self._drain_queue(0.0)  # after the threads: what comes later would count for the next attempt
         self._recorder.flush()
+        self._say_recovery(live.number)
         code = live.exit.exit_code if live.exit is not None else None
         view = self.state.attempt
         self.emit(
@@ -325,12 +380,35 @@ class Keeper:
     def _diagnose(self, number: int) -> None:
         verdict = self._judge(number)
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+        self._measure()
+
+    def _measure(self) -> None:
+        """Keep what the attempt showed of its micro-batch: for the next plan, and for later runs."""
+        view = self.state.attempt
+        assert view is not None, "what was diagnosed is an attempt"
+        trial = trial_of(self._node, view, view.batch, memory_point_of(view, view.batch))
+        if trial is not None:
+            now = self._clock.wall()
+            self.emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
+            remember_trial(self._record.job, self.state, trial, self._env, now)
+
+    def _say_recovery(self, number: int) -> None:
+        """Once a restarted attempt has made a step: how long it took since the failure, and where the time went."""
+        view = self.state.attempt
+        if number < 2 or view is None or view.first_step is None or view.recovery is not None:
+            return
+        if self._recovery_told == number:
+            return
+        self._recovery_told = number
+        found = recovery_of(JournalReader(self._node.journal).read(), number)
+        if found is not None:
+            self.emit(found)
 
     def _decide(self) -> None:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
-            decision = decide_next(self._record, self.state, env=self._env)
+            decision = decide_next(self._record, self.state, node=self._node, env=self._env)
             self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
             return
         self._carry_out(view.number, view.decision)
@@ -339,6 +417,7 @@ class Keeper:
         now = self._clock.wall()
         match decision.kind:
             case DecisionKind.RESTART:
+                self._say_change(number)
                 until = now + decision.delay_s
                 self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
             case DecisionKind.HOLD:
@@ -355,6 +434,12 @@ class Keeper:
                 self._end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _say_change(self, number: int) -> None:
+        """Journal what the next launch does differently, before it is made."""
+        lines = plans.planned_change(self._record, self.state, self._run, self._node, self._env)
+        if lines:
+            self.emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         self.emit(
@@ -417,9 +502,17 @@ class Keeper:
         """Write the stacks of all ranks to artifacts/; the file's name."""
         if self._live is None:
             raise Refused("nothing runs")
-        name = f"stacks-{self._live.number}-{int(self._clock.wall())}.txt"
-        write_stacks(self._run.artifacts / name, self._live.ranks)
-        return f"artifacts/{name}"
+        name = self._health.stacks_now()
+        if name is None:
+            raise Refused("no rank is known yet")
+        return name
+
+    def _stack_targets(self) -> Targets | None:
+        view = self.state.attempt
+        if self._live is None or view is None:
+            return None
+        python = self._record.interpreter
+        return targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

@@ -15,13 +15,15 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.config_edit import read_values, with_values
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, wants_port
+from supervisor.job.plan_diff import diff_lines
 from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.ports import free_port
 from supervisor.run.control import RequestArgs
-from supervisor.run.paths import AttemptPaths, RunPaths
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.records import Action, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
@@ -41,6 +43,7 @@ class Changes:
     argv: tuple[str, ...] | None = None
     from_scratch: bool = False
     raise_open_files: bool = False
+    nproc_per_node: int | None = None
 
 
 def changes_so_far(state: RunState) -> Changes:
@@ -50,6 +53,7 @@ def changes_so_far(state: RunState) -> Changes:
     set_args: dict[str, str] = {}
     argv: tuple[str, ...] | None = None
     from_scratch = raise_open_files = False
+    nproc: int | None = None
     for attempt in state.attempts:
         decision = attempt.decision
         if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
@@ -61,7 +65,8 @@ def changes_so_far(state: RunState) -> Changes:
         argv = change.argv if change.argv is not None else argv
         from_scratch = change.from_scratch
         raise_open_files = raise_open_files or change.raise_open_files
-    return Changes(batch, env, set_args, argv, from_scratch, raise_open_files)
+        nproc = change.nproc_per_node or nproc
+    return Changes(batch, env, set_args, argv, from_scratch, raise_open_files, nproc)
 
 
 def plan_next(
@@ -73,6 +78,8 @@ def plan_next(
         JobError: the changes cannot be applied to this job, or no port is free.
     """
     job, changes = with_secrets(record.job, env), changes_so_far(state)
+    if changes.nproc_per_node is not None:
+        job = replace(job, nproc_per_node=changes.nproc_per_node)
     attempt = len(state.attempts) + 1
     committed = any(view.checkpoint_steps for view in state.attempts)
     names_own_start = job.knobs.resume is not None and any(
@@ -90,7 +97,7 @@ def plan_next(
         base_env=env,
         port=free_port() if wants_port(job) else None,
         trainer_main=record.trainer_main,
-        batch=changes.batch,
+        batch=changes.batch or fitted_batch(state),
         env=tuple(changes.env.items()),
         set_args=tuple(changes.set_args.items()),
         entry_args=changes.argv,
@@ -103,7 +110,12 @@ def plan_next(
 
 def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
     """The batch that the next attempt would have if nothing more changed."""
-    return changes_so_far(state).batch or job.batch
+    return changes_so_far(state).batch or fitted_batch(state) or job.batch
+
+
+def fitted_batch(state: RunState) -> BatchSpec | None:
+    """What ``--fit-batch`` found, if it was asked for and found something."""
+    return state.fitted.batch if state.fitted is not None else None
 
 
 def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecChange:
@@ -182,6 +194,39 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     part = paths.plan.with_suffix(".part")
     part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
     part.replace(paths.plan)
+
+
+def write_edits(plan: LaunchPlan) -> None:
+    """Write the changed copies of the script's config files; the files themselves are only read.
+
+    Raises:
+        JobError: a file is gone or is written in a way that is not changed safely.
+    """
+    for edit in plan.edits:
+        try:
+            source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")
+            copy = Path(edit.copy)
+            copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            copy.write_text(with_values(edit.source, source, edit.values), encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobError(f"{edit.source}: {error}: its changed copy cannot be made") from error
+
+
+def planned_change(
+    record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The next launch against the newest one, as a diff; empty where nothing changes or no plan can be made."""
+    before = node.attempt(len(state.attempts)).plan
+    try:
+        plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
+        old = msgspec.json.decode(before.read_bytes())
+        values = {
+            edit.source: read_values(edit.source, Path(plan.cwd, edit.source).read_text(encoding="utf-8"))
+            for edit in plan.edits
+        }
+    except (JobError, OSError, UnicodeDecodeError, msgspec.DecodeError):
+        return ()
+    return diff_lines(old, plan_as_record(plan), values)
 
 
 def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:

@@ -1,0 +1,133 @@
+"""What an attempt showed of its micro-batch, and what earlier runs of the same kind did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from supervisor.job import knobs as kn
+from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.config_edit import config_words, read_values
+from supervisor.job.memory_fit import Measure, MemoryTrial
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.run.memory import JobKind, MemoryLine, flags_hash, recall, remember
+from supervisor.run.paths import NodePaths
+from supervisor.run.records import FailureClass
+from supervisor.run.series import GPU, RANKS, SeriesReader
+from supervisor.run.state import AttemptView, RunState
+from supervisor.sources.gpu import probe_gpus
+
+OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
+# Settings that say nothing about memory: two launches that differ in them are alike.
+_FREE = re.compile(
+    r"dir|path|out|output|log|logging|save|seed|name|epochs?|steps?|iters?|iterations?|lr|rate|decay|warmup|"
+    r"wandb|report|resume|fault|project|every|interval|port|url|config",
+)
+
+
+def trial_of(
+    node: NodePaths, view: AttemptView, batch: BatchSpec | None, point: MemoryPoint | None
+) -> MemoryTrial | None:
+    """What attempt `view` showed; None where its batch is unknown, or where it neither stepped nor ran out of memory."""
+    if batch is None or view.verdict is None:
+        return None
+    micro = batch.micro_batch_per_rank
+    if view.verdict.failure in OUT_OF_MEMORY:
+        if point is None:
+            return MemoryTrial(micro, fitted=False)
+        needed = point.allocated_bytes + point.tried_bytes
+        return MemoryTrial(
+            micro,
+            fitted=False,
+            peak_bytes=needed,
+            capacity_bytes=point.capacity_bytes,
+            base_bytes=point.base_bytes,
+        )
+    if view.first_step is None:
+        return None
+    measure, peak, capacity = _peak(node, view.number)
+    base = view.memory_base_bytes or 0
+    return MemoryTrial(
+        micro, fitted=True, peak_bytes=peak, capacity_bytes=capacity, measure=measure, base_bytes=base
+    )
+
+
+def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:
+    """The most that a rank held, as exactly as it was measured."""
+    most: dict[Measure, float] = {}
+    total: float | None = None
+    for sample in _samples(node.series, RANKS, attempt):
+        value = sample.get("memory_peak_bytes")
+        measure = Measure.ALLOCATOR if sample.get("memory_reserved_bytes") is not None else Measure.RESIDENT
+        if value is not None:
+            most[measure] = max(most.get(measure, 0.0), value)
+    for sample in _samples(node.series, GPU, attempt):
+        value = sample.get("memory_used_bytes")
+        total = sample.get("memory_total_bytes") or total
+        if value is not None:
+            most[Measure.DEVICE] = max(most.get(Measure.DEVICE, 0.0), value)
+    for measure in Measure:
+        if measure in most:
+            room = total if measure is not Measure.RESIDENT else None
+            return measure, int(most[measure]), int(room) if room is not None else None
+    return Measure.ALLOCATOR, None, None
+
+
+def _samples(series: Path, stream: str, attempt: int) -> Iterable[Mapping[str, float | None]]:
+    reader = SeriesReader(series, stream)
+    while samples := reader.read():
+        for sample in samples:
+            if sample.a == attempt:
+                yield sample.v
+
+
+def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
+    """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
+    earlier = [line.trial for line in recall(kind_of(record_job), env, but_run=state.run_id)]
+    probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in state.probes if p.fitted is not None]
+    attempts = [view.trial for view in state.attempts if view.trial is not None]
+    return (*earlier, *probes, *attempts)
+
+
+def remember_trial(
+    job: JobSpec, state: RunState, trial: MemoryTrial, env: Mapping[str, str], now: float
+) -> None:
+    """Keep a trial for later runs."""
+    remember(MemoryLine(kind=kind_of(job), trial=trial, t=now, run=state.run_id), env)
+
+
+def kind_of(job: JobSpec) -> JobKind:
+    """What this job has in common with others that need the same memory."""
+    own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
+    words = [
+        f"{name}={kn.value_of(job.entry_args, name)}"
+        for name in kn.names_of(job.entry_args)
+        if name not in own and not _is_free(name)
+    ]
+    for file in config_words(job.entry_args):
+        words += [
+            f"{key}={value}"
+            for key, value in read_values(file, _text(Path(job.cwd, file))).items()
+            if f"{file}#{key}" not in own and not _is_free(key)
+        ]
+    script = job.entry
+    if job.entry_kind is EntryKind.SCRIPT:
+        script = str(Path(job.cwd, job.entry).resolve())
+    elif job.entry_kind is EntryKind.COMMAND:
+        script = " ".join([job.entry, *(w for w in job.entry_args if w.endswith(".py"))][:3])
+    gpus, _ = probe_gpus()
+    device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
+    world = job.batch.world_size if job.batch is not None else job.nproc_per_node
+    return JobKind(script, flags_hash(sorted(words)), device, world)
+
+
+def _is_free(name: str) -> bool:
+    return any(_FREE.fullmatch(word) for word in kn.words_of(name))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
