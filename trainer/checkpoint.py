@@ -234,7 +234,9 @@ def best(root: Path) -> Path | None:
 
 
 def prune(root: Path, keep: int, protect: set[Path]) -> list[str]:
-    """Deletes all but the newest `keep` committed checkpoints (0: none); the marker goes first.
+    """Deletes all but the newest `keep` committed checkpoints (0: none).
+
+    Each is renamed first, so that a kill leaves nothing that looks committed, and the next start clears it away.
 
     Returns:
         A line for each that could not be deleted: it costs space, but no training.
@@ -243,9 +245,12 @@ def prune(root: Path, keep: int, protect: set[Path]) -> list[str]:
     for path in committed(root)[keep:] if keep > 0 else []:
         if path in protect:
             continue
+        going = path.with_suffix(".tmp")
         try:
-            (path / MARKER).unlink(missing_ok=True)
-            shutil.rmtree(path)
+            if going.exists():
+                shutil.rmtree(going)
+            os.replace(path, going)
+            shutil.rmtree(going)
         except OSError as error:
             complaints.append(f"old checkpoint {path} could not be deleted: {error.strerror or error}")
     return complaints

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
@@ -53,6 +54,14 @@ class Parts:
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state() if on_gpu else None,
         }
+
+    def large(self) -> dict[str, Tensor]:
+        """A tensor like each large one of `tensors`, by its place in it, also before the optimizer has any."""
+        found = {}
+        for name, tensor in self.model.state_dict().items():
+            places = [f"/model/{name}", f"/optimizer/{name}/exp_avg", f"/optimizer/{name}/exp_avg_sq"]
+            found.update(dict.fromkeys(places + ([f"/ema/{name}"] if self.ema else []), tensor))
+        return found
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Puts all of it back, cut for this rank."""
@@ -103,6 +112,7 @@ class Saver:
     _writer: Writer = field(default_factory=Writer, init=False)
     _staging: Staging = field(default_factory=Staging, init=False)
     _written: Written | None = field(default=None, init=False)
+    _reserving: Future[list[str]] | None = field(default=None, init=False)
     _file_system: int | None = field(default=None, init=False)  # the one that held `root` at the start
 
     def open(self) -> None:
@@ -122,6 +132,8 @@ class Saver:
             raise UsageError(problem)
         if problem and self.group.is_main:
             self.console.warn(f"{problem}; training goes on")
+        if self.group.is_main and self.config.async_save and self.config.save_every:
+            self._reserving = self._writer.afterwards(self._reserve)
 
     def save(self, state: TrainState, final: bool) -> None:
         """Commits a checkpoint of `state`; a collective. In the background, unless it is final or not wanted so.
@@ -146,7 +158,7 @@ class Saver:
         self.telemetry.emit(Kind.PHASE, state.step, phase=Phase.CHECKPOINTING.value)
         later = self.config.async_save and not final
         if self.group.is_main or self.parts.split:
-            staging = self._staging if later else None
+            staging = self._staged() if later else None
             tensors = collect(self.parts.tensors(), staging, keep=self.group.is_main)
             if self.group.is_main:
                 self._staging.finish()
@@ -200,6 +212,19 @@ class Saver:
             return _WRITING
         limit = f"{self.config.save_timeout_s:g} s (save_timeout_s)"
         return f"checkpoint {pending.path} could not be written: it is not done after {limit}"
+
+    def _reserve(self) -> list[str]:
+        """Runs in the writer's thread, beside the first steps: touching fresh memory takes as long as a write."""
+        for place, tensor in self.parts.large().items():
+            self._staging.reserve(place, tensor)
+        return []
+
+    def _staged(self) -> Staging:
+        """Where copies go; nobody else touches it from here on."""
+        if self._reserving is not None:
+            wait([self._reserving], self.config.save_timeout_s)
+            self._reserving = None
+        return self._staging
 
     def _write(self, step: int, meta: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Runs in the writer's thread."""

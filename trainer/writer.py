@@ -32,6 +32,12 @@ class Staging:
         self._held: dict[str, Tensor] = {}
         self._twins: dict[tuple[object, ...], Tensor] = {}
 
+    def reserve(self, name: str, like: Tensor) -> Tensor:
+        """Gets and touches the memory for a tensor of this shape and type."""
+        kept = torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda).zero_()
+        self._held[name] = kept
+        return kept
+
     def take(self, name: str, tensor: Tensor, *, lasting: bool) -> Tensor:
         """Copies a tensor; from a GPU the copy is complete after `finish` only.
 
@@ -46,8 +52,7 @@ class Staging:
             return self._twins[place]
         kept = self._held.get(name)
         if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
-            kept = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            self._held[name] = kept
+            kept = self.reserve(name, tensor)
         kept.copy_(tensor.detach(), non_blocking=True)
         if lasting:
             self._twins[place] = kept
@@ -122,16 +127,17 @@ class Writer:
         self._write = None
         return written
 
-    def afterwards(self, chore: Callable[[], list[str]]) -> None:
-        """Runs `chore` in the same thread; `complaints` has what it returns."""
+    def afterwards(self, chore: Callable[[], list[str]]) -> Future[list[str]]:
+        """Runs `chore` in the same thread, after what was given before; `complaints` has what it returns."""
         self._chore = self._pool.submit(chore)
+        return self._chore
 
     def complaints(self) -> list[str]:
         """What the last chore complained of, once."""
         if self._chore is None or not self._chore.done():
             return []
         done, self._chore = self._chore, None
-        return done.result()
+        return [str(done.exception())] if done.exception() else done.result()
 
     def close(self, timeout_s: float) -> bool:
         """Ends the thread; False if it still writes after `timeout_s`: it then dies with the process."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,23 @@ def test_pruning_keeps_the_newest_and_what_is_protected(tmp_path: Path) -> None:
     checkpoint.prune(tmp_path, 2, {paths[0]})
     assert checkpoint.committed(tmp_path) == [paths[3], paths[2], paths[0]]
     assert not paths[1].exists()
+
+
+def test_a_kill_while_an_old_one_is_deleted_leaves_nothing_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [checkpoint.save(tmp_path, step, {}, STATE) for step in (1, 2)]
+
+    def dying(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", dying)
+        with pytest.raises(Killed):
+            checkpoint.prune(tmp_path, 1, set())
+    assert checkpoint.committed(tmp_path) == [paths[1]]
+    checkpoint.open_root(tmp_path)
+    assert list(tmp_path.iterdir()) == [paths[1]]
 
 
 def test_a_disk_that_refuses_is_named_and_nothing_is_lost(

@@ -207,7 +207,7 @@ def test_a_write_under_way_is_finished_and_told_when_the_training_fails(tmp_path
 
 
 def test_what_cannot_be_deleted_is_said_and_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in (1, 2):
         checkpoint.save(tmp_path, step, {}, {})
@@ -215,7 +215,7 @@ def test_what_cannot_be_deleted_is_said_and_ends_nothing(
     def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(shutil, "rmtree", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     assert checkpoint.prune(tmp_path, 1, set()) == [
         f"old checkpoint {tmp_path / 'step_00000001'} could not be deleted: Permission denied"
     ]
@@ -255,6 +255,23 @@ def test_the_writer_is_one_named_thread_and_any_error_comes_back_as_text() -> No
     assert not writer.ended
     assert writer.take(0) is None
     assert writer.close(1)
+
+
+def test_the_memory_for_the_copy_is_got_beside_the_first_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: dict[str, set[str]] = {}
+    real = Staging.reserve
+
+    def noted(self: Staging, name: str, like: torch.Tensor) -> torch.Tensor:
+        if like.dim() == 2 and name != "/rng":
+            got.setdefault(threading.current_thread().name, set()).add(name)
+        return real(self, name, like)
+
+    monkeypatch.setattr(Staging, "reserve", noted)
+    train_here(tmp_path, None, **SAVING, ema_decay=0.9)
+    assert got.keys() == {"checkpoint_0"}
+    assert {name.split("/")[1] for name in got["checkpoint_0"]} == {"model", "optimizer", "ema"}
 
 
 def test_a_switch_is_turned_off_by_no() -> None:
