@@ -53,5 +53,9 @@ corpus: $(STAMP)
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py
 
+# Hours, or what one has: SEED=… repeats one. Results are kept.
+soak: $(STAMP)
+	$(BIN)/python bench/soak_kill.py --kills 20 --seed $(or $(SEED),$(shell date +%Y%m%d)) --keep bench/results/soak_kill.json
+
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 # Keys and tables of a job file that speak of the launch; the trainer leaves them to the launcher.
 LAUNCH_KEYS: Final = frozenset({"nproc_per_node", "num_gpus", "nnodes", "torch_local_path"})
-LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "metrics"})
+LAUNCH_TABLES: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang", "metrics"})
 TRUE: Final = frozenset({"true", "1", "yes", "on"})
 FALSE: Final = frozenset({"false", "0", "no", "off"})
 
@@ -64,7 +64,7 @@ def help_text() -> str:
         "python -m trainer [--config FILE] [--key value | --key=value]…",
         "",
         "Trains a small GPT, alone or under torchrun. Without data it trains on Python's own source.",
-        "Precedence: flag > file (TOML or YAML) > default. - and _ are alike in names.",
+        "Precedence: flag > file (TOML or YAML) > default. - and _ are alike in names; --no_key turns a switch off.",
         "",
     ]
     for f in fields(Config):
@@ -87,6 +87,9 @@ def _flags(argv: Sequence[str]) -> tuple[dict[str, Any], str | None]:
             raise UsageError(f"unexpected argument {word!r}: settings are given as --key value")
         given, equals, text = word[2:].partition("=")
         name = ALIASES.get(given.replace("-", "_"), given.replace("-", "_"))
+        if not equals and known.get(name.removeprefix("no_")) is bool and name not in known:
+            values[name.removeprefix("no_")] = False
+            continue
         if name not in known and name not in LAUNCH_KEYS and name != "config":
             raise _unknown(f"--{given}", name, "--")
         if known.get(name) is bool and not equals:
