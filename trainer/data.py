@@ -6,7 +6,6 @@ changes which samples the optimizer sees in a step.
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from dataclasses import dataclass
@@ -21,13 +20,11 @@ from torch import Tensor
 from trainer.config import Config, UsageError
 from trainer.corpus import embedded
 from trainer.errors import DataError
-from trainer.text import BYTE_VOCABULARY, SEPARATOR, jsonl_documents
+from trainer.text import BYTE_VOCABULARY
+from trainer.textfile import jsonl_bytes
+from trainer.tokenfile import BIN_VOCABULARY, noted_vocabulary, read_header
 
 VALIDATION_SHARE: Final = 0.05
-BIN_VOCABULARY: Final = 50_304  # GPT-2's 50257, rounded up to a multiple of 64
-# llm.c writes 256 int32 before the tokens: magic, version, count. Its uint16 and uint32 kinds:
-HEADER_BYTES: Final = 1024
-HEADER_MAGIC: Final = {20240520: "uint16", 20240801: "uint32"}
 ROUNDS: Final = 4
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
@@ -164,32 +161,18 @@ def open_stream(config: Config, path: str) -> Stream:
         if Path(path).suffix == ".bin":
             return _bin(config, path)
         if Path(path).suffix == ".jsonl":
-            # As bytes in memory: for more than fits, `python -m trainer.data prepare` makes a .bin of it.
-            joined = SEPARATOR.join(jsonl_documents(path))
-            return Stream(path, np.frombuffer(joined, np.uint8), config.vocab_size or BYTE_VOCABULARY)
+            return Stream(path, jsonl_bytes(path), config.vocab_size or BYTE_VOCABULARY)
         return Stream(path, np.memmap(path, np.uint8, "r"), config.vocab_size or BYTE_VOCABULARY)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
 
 def _bin(config: Config, path: str) -> Stream:
-    size = os.path.getsize(path)
-    header = np.fromfile(path, np.int32, 3) if size >= HEADER_BYTES else np.zeros(3, np.int32)
-    kind = HEADER_MAGIC.get(int(header[0]))
-    offset = HEADER_BYTES if kind else 0
-    if kind and config.data_dtype not in {"auto", kind}:
-        raise DataError(f"{path}: its header says {kind}, data_dtype says {config.data_dtype}")
-    dtype = np.dtype(kind or ("uint32" if config.data_dtype == "uint32" else "uint16"))
-    if (size - offset) % dtype.itemsize:
-        raise DataError(
-            f"{path}: {size} bytes are no whole number of {dtype} tokens: cut short, or another data_dtype"
-        )
-    tokens = np.memmap(path, dtype, "r", offset=offset)
-    if kind and int(header[2]) != len(tokens):
-        raise DataError(
-            f"{path}: its header says {int(header[2])} tokens, it holds {len(tokens)}: cut short?"
-        )
-    return Stream(path, tokens, config.vocab_size or _noted_vocabulary(path) or BIN_VOCABULARY)
+    found = read_header(path, config.data_dtype)
+    if isinstance(found, str):
+        raise DataError(f"{path}: {found}")
+    tokens = np.memmap(path, np.dtype(found.dtype).newbyteorder("<"), "r", offset=found.offset)
+    return Stream(path, tokens, config.vocab_size or noted_vocabulary(path) or BIN_VOCABULARY)
 
 
 def _remapped(name: str, path: str, dtype: str, start: int, count: int, vocab_size: int) -> Stream:
@@ -203,16 +186,6 @@ def _start_of(part: np.memmap[Any, Any]) -> int:
         whole = whole.base
     shift = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return int(whole.offset + shift)
-
-
-def _noted_vocabulary(path: str) -> int | None:
-    """The vocabulary that `prepare` noted beside a token file, if it did."""
-    try:
-        note: Any = json.loads(Path(path + ".json").read_text(encoding="utf-8"))
-        size = note["vocab_size"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _mix(value: int, seed: int, epoch: int, turn: int) -> int:

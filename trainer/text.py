@@ -1,4 +1,4 @@
-"""Text into tokens: JSON lines and plain files, as bytes, and ``python -m trainer.data prepare``."""
+"""Text into tokens: JSON lines and plain files, as bytes, and ``python -m trainer.data prepare|check``."""
 
 from __future__ import annotations
 
@@ -6,24 +6,42 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
 
-import numpy as np
-
-from trainer.corpus import embedded
 from trainer.errors import DataError
+from trainer.tokenfile import HEADER_BYTES, header
 
 BYTE_VOCABULARY: Final = 256
-# llm.c's header: 256 int32, of which the first three are magic, version and number of tokens.
-MAGIC_UINT16: Final = 20240520
-HEADER_INTS: Final = 256
 SEPARATOR: Final = b"\n"
+PIECE_BYTES: Final = 1 << 20
+CORPUS_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLine:
+    """Why a line is no record with a text."""
+
+    why: str
+
+
+def text_of(line: bytes, text_key: str) -> bytes | BrokenLine:
+    """The text of one line of JSON lines, or why it has none."""
+    try:
+        record: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return BrokenLine(f"no JSON: {' '.join(str(error).split())[:100]}")
+    text = record.get(text_key) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        return BrokenLine(f'wants an object with "{text_key}": "…"')
+    return text.encode("utf-8", errors="replace")
 
 
 def jsonl_documents(path: str, field: str = "text") -> Iterator[bytes]:
-    """The texts of a JSON lines file.
+    """The texts of a JSON lines file, one at a time.
 
     Raises:
         DataError: a line is no JSON object with that text; file and line are named.
@@ -33,33 +51,31 @@ def jsonl_documents(path: str, field: str = "text") -> Iterator[bytes]:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            try:
-                record: Any = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}:{number}: no JSON: {' '.join(str(error).split())[:100]}") from None
-            text = record.get(field) if isinstance(record, dict) else None
-            if not isinstance(text, str):
-                raise DataError(f'{path}:{number}: wants an object with "{field}": "…"')
-            yield text.encode("utf-8", errors="replace")
+            text = text_of(line, field)
+            if isinstance(text, BrokenLine):
+                raise DataError(f"{path}:{number}: {text.why}")
+            yield text
 
 
-def documents(path: str, field: str = "text") -> Iterator[bytes]:
-    """The documents of a file (by line for .jsonl) or of all files of a folder, in a fixed order."""
+def documents(path: str, field: str = "text") -> Iterator[Iterable[bytes]]:
+    """The documents of a file (by line for .jsonl) or of all files of a folder, in a fixed order, each in pieces."""
     if os.path.isdir(path):
         for folder, names, files in os.walk(path):
             names.sort()
             for name in sorted(files):
                 yield from documents(os.path.join(folder, name), field)
     elif path.endswith(".jsonl"):
-        yield from jsonl_documents(path, field)
+        for text in jsonl_documents(path, field):
+            yield (text,)
     else:
-        yield Path(path).read_bytes()
+        yield _pieces(path)
 
 
 def prepare(sources: Sequence[str], out: Path, *, field: str = "text", val_share: float = 0.05) -> str:
     """Writes train.bin and val.bin: bytes as uint16 tokens with llm.c's header, and a note of the vocabulary.
 
-    Every n-th document goes to validation; of fewer than n documents, the end of the last one.
+    Every n-th document goes to validation; of fewer than n documents, the end of the training part. No more
+    than a document's piece is held in memory.
 
     Returns:
         One line about what was written.
@@ -68,28 +84,14 @@ def prepare(sources: Sequence[str], out: Path, *, field: str = "text", val_share
         DataError: nothing to read, or a broken line.
         OSError: a file cannot be read or written.
     """
-    every = max(round(1 / val_share), 2)
-    train: list[bytes] = []
-    val: list[bytes] = []
-    for number, text in enumerate(text for source in sources for text in documents(source, field)):
-        (val if number % every == every - 1 else train).append(text + SEPARATOR)
-    if not val and train:
-        last = train.pop()
-        cut = int(len(last) * (1 - val_share))
-        train.append(last[:cut])
-        val.append(last[cut:])
-    if not train or not b"".join(train).strip():
-        raise DataError(f"{', '.join(sources)}: no text in there")
-    out.mkdir(parents=True, exist_ok=True)
-    sizes = [_write(out / name, b"".join(parts)) for name, parts in (("train.bin", train), ("val.bin", val))]
-    return (
-        f"{out}: train.bin {sizes[0]} tokens, val.bin {sizes[1]} tokens, vocabulary {BYTE_VOCABULARY} (bytes)"
+    return _prepare(
+        (text for source in sources for text in documents(source, field)), out, val_share, sources
     )
 
 
 def main(argv: Sequence[str]) -> int:
-    """``python -m trainer.data prepare``. Returns: 0, or 2 for what cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.data", description="Turn text into token files.")
+    """``python -m trainer.data prepare|check``. Returns: 0, or 2 for what cannot be read or is at fault."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.data", description="Make and check token files.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("prepare", help="write train.bin and val.bin")
     verb.add_argument(
@@ -98,33 +100,113 @@ def main(argv: Sequence[str]) -> int:
     verb.add_argument("--out", type=Path, required=True, help="folder for train.bin and val.bin")
     verb.add_argument("--field", default="text", help="the text's key in JSON lines")
     verb.add_argument("--val_share", "--val-share", type=float, default=0.05, help="share for validation")
+    verb = verbs.add_parser("check", help="say what is wrong with data files")
+    verb.add_argument("paths", nargs="+", help=".bin, .jsonl or text files, or folders of them")
+    verb.add_argument("--vocab_size", "--vocab-size", type=int, default=0, help="token ids must lie below it")
+    verb.add_argument("--data_dtype", "--data-dtype", default="auto", choices=["auto", "uint16", "uint32"])
+    verb.add_argument("--max_seq_len", "--max-seq-len", type=int, default=0, help="tokens of a sample")
+    verb.add_argument("--field", default="text", help="the text's key in JSON lines")
     chosen = parser.parse_args(argv)
+    if chosen.verb == "check":
+        from trainer.checkdata import run
+
+        return run(
+            chosen.paths,
+            vocab_size=chosen.vocab_size,
+            dtype=chosen.data_dtype,
+            length=chosen.max_seq_len,
+            text_key=chosen.field,
+        )
     if not 0 < chosen.val_share < 1:
         parser.error("--val_share is a share between 0 and 1")
     try:
         if chosen.sources:
             print(prepare(chosen.sources, chosen.out, field=chosen.field, val_share=chosen.val_share))
         else:
-            chosen.out.mkdir(parents=True, exist_ok=True)
-            data = embedded(64 << 20).tobytes()
-            cut = int(len(data) * (1 - chosen.val_share))
-            sizes = _write(chosen.out / "train.bin", data[:cut]), _write(chosen.out / "val.bin", data[cut:])
-            print(f"{chosen.out}: train.bin {sizes[0]} tokens, val.bin {sizes[1]} tokens")
+            from trainer.corpus import embedded
+
+            text = (embedded(CORPUS_BYTES).tobytes(),)
+            print(_prepare([text], chosen.out, chosen.val_share, ["Python's own source"]))
     except (DataError, OSError) as error:
         sys.stderr.write(f"trainer.data: {error}\n")
         return 2
     return 0
 
 
-def _write(path: Path, data: bytes) -> int:
-    """One token file beside a note of its vocabulary; whole or not at all. Returns: its tokens."""
-    header = np.zeros(HEADER_INTS, np.int32)
-    header[:3] = MAGIC_UINT16, 1, len(data)
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "wb") as file:
-        file.write(header.tobytes())
-        file.write(np.frombuffer(data, np.uint8).astype(np.uint16).tobytes())
-    os.replace(temporary, path)
-    note = {"vocab_size": BYTE_VOCABULARY, "encoding": "bytes"}
-    path.with_name(path.name + ".json").write_text(json.dumps(note) + "\n", encoding="utf-8")
-    return len(data)
+def _prepare(texts: Iterable[Iterable[bytes]], out: Path, val_share: float, sources: Sequence[str]) -> str:
+    every = max(round(1 / val_share), 2)
+    blank = True
+    out.mkdir(parents=True, exist_ok=True)
+    with _TokenWriter(out / "train.bin") as train, _TokenWriter(out / "val.bin") as val:
+        for number, pieces in enumerate(texts):
+            writer = val if number % every == every - 1 else train
+            for piece in pieces:
+                blank = blank and not piece.strip()
+                writer.write(piece)
+            writer.write(SEPARATOR)
+        if blank:
+            raise DataError(f"{', '.join(sources)}: no text in there")
+        if not val.count:
+            train.move_end(val, train.count - int(train.count * (1 - val_share)))
+        train.commit()
+        val.commit()
+    return (
+        f"{out}: train.bin {train.count} tokens, val.bin {val.count} tokens, "
+        f"vocabulary {BYTE_VOCABULARY} (bytes)"
+    )
+
+
+class _TokenWriter:
+    """One token file beside a note of its vocabulary, written in pieces; whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        self._file: BinaryIO = open(self._temporary, "w+b", buffering=PIECE_BYTES)  # noqa: SIM115 - closed by __exit__
+        self._file.write(bytes(HEADER_BYTES))
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _e: object, _trace: TracebackType | None) -> None:
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def write(self, text: bytes) -> None:
+        """Bytes as little-endian uint16 tokens."""
+        wide = bytearray(2 * len(text))
+        wide[::2] = text
+        self._file.write(wide)
+        self.count += len(text)
+
+    def move_end(self, other: _TokenWriter, count: int) -> None:
+        """Moves the last `count` tokens to the end of `other`."""
+        start = HEADER_BYTES + 2 * (self.count - count)
+        self._file.seek(start)
+        while piece := self._file.read(PIECE_BYTES):
+            other._file.write(piece)
+        self._file.seek(start)
+        self._file.truncate()
+        self.count -= count
+        other.count += count
+
+    def commit(self) -> None:
+        """Counts the tokens in the header and gives the file its name."""
+        head = header(self.count)
+        if not head:
+            raise DataError(
+                f"{self._path}: {self.count} tokens are more than a header counts: split the sources"
+            )
+        self._file.seek(0)
+        self._file.write(head)
+        self._file.close()
+        note = {"vocab_size": BYTE_VOCABULARY, "encoding": "bytes"}
+        self._path.with_name(self._path.name + ".json").write_text(json.dumps(note) + "\n", encoding="utf-8")
+        os.replace(self._temporary, self._path)
+
+
+def _pieces(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            yield piece

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,8 @@ from trainer.config import Config, UsageError
 from trainer.corpus import embedded
 from trainer.data import SampleOrder, Samples, Stream, open_data, open_stream
 from trainer.errors import DataError
+from trainer.text import main as data_main
+from trainer.textfile import jsonl_bytes
 
 
 def stream(count: int) -> Stream:
@@ -113,3 +120,116 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place() -> None:
     samples = Samples(Stream("t.bin", np.full(100, 300, np.uint16), 256), 8, 0)
     with pytest.raises(DataError, match=r"t\.bin: token 300 is outside the vocabulary of 256"):
         samples.batch(range(1), 8)
+
+
+# JSON lines
+
+
+def write_jsonl(path: Path, lines: int, width: int = 40) -> bytes:
+    texts = [f"{k:06} ü " + "word " * (width // 5) for k in range(lines)]
+    path.write_text("".join(json.dumps({"text": text, "n": k}) + "\n" for k, text in enumerate(texts)))
+    return "\n".join(texts).encode()
+
+
+def test_large_json_lines_are_mapped_with_the_same_tokens_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write_jsonl(tmp_path / "a.jsonl", 500)
+    held = jsonl_bytes(str(tmp_path / "a.jsonl"))
+    mapped = jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache")
+    assert held.tobytes() == mapped.tobytes() == text
+    assert isinstance(mapped, np.memmap)
+    batches = [
+        Samples(Stream("x", tokens, 256), 16, 7).batch(range(90, 120), 16) for tokens in (held, mapped)
+    ]
+    assert np.array_equal(batches[0], batches[1])
+    # A worker process gets the place of the file, not its contents.
+    packed = pickle.dumps(Stream("x", mapped[: len(mapped) // 2], 256))
+    assert len(packed) < 1000
+    assert np.array_equal(pickle.loads(packed).tokens, held[: len(held) // 2])
+    # A second use reads nothing again.
+    monkeypatch.setattr("trainer.textfile.jsonl_documents", lambda _path: pytest.fail("read again"))
+    assert jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache").tobytes() == text
+
+
+def test_an_edited_source_is_read_anew_and_leaves_one_copy(tmp_path: Path) -> None:
+    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
+    write_jsonl(path, 10)
+    jsonl_bytes(str(path), held_bytes=0, cache=cache)
+    text = write_jsonl(path, 20)
+    assert jsonl_bytes(str(path), held_bytes=0, cache=cache).tobytes() == text
+    write_jsonl(tmp_path / "other.jsonl", 5)
+    jsonl_bytes(str(tmp_path / "other.jsonl"), held_bytes=0, cache=cache)
+    assert len(list(cache.glob("*.text"))) == 2
+
+
+def test_json_lines_larger_than_memory_allows_are_read_in_a_few_mib(tmp_path: Path) -> None:
+    text = write_jsonl(tmp_path / "a.jsonl", 10_000, width=2000)
+    assert len(text) > 16 << 20
+    tracemalloc.start()
+    try:
+        tokens = jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "cache")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        assert data_main(["prepare", str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "out")]) == 0
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(tokens) == len(text)
+
+
+def test_a_broken_line_is_named_and_leaves_no_half_copy(tmp_path: Path) -> None:
+    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
+    write_jsonl(path, 50)
+    with path.open("a") as file:
+        file.write('{"text": "cut\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:51: no JSON"):
+        jsonl_bytes(str(path), held_bytes=0, cache=cache)
+    assert [p.suffix for p in cache.iterdir()] == [".lock"]
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", 5)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"a\.jsonl: its text cannot be kept in .*XDG_CACHE_HOME.*prepare"):
+        jsonl_bytes(str(tmp_path / "a.jsonl"), held_bytes=0, cache=tmp_path / "file" / "below")
+
+
+def test_processes_that_start_together_read_it_once(tmp_path: Path) -> None:
+    path, cache = tmp_path / "a.jsonl", tmp_path / "cache"
+    text = write_jsonl(path, 3000)
+    code = (
+        "import os, sys, pathlib; from trainer.textfile import jsonl_bytes\n"
+        "mapped = jsonl_bytes(sys.argv[1], held_bytes=0, cache=pathlib.Path(sys.argv[2]))\n"
+        "print(os.stat(mapped.filename).st_ino, len(mapped))"
+    )
+    command = [sys.executable, "-c", code, str(path), str(cache)]
+    root = str(Path(__file__).parents[2])
+    started = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [process.communicate(timeout=60)[0].split() for process in started]
+    assert {int(inode) for inode, _ in told} == {int(told[0][0])}
+    assert all(int(length) == len(text) for _, length in told)
+
+
+# prepare and check
+
+
+def test_few_documents_give_their_end_to_validation(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(bytes(range(1, 201)))
+    assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path), "--val_share", "0.1"]) == 0
+    parts = [open_stream(Config(), str(tmp_path / name)).tokens for name in ("train.bin", "val.bin")]
+    assert np.concatenate(parts).tolist() == [*range(1, 201), 10]
+    assert len(parts[1]) == 21
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a.txt",
+        "train.bin",
+        "train.bin.json",
+        "val.bin",
+        "val.bin.json",
+    ]
+
+
+def test_no_text_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(" \n")
+    assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]) == 2
+    assert "no text in there" in capsys.readouterr().err
+    assert list((tmp_path / "out").iterdir()) == []
