@@ -200,6 +200,22 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
             level = Level.ERROR if bad else Level.INFO
             yield level, f"decision: {event.decision.kind.replace('_', ' ')}: {event.decision.reason}"
+        case ev.ChangePlanned():
+            for line in event.lines:
+                yield Level.INFO, f"change: {line}"
+        case ev.WaitingFor():
+            yield Level.WARNING, event.text
+        case ev.LaunchCleared(text=text) if text:
+            yield Level.WARNING, text
+        case ev.Recovered():
+            yield Level.INFO, f"the next step came {event.total_s:.1f} s after the failure"
+        case ev.ProbeStarted():
+            yield Level.INFO, f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
+        case ev.ProbeEnded():
+            took = f"{event.took_s:.0f} s"
+            yield Level.INFO, f"probe {event.probe}: micro-batch {event.micro_batch} {event.why} ({took})"
+        case ev.BatchFitted():
+            yield Level.INFO, event.text
         case ev.BackoffStarted():
             if event.delay_s > 0:
                 yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"

@@ -1,0 +1,145 @@
+"""Foreign scripts under a memory cap of 13 samples: restarted smaller at the same global batch, each in its own style."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import ceil, log2
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.events import Outcome
+from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run.state import Finished, RunState
+from tests.integration.harness import SCRIPTS, Done, facts, run_headless
+
+STYLES = SCRIPTS / "styles"
+# Global batch 48 on one rank: 16 does not fit, 12 is the next divisor, 13 samples would.
+UNBROKEN_LOSS = 0.755208
+
+
+@dataclass(frozen=True)
+class Style:
+    """A script, its arguments, and the words by which the second launch is to say 12 and 4."""
+
+    script: str
+    args: tuple[str, ...]
+    changed: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+
+
+CONFIG = """\
+# how we train
+train:
+  batch_size: 16   # a rank holds this many
+  grad_accum_steps: 3
+eval:
+  batch_size: 64
+"""
+ARGPARSE = Style(
+    "argparse_style.py", ("--batch-size", "16", "--grad-accum", "3"), ("--batch-size 12", "--grad-accum 4")
+)
+OTHERS = [
+    Style(
+        "hf_style.py",
+        ("--per_device_train_batch_size=16", "--gradient_accumulation_steps=3"),
+        ("--per_device_train_batch_size=12", "--gradient_accumulation_steps=4"),
+    ),
+    Style(
+        "hydra_style.py",
+        ("train.batch_size=16", "train.accumulation=3"),
+        ("train.batch_size=12", "train.accumulation=4"),
+    ),
+    Style("yaml_style.py", ("--config", "conf/train.yaml"), (), files=(("conf/train.yaml", CONFIG),)),
+    Style("env_style.py", (), (), variables=("BATCH_SIZE=16", "GRAD_ACCUM=3")),
+]
+
+
+def told(folder: Path) -> list[tuple[int, int]]:
+    """(micro-batch, accumulation) of every launch, as the script itself saw them."""
+    lines = (folder / "tell").read_text(encoding="utf-8").splitlines()
+    return [(line["micro"], line["accumulation"]) for line in map(json.loads, lines)]
+
+
+def launch(tmp_path: Path, style: Style, *flags: str) -> tuple[Done, list[ev.Event], RunState]:
+    for name, text in style.files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    by_word = "tell=" in style.script or style.script == "hydra_style.py"
+    tell = [f"tell={tmp_path / 'tell'}"] if by_word else ["--tell", str(tmp_path / "tell")]
+    if style.script == "env_style.py":
+        tell = []
+        flags = (*flags, *(f"--env={pair}" for pair in style.variables), f"--env=TELL={tmp_path / 'tell'}")
+    done, run, state = run_headless(*flags, str(STYLES / style.script), *style.args, *tell, cwd=tmp_path)
+    return done, facts(run), state
+
+
+def check_style(tmp_path: Path, style: Style) -> None:
+    done, journal, state = launch(tmp_path, style)
+    assert done.code == 0, done.out + done.err
+    first, second = state.attempts
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.HOST_OOM
+    assert told(tmp_path) == [(16, 3), (12, 4)]
+    assert second.batch is not None
+    assert (second.batch.micro_batch_per_rank, second.batch.global_batch) == (12, 48)
+    assert second.last_loss == pytest.approx(UNBROKEN_LOSS, abs=1e-4), "the loss of the unbroken run"
+    words = " ".join(second.argv)
+    assert all(word in words for word in style.changed), words
+    planned = [line for fact in journal if isinstance(fact, ev.ChangePlanned) for line in fact.lines]
+    assert any(line.startswith("- ") and "16" in line for line in planned), planned
+    assert any(line.startswith("+ ") and "12" in line for line in planned), planned
+    before_launch = [
+        type(fact).__name__ for fact in journal if isinstance(fact, (ev.ChangePlanned, ev.LaunchIntended))
+    ]
+    assert before_launch == ["LaunchIntended", "ChangePlanned", "LaunchIntended"], "said before it is made"
+    assert "change: + " in done.out
+    for name, text in style.files:
+        assert (tmp_path / name).read_text(encoding="utf-8") == text, "the user's own file is never edited"
+
+
+def test_an_argparse_script_restarts_at_12_not_8(tmp_path: Path) -> None:
+    check_style(tmp_path, ARGPARSE)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("style", OTHERS, ids=lambda s: s.script.removesuffix("_style.py"))
+def test_each_style_restarts_smaller_with_its_own_words(tmp_path: Path, style: Style) -> None:
+    check_style(tmp_path, style)
+    if style.files:
+        copies = list(tmp_path.glob("runs/*/nodes/0/attempts/2/config/train.yaml"))
+        assert copies[0].read_text(encoding="utf-8") == CONFIG.replace(": 16 ", ": 12 ").replace(
+            "steps: 3", "steps: 4"
+        )
+
+
+@pytest.mark.e2e
+def test_a_batch_in_the_code_gets_advice_and_is_left_alone(tmp_path: Path) -> None:
+    style = Style("hard_coded.py", (), ())
+    done, _run, state = run_headless(str(STYLES / style.script), str(tmp_path / "tell"), cwd=tmp_path)
+    assert done.code == 1
+    assert told(tmp_path) == [(16, 3)]
+    decision = state.attempts[-1].decision
+    assert decision is not None
+    assert decision.kind is DecisionKind.FAIL
+    assert "--batch-knob" in decision.reason
+
+
+@pytest.mark.e2e
+def test_fit_batch_finds_the_largest_divisor_and_starts_with_it(tmp_path: Path) -> None:
+    done, journal, state = launch(tmp_path, ARGPARSE, "--fit-batch")
+    assert done.code == 0, done.out + done.err
+    probes = [fact for fact in journal if isinstance(fact, ev.ProbeEnded)]
+    count = 10  # divisors of 48
+    assert len(probes) <= ceil(log2(count)) + 2, probes
+    assert all(probe.fitted == (probe.micro_batch <= 13) for probe in probes)
+    assert len(state.attempts) == 1
+    assert state.attempts[0].batch is not None
+    assert state.attempts[0].batch.micro_batch_per_rank == 12
+    assert told(tmp_path)[-1] == (12, 4)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is Outcome.SUCCEEDED
+    assert "largest that fits" in done.out
