@@ -117,6 +117,8 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     other = _OTHER_WORK.search(described) is not None and _METRIC_HINT.search(described + after) is None
     if (other or not named) and not in_row:
         trains = False
+    if not described.strip() and groups.get("n") == groups.get("N") and groups.get("el") == "00:00":
+        trains = False  # all done within a second: a list was read
     if not trains:
         return Bar(rest, (), evaluates, works_on_other=not evaluates)
     readings: list[BarReading] = []

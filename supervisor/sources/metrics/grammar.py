@@ -46,6 +46,7 @@ from supervisor.sources.metrics.words import (
     SCORES,
     SETTINGS,
     TRAIN_WORDS,
+    UNCALLED_LOSSES,
 )
 
 _EVALUATES = re.compile(
@@ -55,7 +56,7 @@ _EVALUATES = re.compile(
 _TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
 _GLUED_EPOCH = re.compile(r"(?<![\w.])(\d+)epoch\b")
 _FAILURE = re.compile(
-    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out",
+    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
 )
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
@@ -100,6 +101,7 @@ class _Line:
         self._after_epoch = False
         self._trained_before = False  # the value before was a loss named as training's
         self._counts_all_time = False  # a "time" on this line is that of many steps
+        self._owed = ""  # a name whose value comes after a counter
         self._summary = False  # "time=45 minutes …": the line sums up an epoch
 
     def read(self) -> Found:
@@ -160,6 +162,8 @@ class _Line:
         if "%" in token.unit:
             return
         found = meaning(token.name) if token.name else Meaning("")
+        if found.field != STEP and "/" in token.name and meaning(token.name.partition("/")[0]).field == STEP:
+            found = meaning(token.name.partition("/")[0])  # 'global_step/max_steps': '78/176'
         words = set(words_of(token.name))
         adjacent = _is_adjacent(token.before)
         if found.field == EPOCH and (
@@ -227,6 +231,9 @@ class _Line:
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             self._add(RANK, token, 5, WHOLE)
             return
+        if self._owed and not token.name:
+            token = token._replace(name=self._owed, bare=False)
+        self._owed = ""
         if not token.name or (token.bare and len(token.name) == 1 and token.name != "#"):
             reading = nameless(self._text, token, place, alone=not self._out, evaluates=self._evaluates)
             if reading is not None:
@@ -254,6 +261,13 @@ class _Line:
         found = meaning(token.name.replace("'s ", " "))
         if found.field is None:
             return
+        if found.field in {LOSS, VAL_LOSS} and token.bare and token.text.isdigit() and _counts(following):
+            # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
+            self._add(STEP, token, 4, WHOLE)
+            self._owed = token.name
+            return
+        if words == ["batch"] and token.bare and "." in token.text and not token.unit:
+            found = Meaning(STEP_TIME, 5)
         if token.bare and found.field in {STEP, EPOCH} and not token.text.isdigit():
             return
         self._named(token, found, words)
@@ -264,10 +278,17 @@ class _Line:
         evaluates = self._evaluates or found.is_eval
         if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
             found = Meaning(STEP_TIME, 5)
+        elif found.field == "" and is_step_rate(token.tail) and not evaluates:
+            self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
+            return
+        elif found.field == STEP and evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
+            return  # {"mode": "val", "iter": 19}: the evaluation's own
         elif found.field == "" and field_of_rate(unit) is not None and not evaluates:
             found = Meaning(field_of_rate(unit), 6)
         elif found.field == "" and words and EVAL_WORDS.issuperset(words) and self._trained_before:
             found = Meaning(VAL_LOSS, 5, is_eval=True)
+        elif found.field == "" and evaluates and "_".join(words) in UNCALLED_LOSSES:
+            found = Meaning(VAL_LOSS, 2, is_eval=True)
         elif found.field == STEP and self._settings and words == ["steps"]:
             return
         self._trained_before = found.field == LOSS and not TRAIN_WORDS.isdisjoint(words)
@@ -362,7 +383,7 @@ class _Line:
             return
         per = unit.partition("/")[2].strip() if unit else ""
         scale = time_scale(unit) if unit else None
-        if scale is None and tail and words == ["time"]:
+        if scale is None and tail and tail != "data" and words == ["time"]:
             return  # "time (sec): 5.40": since when, it does not say
         if scale is None and tail:
             scale = time_scale(tail)
@@ -390,6 +411,16 @@ class _Line:
         self._add(
             "", token, 5, PLAIN, name=name, weak=weak or (token.bare and not SCORES & set(words_of(name)))
         )
+
+
+def _counts(following: Token | None) -> bool:
+    """Whether a decimal without a name follows at once."""
+    return (
+        following is not None
+        and following.kind == "num"
+        and "." in following.text
+        and following.before.strip() in {"", ":"}
+    )
 
 
 def _is_adjacent(before: str) -> bool:

@@ -6,6 +6,7 @@ import re
 
 from supervisor.sources.metrics.names import (
     EPOCH,
+    ETA,
     GRAD_NORM,
     LOSS,
     LR,
@@ -46,6 +47,13 @@ _TALK_ANYWHERE = re.compile(
 _CONFIG_PAIR = re.compile(
     r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
+_WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
+_LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]\s*[\d:]+\W*$")
+# "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
+_LONE_COUNTER = re.compile(
+    r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+)\s*$",
+    re.IGNORECASE,
+)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
 
 
@@ -67,6 +75,9 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
             best[reading.field] = reading
         elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
             own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
+    if in_record and LOSS in best and best[LOSS].rank == 3:
+        part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
+        own.setdefault(part.name, part._replace(field=""))
     best, pair = _same_counter(best, found.readings)
     fields = set(best) - {RANK}
     strong = bool(fields & {LOSS, VAL_LOSS})
@@ -102,6 +113,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         or (counted and LR in measured)
         or (in_record and bool(fields or own))
         or (heading and _is_heading(masked, fields))
+        or (fields == {ETA} and best[ETA].rank == 8 and _LONE_ETA.match(masked))
         or (not counted and _stands_alone(best))
         or (not counted and bool(scored) and len(found.readings) <= 6)
     )
@@ -148,7 +160,9 @@ def _same_counter(
 
 def _is_heading(masked: str, fields: set[str]) -> bool:
     """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
-    words = re.findall(r"[A-Za-z_一-鿿]{2,}", masked.replace("\x01", " "))
+    words = _WORDS.findall(masked)
+    if _LONE_COUNTER.match(masked):
+        return True
     if EPOCH in fields:
         return len(words) <= 2 or ("/" in masked and len(words) <= 8 and masked.rstrip()[-1:].isdigit())
     if {word.lower() for word in words} <= {

@@ -13,6 +13,8 @@ _AFTER = re.compile(
     r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg)\b",
     re.IGNORECASE,
 )
+# Names behind their values all along the line.
+_LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
 _STEPS = frozenset({"it", "iter", "iteration", "step", "batch", "update"})
 
 
@@ -47,6 +49,8 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         return reading(SAMPLES, 4, PLAIN)
     if word == "mfu":
         return reading(MFU, 8, Conversion(How.NUMBER, 0.01) if unit == "%" else Conversion(How.SHARE))
+    if word == "loss" and not unit and _LOSS_AND_RATE.search(text):
+        return reading(LOSS, 4, PLAIN)
     if word in {"rate", "lr"} and not unit:
         return reading(LR, 4, PLAIN)
     if unit in {"ms", "msec"} and place and "|" in token.before:

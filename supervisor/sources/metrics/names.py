@@ -18,6 +18,7 @@ from supervisor.sources.metrics.words import (
     ETA_NAMES,
     EVAL_WORDS,
     GRAD_WORDS,
+    HELD_OUT_SETS,
     HIDING_WORDS,
     IGNORED_TIMES,
     LOSS_KINDS,
@@ -38,6 +39,7 @@ from supervisor.sources.metrics.words import (
     TOKEN_NAMES,
     TOKEN_WORDS,
     TRAIN_WORDS,
+    UNCALLED_LOSSES,
 )
 
 STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS = "step", "total_steps", "epoch", "total_epochs"
@@ -138,13 +140,17 @@ def _counter(joined: str, words: list[str]) -> Meaning | None:
 
 
 def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -> Meaning | None:
+    if held_out and "_".join(rest) in UNCALLED_LOSSES:
+        return Meaning(VAL_LOSS, 2, held_out)
     core = [word for word in rest if word in LOSS_WORDS]
     if not core or (core == ["cost"] and {"batch", "reader", "time", "data"} & set(words)):
         return None
     if not HIDING_WORDS.isdisjoint(words) or "scale" in words or "scaler" in words or "scaling" in words:
         return Meaning("" if "scale" in words else None, weak=True)
     field = VAL_LOSS if held_out else LOSS
-    more = [word for word in rest if word not in LOSS_WORDS]
+    more = [word for word in rest if word not in LOSS_WORDS and not (held_out and word in HELD_OUT_SETS)]
+    if not more and len(words) > 1 and words[-1].isdigit():
+        return Meaning("", is_eval=held_out, weak=True)  # of one optimizer among several
     if not more:
         smoothed = not {"avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema"}.isdisjoint(
             words
@@ -187,7 +193,7 @@ def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning
         return Meaning("", weak=True)
     # Of several groups the first: a trailing number other than 0 is another group.
     number = re.search(r"(\d+)$", joined)
-    return Meaning(LR, 8 - min(int(number[1]), 5) if number else 9)
+    return Meaning(LR, 8 if number else 9) if number is None or int(number[1]) == 0 else Meaning("", weak=True)
 
 
 def _norm(words: list[str], rest: list[str]) -> Meaning | None:

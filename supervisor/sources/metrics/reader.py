@@ -40,6 +40,8 @@ _BLOCK = re.compile(
     re.IGNORECASE,
 )
 _BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s*:\s*$", re.IGNORECASE)
+# In a block that looks like settings a number of so many digits was computed, not chosen.
+_MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 _RAW_RANK = re.compile(
     r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)"
 )
@@ -197,7 +199,7 @@ def _parse(text: str, state: _State) -> tuple[Parsed, _State, bool]:
     """What a line says in a state, the state after it, and whether it was a row of a table."""
     stripped = text.strip()
     if not stripped:
-        return NOTHING, state._replace(in_record=False, in_settings=False), False
+        return NOTHING, state._replace(in_settings=False), False
     indented = text[:1] in " \t"
     if state.skip_next:
         return NOTHING, state._replace(skip_next=False), False
@@ -216,9 +218,9 @@ def _parse(text: str, state: _State) -> tuple[Parsed, _State, bool]:
         after = after._replace(in_record=False)
     if len(text) <= MAX_HEADING and _BLOCK.match(text):
         return NOTHING, after._replace(in_settings=True), False
-    if after.in_settings and indented:
+    if after.in_settings and indented and not _MEASURED.search(text):
         return NOTHING, after, False
-    parsed = parse_line(text, in_record=after.in_record)
+    parsed = parse_line(text, in_record=after.in_record or (after.in_settings and indented))
     if not indented:
         after = after._replace(in_settings=parsed.settings and not parsed.readings)
     return parsed, after._replace(in_record=after.in_record or parsed.heading), False

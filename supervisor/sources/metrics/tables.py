@@ -40,7 +40,7 @@ _CELL = re.compile(
     r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us))?(?:\s?\([^()]*\))?$",
     re.IGNORECASE,
 )
-_CLOCK = re.compile(r"(?:\d+:)+\d+(?:\.\d+)?$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE)
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
@@ -138,7 +138,8 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
     if match is None:
         return None
     found = meaning(match["name"])
-    if not in_section and found.field not in {LOSS, VAL_LOSS}:
+    counts = found.field in {EPOCH, STEP} and found.rank >= 7
+    if not in_section and not counts and found.field not in {LOSS, VAL_LOSS}:
         return NOTHING
     value = _CELL.match(match["value"])
     if value is None:
@@ -171,7 +172,7 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
     if field is None:
         return []
     if field in {EPOCH, STEP}:
-        whole = WHOLE if "." not in match["a"] else PLAIN
+        whole = WHOLE if field == STEP or "." not in match["a"] else PLAIN
         out = [Reading(field, "", found.rank, *place, whole)]
         if match["b"]:
             total = TOTAL_EPOCHS if field == EPOCH else TOTAL_STEPS

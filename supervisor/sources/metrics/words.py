@@ -32,7 +32,7 @@ STEP_NAMES = {
     "步": 8, "迭代": 7, "步数": 8, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
     "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
-    "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
+    "nupdates": 10, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
 }  # fmt: skip
 EPOCH_NAMES = {
     "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "轮": 8, "epoch_num": 7, "current_epoch": 8,
@@ -41,6 +41,10 @@ EPOCH_NAMES = {
 }  # fmt: skip
 LOSS_WORDS = frozenset({"loss", "losses", "损失", "crossentropyloss", "xent", "logloss", "cost", "objective"})
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
+# Which of several held-out sets: their losses are still losses of the whole.
+HELD_OUT_SETS = _set("clean other seen unseen matched mismatched small full")
+# Losses that are not called one: of a held-out set they are believed.
+UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(
     "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language model xent softmax binary bce multi class "
     "log logloss mse l1 l2 ctc rnnt transducer sft dpo orpo simpo kto ppo policy pg actor pi grpo reinforce contrastive clip infonce "
@@ -79,7 +83,7 @@ SETTINGS = _set(
 NOT_MEASURED = _set("size retries version num id seed v_num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
-    "completed complete done begin_ after at global current training train trainer optimizer optim eval validate validation val metrics stats finished end "
+    "completed complete done begin_ after at global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
     "for in on of the results summary test update loss valid iteration_ ✨ →"
 )
 STEP_TIME_NAMES = {
@@ -88,7 +92,7 @@ STEP_TIME_NAMES = {
     "ms_per_step": 7, "train_iter_time": 5, "iter_t": 5, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
     "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "step_time_avg": 5, "ms_it": 6, "ms_iter": 6,
     "step_seconds": 7, "train_step_time": 8, "avg_step_time": 6, "avg_iter_time": 5, "step_duration": 6, "train_batch_cost": 5,
-    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6,
+    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6, "s_b": 5, "bch": 5,
     "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,
 }  # fmt: skip
 IGNORED_TIMES = _set(
@@ -104,5 +108,5 @@ NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all 
 TOKEN_NAMES = _set("wps tps train_wps train_tps tgs tok_s toks tokens_s")
 # Names of the time that remains.
 ETA_NAMES = _set(
-    "eta remaining_time time_remaining remaining time_left estimated_time_remaining 剩余时间 eta_seconds time_to_finish est_remaining eta_time time_until_done est remain eta_s time_eta"
+    "eta remaining_time time_remaining remaining remain_time time_left estimated_time_remaining 剩余时间 eta_seconds time_to_finish est_remaining eta_time time_until_done est remain eta_s time_eta"
 )
