@@ -114,6 +114,9 @@ class LogDesk:
                 stream = Stream(ref, self._file(str(ref.path)), start_t, self._check)
                 stream.ask(self._query)
             self._streams.append(stream)
+        busiest = max((stream.bytes_per_s for stream in self._streams), default=0.0)
+        for stream in self._streams:
+            stream.busiest_bytes_per_s = busiest
         self._place = tuple(before.get(ref.path, 0) for ref in refs)
         if not same_attempt:
             self._following, self._cursor = True, None
@@ -140,7 +143,7 @@ class LogDesk:
             path = str(stream.ref.path)
             if path not in self._lines:
                 self._lines[path] = Task(stream.ref, stream.file, counts=stream.file.newlines)
-        thinned = bool(self._query)
+        thinned = any(not stream.is_whole for stream in loud)
         self._shown = [Task(s.ref, s.file, self._query) for s in loud] if thinned else []
         both = self._query & self._searched
         self._found = [Task(s.ref, s.file, both) for s in loud] if self._searched else []
@@ -239,7 +242,7 @@ class LogDesk:
                 [self._lines[str(s.ref.path)] for s in loud if str(s.ref.path) in self._lines]
             ),
             size_bytes=size,
-            shown=self._tally(self._shown, None) if self._query else None,
+            shown=self._tally(self._shown, None) if any(not s.is_whole for s in loud) else None,
             search=self._tally(self._found, self._place_of_cursor(rows)) if self._searched else None,
             empty_why=self._why_empty() if not rows else "",
         )

@@ -57,6 +57,7 @@ class Stream:
         self.ref = ref
         self.file = file
         self.query = Query()
+        self.busiest_bytes_per_s = 0.0
         self.counts: Counts | None = None
         self._check = check
         self._start_t = start_t
@@ -88,7 +89,8 @@ class Stream:
         return not self.ref.is_mixed and not self.query.is_by(self.ref.who)
 
     @property
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
+        """Whether the query lets all of its lines through."""
         return not self.query.reads_text and not (self.query.who and self.ref.is_mixed)
 
     def hits(self, chunk: int) -> tuple[int, ...]:
@@ -107,7 +109,7 @@ class Stream:
         """The lines that are meant, from `offset` on."""
         if self.is_silent:
             return
-        if self._is_whole:
+        if self.is_whole:
             yield from self.file.forward(offset)
             return
         chunk = offset // CHUNK_BYTES
@@ -123,7 +125,7 @@ class Stream:
         """The lines that are meant and begin before `offset`, the nearest first."""
         if self.is_silent:
             return
-        if self._is_whole:
+        if self.is_whole:
             yield from self.file.backward(offset)
             return
         chunk = (min(offset, self.file.size) - 1) // CHUNK_BYTES
@@ -138,6 +140,11 @@ class Stream:
             self._check()
 
     # -- when ------------------------------------------------------------------------------------------
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast it was written, from its attempt's start to its last change."""
+        return self.file.size / max(self.file.written_t - self._start_t, 1.0) if self._start_t else 0.0
 
     @property
     def is_stamped(self) -> bool:
@@ -164,7 +171,7 @@ class Stream:
         else:
             self._keys.move_to_end(number)
         found = kept[2].get(line.offset)
-        return found if found is not None else self._known_clock().time_of(line.offset)
+        return found if found is not None else self._known_clock().time_of(line.end)
 
     def _keys_of(self, number: int, lines: Sequence[TextLine]) -> dict[int, float]:
         clock = self._known_clock()
@@ -173,15 +180,14 @@ class Stream:
             t = self._carried(number)
             for line in lines:
                 t = self._stamp(line.text) or t
-                keys[line.offset] = t if t is not None else clock.time_of(line.offset)
+                keys[line.offset] = t if t is not None else clock.time_of(line.end)
             return keys
         # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
+        inner = [speaker_of(line.text, self.ref.who)[1][:1].isspace() for line in lines]
         t = 0.0
         for index in range(len(lines) - 1, -1, -1):
-            leads = index + 1 < len(lines) and (
-                lines[index].text[:1].isspace() or lines[index + 1].text[:1].isspace()
-            )
-            t = t if leads else clock.time_of(lines[index].offset)
+            leads = index + 1 < len(lines) and (inner[index] or inner[index + 1])
+            t = t if leads else clock.time_of(lines[index].end)
             keys[lines[index].offset] = t
         return keys
 
@@ -199,7 +205,11 @@ class Stream:
     def _known_clock(self) -> GrowthClock:
         if self._clock is None:
             file = self.file
-            self._clock = GrowthClock(self._start_t or file.written_t, file.size, file.written_t)
+            start_t = self._start_t or file.written_t
+            if self.busiest_bytes_per_s:
+                # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
+                start_t = max(start_t, file.written_t - file.size / self.busiest_bytes_per_s)
+            self._clock = GrowthClock(start_t, file.size, file.written_t)
             newest = list(itertools.islice(file.backward(file.size), SNIFF_LINES))[::-1]
             stamps = [t for line in newest if (t := stamp_of(line.text, file.written_t)) is not None]
             if len(stamps) * 3 >= len(newest) and len(stamps) > 1 and is_rising(stamps):

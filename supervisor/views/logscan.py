@@ -62,14 +62,14 @@ class Task:
         if self.query is None:
             if stop > size:
                 self.tail_size = size
-                return False
+                return True
             # A chunk's newlines: short of them only when the file was cut meanwhile, which the next look finds.
             self.counts.append(self.file.read(stop - CHUNK_BYTES, CHUNK_BYTES).count(b"\n"))
             return True
         found = len(hits_of(self.file, chunk, self.query, self.ref))
         if stop > size or not self._is_settled(stop, size):
             self.tail, self.tail_size = found, size
-            return False
+            return True
         self.counts.append(found)
         self.tail = 0
         return True

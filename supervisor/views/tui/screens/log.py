@@ -337,7 +337,7 @@ class LogScreen(Screen[LogPoint | None]):
                 self._session.ask(lw.Show(before))
 
         label = "filter (words, -without, /expression/, r0-3, level:warn)"
-        self.app.push_screen(AskLine(label, before.typed, typed), closed)
+        self.app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
 
     def action_rank(self, way: int) -> None:
         """One rank alone: none, 0, 1, … and round again."""
