@@ -28,8 +28,8 @@ _GPU_WAITS = frozenset(("synchronize", "wait_stream", "item", "cpu", "tolist"))
 _DATA = re.compile(r"torch/utils/data/(?:dataloader|_utils/)|multiprocessing/(?:queues|connection)\.py")
 _KERNEL = re.compile(r"thread (\d+) .*: state (\S+), waits in (\S+), system call (\S+)")
 _CALL_NAMES = {
-    "0": "read", "1": "write", "7": "poll", "23": "select", "35": "nanosleep", "61": "wait4", "202": "futex",
-    "230": "clock_nanosleep", "232": "epoll_wait", "270": "pselect6", "271": "ppoll", "281": "epoll_pwait", "45": "recvfrom",
+    "0": "read", "1": "write", "7": "poll", "23": "select", "35": "sleep", "61": "wait4", "202": "futex",
+    "230": "sleep", "232": "epoll_wait", "270": "pselect6", "271": "ppoll", "281": "epoll_pwait", "45": "recvfrom",
     "running": "no system call", "34": "pause",
 }  # fmt: skip
 # Where a thread sits that waits for another rank (a condition variable, a socket), as opposed to a disk or a timer.

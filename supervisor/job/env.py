@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from supervisor.job.flags import OWNED
@@ -21,6 +22,10 @@ class EnvChange:
     name: str
     value: str | None
     reason: str
+
+
+INJECTED: Final = str(Path(__file__).parent.parent / "inject")
+"""The folder with the sitecustomize.py that registers Python's faulthandler in a rank."""
 
 
 def environment(
@@ -63,6 +68,10 @@ def environment(
     origins = {name: origin for name, _, origin in spec.origins if name.startswith("env.")}
     for name, value in spec.env:
         put(name, value, f"yours ({origins.get(f'env.{name}', 'config')})")
+    if spec.hang.faulthandler:
+        own = changes.get("PYTHONPATH")
+        rest = own.value if own is not None else base.get("PYTHONPATH")
+        put("PYTHONPATH", _joined(INJECTED, rest), "hang.faulthandler: ranks can be asked for their stacks")
     twin = _allocator_twin(spec)
     if twin is not None:
         put(twin.name, twin.value, twin.reason)

@@ -119,7 +119,7 @@ class LiveAttempt:
             by=by,
             grace_s=0.0 if now else grace_s,
             started=self._clock.mono(),
-            can_ask=self.speaks_wire and why is not ev.StopWhy.RANK_DIED,
+            can_ask=self.speaks_wire and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG},
             now=now,
         )
         return self._intent(self.ladder)

@@ -106,6 +106,10 @@ class Collector:
         """True once torchrun has said that it ends its workers because one failed (not because of a signal)."""
         return self._agent_ending.is_set()
 
+    def last_line(self) -> float | None:
+        """When a rank last wrote to its log, by the clock's monotonic seconds."""
+        return self._logs.last_line()
+
     def drain(self) -> None:
         """Read all logs to their end: their writers are gone."""
         self._logs.drain()

@@ -77,6 +77,7 @@ class LogWatch:
         self._keys: dict[str, LogKey] = {}
         self._readers: dict[str, MetricReader] = {}
         self._rank_spoke = False
+        self._last_line: float | None = None
 
     def follow(self, key: LogKey, path: str) -> None:
         """Follow a file, once; it need not exist yet."""
@@ -87,6 +88,10 @@ class LogWatch:
     def start(self) -> None:
         """Begin."""
         self._tailer.start()
+
+    def last_line(self) -> float | None:
+        """When a rank last wrote to its log, by the clock's monotonic seconds."""
+        return self._last_line
 
     def drain(self) -> None:
         """Read all to the end: the writers are gone."""
@@ -115,6 +120,7 @@ class LogWatch:
                 if not self._rank_spoke:
                     self._scan(key, batch)
             case LogKind.RANK:
+                self._last_line = self._clock.mono()
                 self._scan(key, batch)
                 if self._measures:
                     self._measure(key, batch)

@@ -124,7 +124,7 @@ def _inspect(data: bytes) -> None:
         if instruction.name not in _ALLOWED:
             raise BadDump(f"it holds the instruction {instruction.name}")
         # The memo is an array: an index far beyond what was stored would allocate all between.
-        if instruction.name in _PUTS and int(argument) > count:
+        if instruction.name in _PUTS and int(str(argument)) > count:
             raise BadDump("its memo has holes")
         if count > MAX_INSTRUCTIONS:
             raise BadDump("it is too long")

@@ -71,7 +71,6 @@ class StallWatch:
         self._phase_since = started
         self._launched = started
         self._stepped = False
-        self._wire = False
         self._forgiven: dict[Stage, float] = {}
         self._flagged: Threshold | None = None
         self._over_s: float | None = None
@@ -99,8 +98,10 @@ class StallWatch:
         elif self._last_step is not None and now > self._last_step:
             self._paces.add(Stage.STEP, now - self._last_step)
         self._last_step = now
-        if self._phase in {Phase.RENDEZVOUS, Phase.LOADING} and not self._wire:
-            self._phase, self._phase_since = Phase.STEPPING, now
+        if self._phase is not Phase.STEPPING:
+            # A step is a step, whatever was said before: not every trainer says when a checkpoint is done.
+            self.enter(Phase.STEPPING, now)
+            self._last_step = now
         self._move(now)
 
     def line(self, now: float) -> None:
@@ -114,7 +115,6 @@ class StallWatch:
 
     def enter(self, phase: Phase, now: float) -> None:
         """The attempt says that it does something else: what it did until now took so long."""
-        self._wire = True
         if phase is not self._phase:
             stage = _PHASE_STAGES.get(self._phase)
             if stage is not None and stage is not Stage.START:

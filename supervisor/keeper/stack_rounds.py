@@ -1,0 +1,242 @@
+"""One round of stacks: all ranks side by side, grouped, with what NCCL and PyTorch know, written as an artifact.
+
+Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from supervisor.diagnosis.flight_recorder import stuck_collective
+from supervisor.diagnosis.ras import read_ras
+from supervisor.diagnosis.stack_groups import RankStack, StackRound, stack_round
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.attempt import LiveAttempt
+from supervisor.keeper.clock import Clock
+from supervisor.policy.health.stall import Activity
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.state import AttemptView
+from supervisor.sources.activity import helper_cpu_s, io_bytes
+from supervisor.sources.flight_recorder import dump_prefixes, find_dumps, load_dumps
+from supervisor.sources.nccl_ras import query_ras, ras_address
+from supervisor.sources.processes import ProcessId, is_alive
+from supervisor.sources.stacks import (
+    Stack,
+    StackSource,
+    collect_stacks,
+    find_py_spy,
+    probe_stacks,
+)
+
+STACKS_S = 5.0
+JOIN_S = STACKS_S + 6.0
+FAULT_FOLDER = "stacks"
+
+log = logging.getLogger("stoker.keeper")
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Whom to look at, and where the round is written.
+
+    `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
+    of the attempt's start; older dumps are of others.
+    """
+
+    attempt: int
+    ranks: Mapping[int, ProcessId]
+    attempt_root: Path
+    artifacts: Path
+    env: Mapping[str, str]
+    since_t: float
+    python: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's stack begins, 1-based."""
+
+    mono: float
+    stacks: StackRound
+    activity: Activity
+    source: str
+    artifact: str | None = None
+    lines: Mapping[int, int] | None = None
+    collective: str | None = None
+    absent: tuple[int, ...] = ()
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Who keeps the others waiting: by the stacks, else by NCCL or the flight recorder."""
+        return self.stacks.odd or self.absent
+
+    @property
+    def line_at(self) -> str | None:
+        """The odd one's own line."""
+        place = self.stacks.place_of(self.odd[0]) if self.odd else None
+        return place.line_at if place is not None else None
+
+
+Result = TypeVar("Result")
+
+
+class Background(Generic[Result]):
+    """Does one thing at a time in a thread; `poll` gives its result when it is there.
+
+    Everything that is done so is bounded by itself; the thread is a daemon all the same, because it talks to others'
+    processes.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._result: list[Result] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being done, or its result waits to be fetched."""
+        return self._thread is not None
+
+    def start(self, work: Callable[[], Result]) -> None:
+        """Begin; nothing happens while something is being done."""
+        if self._thread is None:
+            self._result.clear()
+            self._thread = threading.Thread(target=self._do, args=(work,), name=self._name, daemon=True)
+            self._thread.start()
+
+    def poll(self) -> Result | None:
+        """The result, once; None while it is not there, or if it failed."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread.join()
+        self._thread = None
+        return self._result.pop() if self._result else None
+
+    def close(self) -> None:
+        """Wait for the thread, for at most as long as a round may take."""
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def _do(self, work: Callable[[], Result]) -> None:
+        try:
+            self._result.append(work())
+        except Exception:  # a sensor: whatever it meets, training and keeper go on without it
+            log.exception("%s failed", self._name)
+
+
+def targets_of(
+    run: RunPaths,
+    node: NodePaths,
+    job: JobSpec,
+    view: AttemptView,
+    live: LiveAttempt,
+    env: Mapping[str, str],
+    python: str,
+) -> Targets | None:
+    """Whom to look at now; None while no process of the attempt is known."""
+    known = {
+        (rank.rank if rank is not None and rank.rank is not None else local): process
+        for local, process in live.ranks.items()
+        if is_alive(process)
+        for rank in [view.ranks.get(local)]
+    }
+    if not known and job.entry_kind is EntryKind.COMMAND:
+        # A plain `python train.py`: its own process, or the innermost that a wrapper of it started first.
+        tree = live.child.tree()
+        known = {0: tree[0]} if tree else {}
+    if not known:
+        return None
+    return Targets(
+        attempt=view.number,
+        ranks=known,
+        attempt_root=node.attempt(view.number).root,
+        artifacts=run.artifacts,
+        env={**env, **dict(job.env)},
+        since_t=view.started_t or view.planned_t,
+        python=python,
+    )
+
+
+def probe(targets: Targets) -> tuple[StackSource, str]:
+    """What will give stacks of these ranks, and why nothing better does."""
+    first = targets.ranks[min(targets.ranks)]
+    folder = targets.attempt_root / FAULT_FOLDER
+    return probe_stacks(first, py_spy=find_py_spy(targets.python), fault_folder=folder)
+
+
+def take_round(targets: Targets, clock: Clock) -> Round:
+    """Stacks, NCCL's counts and flight-recorder dumps of all ranks, written to artifacts/."""
+    order = sorted(targets.ranks)
+    processes = [targets.ranks[rank] for rank in order]
+    taken = collect_stacks(
+        processes,
+        timeout_s=STACKS_S,
+        py_spy=find_py_spy(targets.python),
+        fault_folder=targets.attempt_root / FAULT_FOLDER,
+    )
+    activity = Activity(helper_cpu_s(processes), io_bytes(processes))
+    stacks = dict(zip(order, taken, strict=True))
+    found = stack_round(
+        [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
+    )
+    extra, collective, absent = _collectives(targets)
+    artifact, lines = _write(targets, found, stacks, extra, clock.wall())
+    sources = sorted({str(stack.source) for stack in taken})
+    return Round(clock.mono(), found, activity, "+".join(sources), artifact, lines, collective, absent)
+
+
+def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:
+    """Sections for the artifact, the one-line finding, and who did not come."""
+    sections: list[str] = []
+    finding: str | None = None
+    absent: tuple[int, ...] = ()
+    pids = {process.pid: rank for rank, process in targets.ranks.items()}
+    address = ras_address(targets.env)
+    report = query_ras(address) if address is not None else None
+    # The port is the machine's: what answers may be another job.
+    if report is not None and any(f"process {pid} " in report for pid in pids):
+        sections += ["== NCCL RAS", *report.splitlines(), ""]
+        lags = read_ras(report)
+        if lags:
+            finding, absent = lags[0].text, lags[0].ranks if len(lags) == 1 else ()
+    dumps, trouble = load_dumps(find_dumps(dump_prefixes(targets.env), since_t=targets.since_t))
+    stuck = stuck_collective(dumps)
+    if dumps or trouble:
+        sections += [f"== flight recorder, dumps of ranks {', '.join(map(str, dumps)) or 'none'}", *trouble]
+        sections += [stuck.text if stuck is not None else "all ranks came to the same collectives", ""]
+    if stuck is not None:
+        finding, absent = stuck.text, stuck.missing
+    return sections, finding, tuple(rank for rank in absent if rank in targets.ranks)
+
+
+def _write(
+    targets: Targets, found: StackRound, stacks: Mapping[int, Stack], extra: list[str], wall: float
+) -> tuple[str | None, Mapping[int, int] | None]:
+    parts = [found.text, ""]
+    lines: dict[int, int] = {}
+    for rank, stack in stacks.items():
+        note = f" ({stack.note})" if stack.note else ""
+        parts.append(f"== rank {rank}, pid {stack.process.pid}, by {stack.source}{note}")
+        lines[rank] = len(parts) + _main_line(stack.lines)
+        parts += [*stack.lines, ""]
+    parts += extra
+    name = f"stacks-{targets.attempt}-{int(wall)}.txt"
+    try:
+        (targets.artifacts / name).write_text("\n".join(parts), encoding="utf-8")
+    except OSError as error:
+        log.error("artifacts/%s: %s", name, error.strerror)
+        return None, None
+    return f"artifacts/{name}", lines
+
+
+def _main_line(lines: tuple[str, ...]) -> int:
+    """How far below the head of a stack its main thread's innermost frame stands, from 1."""
+    for at, line in enumerate(lines):
+        if '"MainThread"' in line or line.startswith("Current thread"):
+            return at + 2
+    return 1
