@@ -30,6 +30,11 @@ RECENT_POINTS = 600
 LOST_POINTS = 200
 LIVENESS_S = 1.0
 WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
+# Of series nobody named here: this many, each at this many points, so that a script that logs a number a layer
+# costs a bounded amount of memory (about 10 MiB).
+OTHER_SERIES = 80
+OTHER_POINTS = 1024
+PLACES = frozenset(["step", "total_steps", "epoch", "eta_s"])
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 MACHINE = "machine"
@@ -71,6 +76,7 @@ class Machine:
 class Snapshot:
     """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
+    `series`: every metric that was ever seen, whole, by its own name.
     `lost`: the newest losses that were not finite, as points of value 0.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
     `rate_steps_per_s` is the median over the newest steps. `gpu_util` and `gpu_memory` are ratios over all
@@ -83,6 +89,7 @@ class Snapshot:
     gone: bool
     run_file: RunFile | None
     metrics: dict[str, Track]
+    series: dict[str, Track]
     smoothed: tuple[float, ...]
     lost: Track
     rate_steps_per_s: float | None
@@ -168,6 +175,7 @@ class SnapshotReader:
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
+        self._others: dict[str, Whole] = {}
         self._lost = Recent(LOST_POINTS)
         self._steps = Recent(60)
         self._gpus: dict[str, _Keyed] = {}
@@ -247,6 +255,7 @@ class SnapshotReader:
             buffer = self._whole.get(name) or self._recent.get(name)
             if buffer is not None and value is not None:
                 buffer.add(single(sample.t, step, value, sample.a))
+            self._take_other(name, single(sample.t, step, value, sample.a) if value is not None else None)
             if name == "loss" and value is None:  # JSON has no NaN: a series writes null
                 self._lost.add(single(sample.t, step, 0.0, sample.a))
 
@@ -254,9 +263,21 @@ class SnapshotReader:
         steps = rollup.v.get("step")
         step = steps[2] if steps else None
         for name, (low, mean, high, count) in rollup.v.items():
+            point = Point(rollup.t, step, low, mean, high, count, rollup.a)
             whole = self._whole.get(name)
             if whole is not None:
-                whole.add(Point(rollup.t, step, low, mean, high, count, rollup.a))
+                whole.add(point)
+            self._take_other(name, point)
+
+    def _take_other(self, name: str, point: Point | None) -> None:
+        if point is None or name in self._whole or name in PLACES:
+            return
+        other = self._others.get(name)
+        if other is None:
+            if len(self._others) >= OTHER_SERIES:
+                return
+            other = self._others[name] = Whole(OTHER_POINTS)
+        other.add(point)
 
     def _look_around(self) -> bool:
         """What is not appended anywhere: whether a keeper lives, whether the folder is there, run.json."""
@@ -278,6 +299,8 @@ class SnapshotReader:
 
     def _snapshot(self, news: LogNews, nearby: Nearby) -> Snapshot:
         metrics = {name: whole.view() for name, whole in self._whole.items()}
+        series = {name: track for name, track in metrics.items() if track}
+        series |= {name: whole.view() for name, whole in self._others.items()}
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
@@ -288,6 +311,7 @@ class SnapshotReader:
             gone=self._was_gone,
             run_file=self._run_file,
             metrics=metrics,
+            series=series,
             smoothed=self._smoothed[1],
             lost=self._lost.view(),
             rate_steps_per_s=_rate(self._steps.view()),

@@ -43,13 +43,13 @@ class Desk:
     """Puts requests and watches for their answers. `put` runs in the reading thread, the rest on the screen's."""
 
     def __init__(self, run: RunPaths) -> None:
-        self._run = run
+        self.run = run
         self._pending: dict[str, _Pending] = {}
 
     @property
     def node(self) -> NodePaths:
         """Where the run's logs are listed."""
-        return self._run.node()
+        return self.run.node()
 
     def sender(
         self,
@@ -63,9 +63,9 @@ class Desk:
 
         def put() -> None:
             try:
-                request_id = send(self._run.control, kind, if_attempt=attempt, args=args)
+                request_id = send(self.run.control, kind, if_attempt=attempt, args=args)
             except OSError as error:
-                told(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self._run.control}", False))
+                told(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self.run.control}", False))
                 return
             self._pending[request_id] = _Pending(kind, now)
             told(Answer(f"{WORDS[kind]}: asked the keeper", None))

@@ -76,6 +76,15 @@ KEYS: list[BindingType] = [
     _key("4,l", "pane('log')", "log", "4 l", "look", "go to the log", show=False),
     _key("5,t", "pane('timeline')", "timeline", "5 t", "look", "go to the timeline", show=False),
     _key(
+        "M",
+        "page('metrics')",
+        "metrics",
+        "M",
+        "look",
+        "metrics: any series, two runs side by side",
+        show=False,
+    ),
+    _key(
         "p",
         "page('processes')",
         "processes",

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.run.records import Cause, Consequence, Decision, DecisionKind, FailureClass, Verdict
 from supervisor.views import format as fm
 from supervisor.views.nearby import Context
 from supervisor.views.snapshot import Snapshot
@@ -46,6 +46,9 @@ class FailurePage(Page):
         said = f" · attempt {attempt.number}"
         if len(failed) > 1:
             said += f" ({failed.index(attempt) + 1} of {len(failed)}, ← →)"
+        said += (
+            " · L opens its log" if attempt.verdict is not None and attempt.verdict.cause is not None else ""
+        )
         return (*left, Span(said, Ink.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
@@ -64,6 +67,11 @@ class FailurePage(Page):
             *_policy(snapshot, attempt, view.now, width),
             *(_instead(snapshot) if newest else []),
         ]
+
+    def cause(self) -> Cause | None:
+        """The place that the page points at."""
+        attempt = self._attempt(failures(self.view.snapshot.state)) if self.view else None
+        return attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
 
     def action_attempt(self, way: int) -> None:
         """Another failed attempt."""

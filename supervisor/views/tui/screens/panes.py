@@ -12,6 +12,7 @@ from textual.screen import Screen
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.pages.failure import FailurePage
+from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.pages.processes import ProcessesPage
 from supervisor.views.tui.pages.settings import PreflightPage, SettingsPage
 from supervisor.views.tui.widgets.bars import FooterBar, NoticeBar
@@ -26,7 +27,7 @@ from supervisor.views.tui.widgets.tiles import TilesPanel
 from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.widgets.words import shows_failure
 
-PAGES = ("failure", "processes", "preflight", "settings")
+PAGES = ("failure", "metrics", "processes", "preflight", "settings")
 """Panes that are only ever shown alone."""
 
 
@@ -58,6 +59,7 @@ class PaneScreen(Screen[None]):
             yield LogPanel(id="log")
             yield TimelinePanel(id="timeline")
         yield FailurePage(id="failure")
+        yield MetricsPage(id="metrics")
         yield ProcessesPage(id="processes")
         yield PreflightPage(id="preflight")
         yield SettingsPage(id="settings")

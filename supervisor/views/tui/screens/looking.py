@@ -1,0 +1,253 @@
+"""What is looked at on the dashboard: panes, pages, the log, another run. Nothing here asks a keeper for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual.command import CommandPalette
+
+from supervisor.run.index import RunNotFound
+from supervisor.views.logplace import LogAt, LogPoint
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.desk import Answer, Desk
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.logbuffer import LogFilter
+from supervisor.views.tui.pages.failure import FailurePage
+from supervisor.views.tui.pages.metrics import MetricsPage
+from supervisor.views.tui.screens.compare import load_other
+from supervisor.views.tui.screens.panes import PAGES, PaneScreen
+from supervisor.views.tui.screens.prompts import AskLine
+from supervisor.views.tui.widgets.bars import FooterBar, Hint
+from supervisor.views.tui.widgets.chart import ChartPanel
+from supervisor.views.tui.widgets.charts import LossPanel
+from supervisor.views.tui.widgets.paint import Ink
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.ranks import RanksPanel
+from supervisor.views.tui.widgets.words import leave_word
+
+if TYPE_CHECKING:
+    from supervisor.views.tui.screens.log import LogScreen
+
+
+class LookingScreen(PaneScreen):
+    """Moves between what can be seen.
+
+    Args:
+        desk: the run, and where requests are put.
+        feeder: the reading thread.
+        clock: wall time.
+        back: goes back to the list of runs; None where the run was not opened from one.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        feeder: Feeder[Snapshot],
+        clock: Callable[[], float],
+        back: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(clock)
+        self._desk = desk
+        self._feeder = feeder
+        self._back = back
+        self._log_screen: LogScreen | None = None
+
+    def tell(self, answer: Answer) -> None:
+        """Say what became of a request."""
+        ink = Ink.PLAIN if answer.good is None else Ink.LIVE if answer.good else Ink.BAD
+        self.notice.say(answer.text, ink)
+
+    def _told(self, answer: Answer) -> None:
+        """From the reading thread: say it on the screen's."""
+        self.app.call_later(self.tell, answer)
+
+    def _offer(self) -> None:
+        """The footer's keys, from the live bindings."""
+        hints = [
+            Hint(
+                active.binding.key_display or active.binding.key,
+                active.binding.description,
+                active.binding.action,
+            )
+            for active in self.active_bindings.values()
+            if active.binding.show and active.enabled and active.node is self
+        ]
+        unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
+        word = leave_word(self.snapshot) if self.snapshot else "leave"
+        self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
+
+    def action_back(self) -> None:
+        """Clear the search, else the filter, else the zoom; else go back to the list of runs."""
+        log = self.log_panel
+        if log.search:
+            log.set_search("")
+            log.action_follow()
+        elif log.buffer.filter:
+            log.set_filter(LogFilter())
+        elif self._zoomed is None and self._back is not None:
+            self._back()
+        else:
+            self._zoom(None)
+
+    def action_pane(self, name: str) -> None:
+        """Go to a pane; one that has no room here is zoomed."""
+        wanted = self.query_one("#card" if name == "loss" and self._card_shown() else f"#{name}", Panel)
+        if self._zoomed is not None:
+            self._zoom(None)
+        if not wanted.display or not (wanted.parent and getattr(wanted.parent, "display", True)):
+            self._zoom(wanted.id)
+        wanted.focus()
+
+    def action_page(self, name: str) -> None:
+        """Show a page alone; the same key again goes back."""
+        if self._zoomed == name:
+            self._zoom(None)
+            return
+        self._zoom(name)
+        self.query_one(f"#{name}", Panel).focus()
+
+    def action_commands(self) -> None:
+        """All commands, to be found by their names."""
+        self.app.push_screen(CommandPalette(placeholder="what should happen?"))
+
+    def action_compare(self) -> None:
+        """Lay another run's series beside these; an empty answer takes them away."""
+        page = self.query_one("#metrics", MetricsPage)
+
+        def load(text: str) -> None:
+            try:
+                other = load_other(self._desk.run, text)
+            except RunNotFound as error:
+                self._told(Answer(f"compare: {error}", False))
+                return
+            self.app.call_later(page.compare_with, other)
+
+        def closed(text: str | None) -> None:
+            if text is not None and text.strip():
+                self._feeder.submit(partial(load, text.strip()))
+            elif text is not None:
+                page.compare_with(None)
+
+        self.app.push_screen(AskLine("compare with (a run's id or a part of it; empty: none)"), closed)
+
+    def action_zoom(self) -> None:
+        """The pane that has the keys alone, or all again."""
+        focused = self.focused
+        if self._zoomed is not None:
+            self._zoom(None)
+        elif isinstance(focused, Panel):
+            self._zoom(focused.id)
+
+    def action_freeze(self) -> None:
+        """Let the log stand still, or follow."""
+        self.log_panel.toggle_follow()
+
+    def action_search(self) -> None:
+        """Look for words in the log while they are typed."""
+        self._leave_page()
+        log = self.log_panel
+
+        def typed(text: str) -> None:
+            log.set_search(text)
+
+        def closed(text: str | None) -> None:
+            if not text:
+                log.set_search("")
+            self._offer()
+
+        self.app.push_screen(AskLine("search", log.search, typed), closed)
+
+    def _leave_page(self) -> None:
+        if self._zoomed in PAGES:
+            self._zoom(None)
+
+    def action_match(self, way: int) -> None:
+        """The next match, back or onward."""
+        self.log_panel.set_search(self.log_panel.search, way=way)
+
+    def action_filter(self) -> None:
+        """Show only lines with these words, of these ranks."""
+        self._leave_page()
+        log = self.log_panel
+        before = log.buffer.filter
+
+        def typed(text: str) -> None:
+            log.set_filter(LogFilter.parse(text))
+
+        def closed(text: str | None) -> None:
+            log.set_filter(before if text is None else LogFilter.parse(text))
+
+        self.app.push_screen(AskLine("filter (words, r0 or r0-3 for ranks)", before.typed, typed), closed)
+
+    def action_rank(self, way: int) -> None:
+        """The log of one rank: none, 0, 1, … and round again."""
+        attempt = self.snapshot.state.attempt if self.snapshot else None
+        names = (
+            [str(view.rank if view.rank is not None else n) for n, view in sorted(attempt.ranks.items())]
+            if attempt
+            else []
+        )
+        if not names:
+            return
+        log = self.log_panel
+        circle: list[frozenset[str]] = [frozenset(), *(frozenset([name]) for name in names)]
+        now = circle.index(log.buffer.filter.who) if log.buffer.filter.who in circle else 0
+        log.set_filter(LogFilter(log.buffer.filter.text, circle[(now + way) % len(circle)]))
+
+    def action_open_log(self) -> None:
+        """The whole log: at the cause while that is looked at, else at the line in sight."""
+        cause = self.query_one("#failure", FailurePage).cause() if self._zoomed == "failure" else None
+        if cause is not None:
+            self.open_log(LogAt(path=cause.path, line=cause.line))
+        else:
+            self.open_log(self.log_panel.place())
+
+    def open_log(self, at: LogAt | None = None) -> None:
+        """Open the log screen at a place; None: at the newest line."""
+        snapshot = self.snapshot
+        if snapshot is None or self._log_screen is not None:
+            return
+        from supervisor.views.tui.screens.log import (
+            LogScreen,
+        )  # two hundredths of a second that the start need not wait
+
+        def closed(point: LogPoint | None) -> None:
+            self._log_screen = None
+            if point is not None:
+                self._point_at(point)
+
+        screen = LogScreen(self._desk.node, snapshot.state, at=at, typed=self.log_panel.buffer.filter.typed)
+        self._log_screen = screen
+        self.app.push_screen(screen, closed)
+
+    def _point_at(self, point: LogPoint) -> None:
+        """Show a line's step on the chart."""
+        loss = self.query_one("#loss", LossPanel)
+        if not loss.show_at(point.step, point.t, point.attempt):
+            known = f"step {point.step:g}" if point.step is not None else "that time"
+            self.tell(Answer(f"the chart has no point at {known}", False))
+        elif loss.display:
+            loss.focus()
+
+    def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
+        """Enter on a rank shows its log."""
+        self._zoom(None)
+        self.log_panel.set_filter(LogFilter("", frozenset([message.who])))
+        self.log_panel.focus()
+
+    def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
+        """Enter on a point of a chart shows its line."""
+        point = message.point
+        self.open_log(LogAt(attempt=point.attempt, step=point.step, t=point.t))
+
+    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
+        """A click on a hint is its key."""
+        self.call_later(self.run_action, message.action)
+
+    def _can_go_back(self) -> bool:
+        if not self.is_mounted:
+            return False
+        log = self.log_panel
+        return bool(self._zoomed or log.search or log.buffer.filter or self._back)
