@@ -34,6 +34,14 @@ if not __package__:
         _spec.loader.exec_module(_module)
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["data"]:  # `python -m trainer.data` for those who know this file's path alone
+        from trainer.text import main as data_main
+
+        try:
+            sys.exit(data_main(sys.argv[2:]))
+        except KeyboardInterrupt:
+            sys.exit(130)
+
     from trainer.app import main
 
     main(sys.argv[1:])
