@@ -14,6 +14,7 @@ from typing import NamedTuple
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tables import Role, Signature
 from supervisor.run.failures import FailureClass
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE
 
@@ -110,18 +111,18 @@ def read_launch(
             if name == "launch-killing":
                 for text in (hit.text, *hit.lines_after(24)):
                     for signalled in patterns["term"].finditer(text):
-                        sigtermed.add(int(signalled.group(1) or signalled.group(2)))
+                        sigtermed.add(whole(signalled.group(1) or signalled.group(2)))
             if hit.origin.rank is not None and hit.origin.pid is not None:
                 by_pid.setdefault(hit.origin.pid, hit.origin.rank)
         for line in scan.edges():
             if "pid=" in line and (match := patterns["raypid"].search(line)):
                 groups = match.groups()
                 if groups[0]:
-                    by_pid.setdefault(int(groups[0]), int(groups[1]))
+                    by_pid.setdefault(whole(groups[0]), whole(groups[1]))
                 elif groups[3]:
-                    by_pid.setdefault(int(groups[3]), int(groups[2]))
+                    by_pid.setdefault(whole(groups[3]), whole(groups[2]))
                 elif groups[4]:
-                    by_pid.setdefault(int(groups[4]), int(groups[5]))
+                    by_pid.setdefault(whole(groups[4]), whole(groups[5]))
     per_node, world = _sizes(scans, patterns)
     per_node = known_per_node or per_node
     world = known_world or world
@@ -184,11 +185,11 @@ _UNSEEN = Hit(
 def _event(hit: Hit) -> Exit | None:
     """An exit that srun tells of one task, or a trainer's own JSON event."""
     if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
-        return Exit(int(match.group(2)), None, None, None, None, hit, task=int(match.group(1)))
+        return Exit(whole(match.group(2)), None, None, None, None, hit, task=whole(match.group(1)))
     if (match := re.search(r'"rank": ?(\d+)', hit.text)) and (
         code := re.search(r'"(?:exit)?code": ?(\d+)', hit.text)
     ):
-        return Exit(int(code.group(1)), int(match.group(1)), None, None, None, hit)
+        return Exit(whole(code.group(1)), whole(match.group(1)), None, None, None, hit)
     return None
 
 
@@ -197,8 +198,8 @@ def _ranks_seen(scan: SourceScan) -> Iterable[int]:
         if hit.origin.rank is not None:
             yield hit.origin.rank
     for line in (*scan.head[:200], *scan.tail[-400:]):
-        if line.startswith("[rank") and (end := line.find("]")) > 5 and line[5:end].isdigit():
-            yield int(line[5:end])
+        if line.startswith("[rank") and (end := line.find("]")) > 5 and line[5:end].isdecimal():
+            yield whole(line[5:end])
 
 
 _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
@@ -211,11 +212,11 @@ def _sizes(scans: Sequence[SourceScan], patterns: dict[str, Lazy]) -> tuple[int 
             if not any(word in line for word in _SIZE_WORDS):
                 continue
             if per_node is None and (match := patterns["nproc"].search(line)):
-                per_node = int(next(group for group in match.groups() if group))
+                per_node = whole(next(group for group in match.groups() if group))
             if nodes is None and (match := patterns["nnodes"].search(line)):
-                nodes = int(next(group for group in match.groups() if group))
+                nodes = whole(next(group for group in match.groups() if group))
             if match := patterns["world"].search(line):
-                world = max(world or 0, int(next(group for group in match.groups() if group)))
+                world = max(world or 0, whole(next(group for group in match.groups() if group)))
     if world is None and per_node is not None:
         world = per_node * (nodes or 1)
     return per_node, world or None
@@ -224,17 +225,17 @@ def _sizes(scans: Sequence[SourceScan], patterns: dict[str, Lazy]) -> tuple[int 
 def _exit(hit: Hit, patterns: dict[str, Lazy]) -> tuple[Exit | None, bool]:
     text, node = hit.text, hit.origin.node
     if match := patterns["failed"].search(text):
-        code, local, pid = (int(part) for part in match.groups())
+        code, local, pid = (whole(part) for part in match.groups())
         return Exit(code, None, local, node, pid, hit), False
     if match := patterns["code"].search(text):
-        code, pid = int(match.group(1)), int(match.group(2))
+        code, pid = whole(match.group(1)), whole(match.group(2))
         rank: int | None = None
         own: int | None = None
         is_root = False
         host = node
         for line in reversed(hit.lines_before(6)):
             if named := patterns["rank"].search(line):
-                rank, own = int(named.group(1)), int(named.group(2))
+                rank, own = whole(named.group(1)), whole(named.group(2))
             if placed := patterns["host"].search(line):
                 host = placed.group(1)
             if "Root Cause" in line:
@@ -242,27 +243,34 @@ def _exit(hit: Hit, patterns: dict[str, Lazy]) -> tuple[Exit | None, bool]:
         return Exit(code, rank, own, host, pid, hit, summary=True), is_root
     if match := patterns["deepspeed"].search(text):
         found = patterns["local"].search(text)
-        return Exit(int(match.group(1)), None, int(found.group(1)) if found else None, node, None, hit), False
+        return Exit(
+            whole(match.group(1)), None, whole(found.group(1)) if found else None, node, None, hit
+        ), False
     if match := patterns["spawn"].search(text):
         number, name, code_text = match.groups()
-        code = -_SIGNALS.get(name, 0) if name else int(code_text)
-        return Exit(code or 1, int(number), int(number), node, None, hit), False
+        code = -_SIGNALS.get(name, 0) if name else whole(code_text)
+        return Exit(code or 1, whole(number), whole(number), node, None, hit), False
     if match := patterns["mpi"].search(text):
         number, pid_text, host, signal = match.groups()
-        return Exit(-int(signal), int(number), None, host, int(pid_text), hit), False
+        return Exit(-whole(signal), whole(number), None, host, whole(pid_text), hit), False
     if match := patterns["spawned"].search(text):
-        return Exit(1, int(match.group(1)), int(match.group(1)), node, None, hit), False
+        return Exit(1, whole(match.group(1)), whole(match.group(1)), node, None, hit), False
     if match := patterns["lightning"].search(text):
-        return Exit(int(match.group(2)), hit.origin.rank, None, node, int(match.group(1)), hit), False
+        return Exit(whole(match.group(2)), hit.origin.rank, None, node, whole(match.group(1)), hit), False
     if match := patterns["composer"].search(text):
         return Exit(
-            int(match.group(3)), int(match.group(1)), None, node, int(match.group(2) or 0) or None, hit
+            whole(match.group(3)),
+            whole(match.group(1)),
+            None,
+            node,
+            whole(match.group(2) or "0") or None,
+            hit,
         ), False
     if match := patterns["died"].search(text):
         found = patterns["local"].search(text)
         return Exit(
-            -int(match.group(2)), None, int(found.group(1)) if found else None, node, None, hit
+            -whole(match.group(2)), None, whole(found.group(1)) if found else None, node, None, hit
         ), False
     if match := patterns["nonzero"].search(text):
-        return Exit(int(match.group(1)), None, None, node, None, hit), False
+        return Exit(whole(match.group(1)), None, None, node, None, hit), False
     return None, False

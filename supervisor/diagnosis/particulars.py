@@ -6,6 +6,7 @@ import re
 
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.numbers import whole
 
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "bytes": 1}
 
@@ -31,7 +32,7 @@ def other_user(text: str, job: JobEvidence) -> str | None:
     if job.present.other_gpu_users:
         return job.present.other_gpu_users[0]
     match = re.search(r"Process (\d+) has ([\d.]+ [KMGT]iB) memory in use", text)
-    if match and "this process has" in text and int(match.group(1)) not in job.present.own_pids:
+    if match and "this process has" in text and whole(match.group(1)) not in job.present.own_pids:
         return f"process {match.group(1)} ({match.group(2)})"
     return None
 
@@ -182,7 +183,7 @@ def _memory(text: str, job: JobEvidence) -> list[str]:
 
 def _number(text: str, pattern: str) -> int | None:
     match = re.search(pattern, text)
-    return int(next(group for group in match.groups() if group)) if match else None
+    return whole(next(group for group in match.groups() if group)) if match else None
 
 
 def _missing_module(text: str) -> list[str]:

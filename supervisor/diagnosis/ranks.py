@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from supervisor.diagnosis.exits import Launch
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tracebacks import frames_above
 from supervisor.run.failures import FailureClass
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
@@ -36,13 +37,22 @@ def _inline() -> tuple[Lazy, ...]:
     )
 
 
+def only_absent(world: int, present: Collection[int]) -> int | None:
+    """The one rank of a world that is not among those present; None if none or several are absent."""
+    # A world size out of a log may be any number: ranks are counted only where no more than one can be absent.
+    if world > len(present) + 1:
+        return None
+    absent = [rank for rank in range(world) if rank not in present]
+    return absent[0] if len(absent) == 1 else None
+
+
 def inline_rank(text: str) -> int | None:
     """The rank that a line's own words name as its speaker."""
     if "ank" not in text and "RANK" not in text and not text.startswith("["):
         return None
     for pattern in _inline():
         if match := pattern.search(text):
-            return int(next(group for group in match.groups() if group))
+            return whole(next(group for group in match.groups() if group))
     return None
 
 
@@ -58,7 +68,7 @@ def device_of(text: str) -> int | None:
     )
     if match is None:
         return None
-    return int(next(group for group in match.groups() if group))
+    return whole(next(group for group in match.groups() if group))
 
 
 def pid_of(text: str) -> int | None:
@@ -76,7 +86,7 @@ def pid_of(text: str) -> int | None:
     )
     if match is None:
         return None
-    return int(next(group for group in match.groups() if group))
+    return whole(next(group for group in match.groups() if group))
 
 
 class Ranks:
@@ -128,8 +138,7 @@ class Ranks:
     def only_silent(self) -> int | None:
         """The one rank that said nothing, where all others did."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
-        silent = [rank for rank in range(world) if rank not in self._seen]
-        return silent[0] if len(silent) == 1 and world > 2 else None
+        return only_absent(world, self._seen) if world > 2 else None
 
     def _note_node(self, node: str, rank: int) -> None:
         per_node = self._launch.per_node or 8
@@ -141,7 +150,7 @@ class Ranks:
         if node is not None and node in self._base_by_node:
             return self._base_by_node[node] + local
         if node is not None and self._launch.per_node and (match := re.fullmatch(r"node[_-]?(\d+)", node)):
-            return int(match.group(1)) * self._launch.per_node + local
+            return whole(match.group(1)) * self._launch.per_node + local
         for item in self._launch.exits:
             if (
                 item.local_rank == local
@@ -158,7 +167,9 @@ class Ranks:
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
         """The rank a hit belongs to, or None where nothing tells."""
         if hit.origin.rank is not None:
-            return hit.origin.rank
+            # A distributed checkpoint's report is printed by all and says whose traceback it quotes.
+            told_of = frames_above(hit).told_of
+            return told_of if told_of is not None else hit.origin.rank
         if (rank := inline_rank(hit.text)) is not None:
             return rank
         frames = frames_above(hit)
@@ -203,7 +214,7 @@ class Ranks:
     def _near(self, line: str) -> int | None:
         """A continuation line right below may carry the words ``for rank 2:``."""
         match = re.search(r"did not receive grad for rank (\d+)|terminated.*\[Rank (\d+)\]", line)
-        return int(next(group for group in match.groups() if group)) if match else None
+        return whole(next(group for group in match.groups() if group)) if match else None
 
     def blamed(self) -> int | None:
         """The rank that the launcher saw fall, where it names just one or says which it saw first."""

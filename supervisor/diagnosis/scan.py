@@ -27,6 +27,7 @@ TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
 SHOWN_BYTES = 2000
+MOST_WAITING = 400
 
 
 class Hit(NamedTuple):
@@ -158,68 +159,57 @@ class SourceScanner:
         return hits
 
     def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
-        matches = self._without_floods(matches)
+        """The first hits of a signature, and of a flood the window's last few, so that it fills no memory."""
+        rows = _Rows(text)
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
-        counted_to = 0
-        rows = 0
+        room: dict[int, int] = {}
+        later: dict[int, deque[tuple[int, int, int]]] = {}
         for end, index in matches:
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
             if (start, index) in seen:
                 continue
             seen.add((start, index))
-            rows += text.count(b"\n", counted_to, start)
-            counted_to = start
-            kept = self._kept.get(index)
-            stop = text.find(b"\n", end - 1)
-            stop = len(text) if stop < 0 else stop
-            shown = self._confirmed(index, text[start:stop], end - start)
-            if shown is None:
-                continue
-            origin, said = split_prefix(shown, self._hosts or frozenset())
-            if text is not window:
-                offset = self._offset + _start_of_row(window, rows)
-            else:
-                offset = self._offset + start
-            hit = Hit(
-                self._entries[index],
-                self._index,
-                self._line + rows,
-                offset,
-                said,
-                origin.over(self.origin),
-                (self._past + text[max(0, start - BEFORE_BYTES) : start])[-BEFORE_BYTES:]
-                if start < BEFORE_BYTES
-                else text[start - BEFORE_BYTES : start],
-                text[stop + 1 : stop + 1 + AFTER_BYTES],
-            )
-            hits.append(hit)
-            if len(hit.after) >= AFTER_BYTES or (kept is not None and len(kept.first) > FIRST_HITS):
+            if index not in room:
+                kept = self._kept.get(index)
+                room[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
+            if room[index] <= 0:
+                later.setdefault(index, deque(maxlen=LAST_HITS)).append((end, index, start))
+            elif (hit := self._hit(text, window, end, index, rows.before(start), start)) is not None:
+                room[index] -= 1
+                hits.append(hit)
+        for end, index, start in sorted(place for places in later.values() for place in places):
+            hit = self._hit(text, window, end, index, rows.before(start), start)
+            if hit is not None:
+                hits.append(hit)
+        for hit in hits:
+            kept = self._kept.get(hit.signature.place)
+            full = kept is not None and len(kept.first) > FIRST_HITS
+            if full or len(hit.after) >= AFTER_BYTES or len(self._waiting) >= MOST_WAITING:
                 self._keep(hit)
-            elif len(self._waiting) < 400:
+            else:
                 self._waiting.append(hit)
-            else:
-                self._keep(hit)
         return hits
 
-    def _without_floods(self, matches: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Of a signature that has its first hits already, only the window's last few are looked at."""
-        if len(matches) < 64:
-            return matches
-        left: dict[int, int] = {}
-        kept: list[tuple[int, int]] = []
-        for place in range(len(matches) - 1, -1, -1):
-            index = matches[place][1]
-            have = self._kept.get(index)
-            if have is None or len(have.first) < FIRST_HITS:
-                kept.append(matches[place])
-                continue
-            count = left.get(index, 0)
-            if count < LAST_HITS:
-                left[index] = count + 1
-                kept.append(matches[place])
-        kept.reverse()
-        return kept
+    def _hit(self, text: bytes, window: bytes, end: int, index: int, rows: int, start: int) -> Hit | None:
+        stop = text.find(b"\n", end - 1)
+        stop = len(text) if stop < 0 else stop
+        shown = self._confirmed(index, text[start:stop], end - start)
+        if shown is None:
+            return None
+        origin, said = split_prefix(shown, self._hosts or frozenset())
+        return Hit(
+            self._entries[index],
+            self._index,
+            self._line + rows,
+            self._offset + (start if text is window else _start_of_row(window, rows)),
+            said,
+            origin.over(self.origin),
+            (self._past + text[max(0, start - BEFORE_BYTES) : start])[-BEFORE_BYTES:]
+            if start < BEFORE_BYTES
+            else text[start - BEFORE_BYTES : start],
+            text[stop + 1 : stop + 1 + AFTER_BYTES],
+        )
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
         """The clean text of the line, or of the part between carriage returns that the match lies in."""
@@ -258,6 +248,21 @@ class SourceScanner:
             kept.first.append(hit)
         else:
             kept.last.append(hit)
+
+
+class _Rows:
+    """Counts the newlines before a place; cheap where places come in order."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._to = self._count = 0
+
+    def before(self, place: int) -> int:
+        if place < self._to:
+            self._to = self._count = 0
+        self._count += self._text.count(b"\n", self._to, place)
+        self._to = place
+        return self._count
 
 
 def _start_of_row(window: bytes, rows: int) -> int:

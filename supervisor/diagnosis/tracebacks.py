@@ -8,18 +8,23 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.scan import Hit
 from supervisor.run.failures import FailureClass
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
 
 
 class Frames(NamedTuple):
-    """The traceback above an exception line: `File` frames as (path, function), outermost first."""
+    """The traceback above an exception line: `File` frames as (path, function), outermost first.
+
+    `told_of` is the rank that a distributed checkpoint's report quotes.
+    """
 
     found: bool
     frames: tuple[tuple[str, str], ...]
     chained: bool
     spawn_rank: int | None
     announced: int | None = None
+    told_of: int | None = None
 
 
 @cache
@@ -46,6 +51,7 @@ def frames_above(hit: Hit) -> Frames:
     found = False
     spawn_rank: int | None = None
     announced: int | None = None
+    told_of: int | None = None
     chained = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
@@ -56,22 +62,24 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
+            if match := re.search(r"\(RANK (\d+)\)", text):
+                told_of = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
             for above in range(row, max(row - 6, -1), -1):
                 said = split_prefix(lines[above])[1]
                 if "the above exception" in said or "The above exception" in said:
                     chained = True
                 if match := re.search(r"-- Process (\d+) terminated with the following error", said):
-                    spawn_rank = int(match.group(1))
+                    spawn_rank = whole(match.group(1))
                 if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", said):
-                    spawn_rank = int(match.group(1)) - 1
+                    spawn_rank = whole(match.group(1)) - 1
             break
         if match := patterns["frame"].search(text):
             groups = match.groups()
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced)
+    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced, told_of)
 
 
 def _announced(lines: list[str]) -> int | None:
@@ -80,7 +88,7 @@ def _announced(lines: list[str]) -> int | None:
         if re.search(r"ERROR|CRITICAL|[Uu]ncaught|[Ee]xception|FATAL", line) and (
             match := re.search(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]", line)
         ):
-            return int(match.group(1) or match.group(2))
+            return whole(match.group(1) or match.group(2))
     return None
 
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.exits import Launch
-from supervisor.diagnosis.ranks import Ranks, inline_rank
+from supervisor.diagnosis.ranks import Ranks, inline_rank, only_absent
 from supervisor.diagnosis.scan import SourceScan
 from supervisor.run.failures import FailureClass
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
@@ -44,11 +45,11 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
     for item in candidates:
         text = item.hit.text
         if match := _BARRIER.search(text):
-            waited_for.extend(int(part) for part in match.group(1).replace(",", " ").split())
+            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
         if match := _MISSING.search(text):
-            waited_for.extend(int(part) for part in match.group(1).replace(",", " ").split())
+            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
         if match := _UNIQUE_ID.search(text):
-            waited_for.append(int(match.group(1)))
+            waited_for.append(whole(match.group(1)))
         if item.is_cause or item.failure not in (
             FailureClass.NCCL_TIMEOUT,
             FailureClass.HANG,
@@ -63,20 +64,20 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
         found = _GROUP.search(text)
         group = found.group(1) if found else "0"
         if match := _COMPLETED.search(text):
-            done[group][rank] = int(match.group(1))
+            done[group][rank] = whole(match.group(1))
         if match := _SEQ.search(text):
-            sequence[group].setdefault(rank, int(next(part for part in match.groups() if part)))
+            sequence[group].setdefault(rank, whole(next(part for part in match.groups() if part)))
         if match := _META.search(text):
-            meta.setdefault(rank, int(match.group(1)))
+            meta.setdefault(rank, whole(match.group(1)))
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
         # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
         world = 2
-    silent = [rank for rank in range(world) if rank not in complaining]
-    if len(silent) == 1 and len(complaining) >= 1 and world <= 4096:
-        return silent[0]
+    silent = only_absent(world, complaining)
+    if silent is not None and len(complaining) >= 1:
+        return silent
     for table in (*done.values(), *sequence.values(), meta):
         if len(table) >= 2:
             least = min(table.values())
@@ -85,8 +86,7 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
                 return lowest[0]
     # All complain: the rank whose agent never told of its end sits where the connection broke.
     told = {item.rank for item in launch.exits if item.rank is not None}
-    untold = [rank for rank in range(world) if rank not in told]
-    return untold[0] if told and len(untold) == 1 else None
+    return only_absent(world, told) if told else None
 
 
 _RDZV_ID = Lazy(r"--rdzv[-_]id[= ]+(\S+)")
@@ -163,5 +163,5 @@ def _waiting_frame(lines: Sequence[str]) -> tuple[int, str, bool] | None:
 def _rank_named(before: Sequence[str], text: str) -> int | None:
     for line in (text, *reversed(before)):
         if match := re.search(r"\brank[ =:_]?(\d+)", line, re.IGNORECASE):
-            return int(match.group(1))
+            return whole(match.group(1))
     return None

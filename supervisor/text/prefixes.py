@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 
 
@@ -124,7 +125,7 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
         if match := _RAY.match(text):
             name, rank, pid, address = match.groups()
             number = int(rank) if rank else None
-            return Origin(rank=number, pid=int(pid), node=address, worker=f"{name} pid={pid}"), text[
+            return Origin(rank=number, pid=whole(pid), node=address, worker=f"{name} pid={pid}"), text[
                 match.end() :
             ]
     elif head.isdigit() or head == " ":
