@@ -10,9 +10,9 @@ from pathlib import Path
 from supervisor.job.config_edit import config_words
 from supervisor.job.config_files import parse_config
 from supervisor.job.errors import JobError
-from supervisor.job.resolve import JobInputs, resolve_job, script_path
+from supervisor.job.resolve import JobInputs, resolve_job, resolve_retry, script_path
 from supervisor.job.settings import ConfigFile, spec_key_names
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import EntryKind, JobSpec, RetrySettings
 from supervisor.job.torchrun_args import ParsedRun, parse_run_argv
 from supervisor.run.records import FailureClass
 
@@ -67,6 +67,22 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
     if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
         raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
     return Job(parsed, spec)
+
+
+def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
+    """The ``[policy]`` of a settings file or preset, with defaults where it says nothing.
+
+    Raises:
+        JobError: the file is missing, or a key or value of it is wrong.
+    """
+    inputs = JobInputs(
+        parsed=ParsedRun(),
+        env=env,
+        cwd=str(cwd),
+        job_file=_config_file(_find_config(named, cwd), named, f"--config {named}"),
+        failure_classes=frozenset(str(c) for c in FailureClass),
+    )
+    return resolve_retry(inputs)
 
 
 def configs_dir() -> Path:

@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "list known runs"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "metrics": ("metrics", "print the metrics found in a log"),
+    "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "chart": ("chart", "draw a run's loss as a still chart"),
     "check": ("check", "check data files before a run"),
 }
@@ -25,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
 EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 pre-flight refused ·
   4 gave up, retry budget spent · 5 stopped on request · 6 lost · 75 checkpointed, requeue me · 130 interrupted
+  93 in a SLURM job, in place of 1: do not requeue
   diagnose: 0 healthy · 10 a failure · 11 no failure known, at least one unknown · 2 bad input"""
 
 

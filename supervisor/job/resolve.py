@@ -68,11 +68,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     Raises:
         JobError: nothing to run, an unknown key, a value of the wrong type, a batch that does not divide.
     """
-    files = (
-        ("job file", check_file(inputs.job_file, classes=inputs.failure_classes, is_job=True)),
-        ("project", check_file(inputs.project, classes=inputs.failure_classes, is_job=False)),
-        ("user", check_file(inputs.user, classes=inputs.failure_classes, is_job=False)),
-    )
+    files = _layers(inputs)
     look = Resolver(inputs.parsed, inputs.env, files)
     job = files[0][1]
     kind, entry, args = _entry(inputs, job, look)
@@ -116,6 +112,24 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         )
     )
     return replace(spec, origins=tuple(look.origins))
+
+
+def resolve_retry(inputs: JobInputs) -> RetrySettings:
+    """The bounds on restarts alone, as `resolve_job` would have them.
+
+    Raises:
+        JobError: an unknown key or a value of the wrong type.
+    """
+    files = _layers(inputs)
+    return _retry(inputs, files, Resolver(inputs.parsed, inputs.env, files))
+
+
+def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
+    return (
+        ("job file", check_file(inputs.job_file, classes=inputs.failure_classes, is_job=True)),
+        ("project", check_file(inputs.project, classes=inputs.failure_classes, is_job=False)),
+        ("user", check_file(inputs.user, classes=inputs.failure_classes, is_job=False)),
+    )
 
 
 def _entry(inputs: JobInputs, job: FileSettings, look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:

@@ -152,7 +152,10 @@ def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
             and "loss" in sample.v
             and (step := sample.v.get("step")) is not None
         ]
-    step = rise_step(losses)
+    if not losses:
+        return None
+    # A trainer that refuses a loss that is no number dies before it reports it: the step after the last one.
+    step = rise_step([*losses, (losses[-1][0] + 1, None)])
     if step is None:
         return None
     before = [found for found in state.checkpoints if found.step < step]

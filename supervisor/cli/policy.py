@@ -1,0 +1,117 @@
+"""Say what policy would do: `stoker policy explain RUN`, over a run on record. Runs nothing.
+
+One line an attempt: what it ended with, what is decided, and, where the settings given here lead elsewhere than
+what was done, both. After such a fork the rest of the record is still judged as it happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from supervisor.cli.common import add_runs_dir, complain
+from supervisor.job.errors import JobError
+from supervisor.job.spec import JobSpec, RetrySettings
+from supervisor.run.index import RunNotFound, find_run, runs_dir
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the verb."""
+    parser.add_argument("what", choices=["explain"], help="explain: what is, or would have been, decided")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="path, id or part of an id; default: the newest run"
+    )
+    add_runs_dir(parser)
+    parser.add_argument("--config", metavar="FILE", help="settings with another [policy]")
+    parser.add_argument(
+        "--max-retries", type=int, metavar="N", help="restarts without progress before giving up"
+    )
+    parser.add_argument("--min-micro-batch", type=int, metavar="N", help="never go below this")
+    parser.add_argument("--min-ranks", type=int, metavar="N", help="ranks a node may go on with")
+    parser.add_argument("--no-retry", action="store_true", help="never restart by itself")
+    parser.add_argument("--restart-from-scratch", action="store_true", help="a restart may begin at step 0")
+    parser.add_argument(
+        "--interactive", action="store_true", help="as if a person were there: hold, not fail"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """One line a decision on stdout; 0, or 2 where there is nothing to explain."""
+    try:
+        found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+        record = read_run_file(found.run_json)
+        job = replace(record.job, retry=_retry(record.job, args))
+    except (RunNotFound, BadRunFile) as error:
+        return complain("policy", str(error))
+    except JobError as error:
+        return complain("policy", error.message)
+    settings = msgspec.structs.replace(
+        record.settings, interactive=args.interactive or record.settings.interactive
+    )
+    lines = explained(found, msgspec.structs.replace(record, job=job, settings=settings), os.environ)
+    if not lines:
+        return complain("policy", f"{found.run_id}: no attempt has ended yet, so nothing was decided")
+    print("\n".join(lines))
+    return 0
+
+
+def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
+    """What policy says after each ended attempt of a run, with what was done where that differs."""
+    from supervisor.keeper.judgement import decide_next
+    from supervisor.run.journal import read_state
+
+    node = run_.node()
+    state = read_state(node.journal)
+    lines = []
+    for count, view in enumerate(state.attempts, start=1):
+        if view.ended_t is None or view.verdict is None:
+            continue
+        # What was known then: this attempt's own decision is what is asked for.
+        asked = msgspec.structs.replace(view, decision=None, decided_by="")
+        saved = tuple(c for c in state.checkpoints if c.attempt <= view.number)
+        past = msgspec.structs.replace(
+            state,
+            attempts=(*state.attempts[: count - 1], asked),
+            checkpoints=saved,
+            checkpoint=saved[-1] if saved else None,
+        )
+        decision = decide_next(record, past, node=node, env=env)
+        failure = view.verdict.failure.value + (
+            f"/{view.verdict.reason.value}" if view.verdict.reason else ""
+        )
+        at = f" at step {view.last_step}" if view.last_step is not None else ""
+        code = f", exit code {decision.exit_code}" if decision.exit_code is not None else ""
+        line = f"attempt {view.number}: {failure}{at} → {decision.kind.value}{code}: {decision.reason}"
+        lines.append(line)
+        done = view.decision
+        if done is not None and (done.kind, done.change) != (decision.kind, decision.change):
+            lines.append(f"           was ({view.decided_by or 'policy'}): {done.kind.value}: {done.reason}")
+    return lines
+
+
+def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
+    """The run's own bounds, then those of the file, then the flags.
+
+    Raises:
+        JobError: the file is missing or has a key that is not known.
+    """
+    retry = job.retry
+    if args.config:
+        from supervisor.cli.job_inputs import policy_of
+
+        retry = policy_of(args.config, os.environ, Path.cwd())
+    given = {
+        "max_retries": args.max_retries,
+        "min_micro_batch": args.min_micro_batch,
+        "min_ranks": args.min_ranks,
+        "enabled": False if args.no_retry else None,
+        "restart_from_scratch": True if args.restart_from_scratch else None,
+    }
+    return replace(retry, **{name: value for name, value in given.items() if value is not None})
