@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS
-from supervisor.views.snapshot import OTHER_SERIES
+from supervisor.views.gather import OTHER_SERIES
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.widgets.charts import LossPanel

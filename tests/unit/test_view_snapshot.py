@@ -9,9 +9,9 @@ import pytest
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS
 from supervisor.run.state import HeldOpen, Running
-from supervisor.views import snapshot as sn
+from supervisor.views import reader as sn
 from supervisor.views.logs import LogLine, Part, Tone, fair_share, interleave, tone_of
-from supervisor.views.snapshot import SnapshotReader
+from supervisor.views.reader import SnapshotReader
 from tests.tui import recorded
 
 

@@ -21,8 +21,9 @@ from textual.message import Message
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
+from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
-from supervisor.views.snapshot import Snapshot, SnapshotReader
+from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel

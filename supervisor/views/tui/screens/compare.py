@@ -6,7 +6,7 @@ import os
 
 from supervisor.run.index import find_run
 from supervisor.run.paths import RunPaths
-from supervisor.views.snapshot import SnapshotReader
+from supervisor.views.reader import SnapshotReader
 from supervisor.views.tui.pages.metrics import OtherRun
 
 

@@ -1,0 +1,121 @@
+"""A run as it stands, read from its directory as it grows.
+
+`SnapshotReader.refresh` costs a few fstats when nothing changed; it is meant for one reading thread. What it
+returns is frozen and may be handed to any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from supervisor.run import series as se
+from supervisor.run.journal import StateReader
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.series import SeriesReader, read_rollups
+from supervisor.views.gather import Gatherer
+from supervisor.views.logs import LogReader
+from supervisor.views.nearby import NearbyReader
+from supervisor.views.snapshot import Snapshot
+
+# The newest part of a stream that is read line by line when a run is opened; what is older comes from the
+# one-minute roll-ups, so that a run of seven days opens at once.
+TAIL_BYTES = 4 << 20
+LIVENESS_S = 1.0
+
+
+class SnapshotReader:
+    """Follows one node of a run. Not thread-safe: one thread reads.
+
+    Args:
+        run: the run directory; it may not exist yet, or vanish.
+        node: whose journal and series are read.
+        monotonic: clock for how often the keeper's lock is looked at.
+    """
+
+    def __init__(
+        self, run: RunPaths, *, node: int = 0, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._run = run
+        self._node = run.node(node)
+        self._monotonic = monotonic
+        self._state = StateReader(self._node.journal)
+        self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
+        self._gathered = Gatherer()
+        self._logs = LogReader(self._node)
+        self._nearby = NearbyReader(run)
+        self._run_file: RunFile | None = None
+        self._opened = False
+        self._alive = False
+        self._alive_due = float("-inf")
+        self._was_gone = False
+        self._revision = 0
+        self._last: Snapshot | None = None
+
+    def refresh(self) -> Snapshot:
+        """Read what was added and return the run as it stands.
+
+        `Snapshot.revision` is the same as before when nothing changed.
+        """
+        changed = bool(self._state.refresh())
+        if not self._opened:
+            changed = self._opened = True
+            self._open_series()
+        changed |= self._read_series()
+        news = self._logs.refresh(self._state.state)
+        changed |= bool(news.lines) or news.open_changed or news.sources_changed
+        nearby = self._nearby.refresh(self._state.state)
+        changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
+        if changed or self._last is None:
+            self._revision += 1
+            self._last = self._gathered.snapshot(
+                self._revision,
+                self._state.state,
+                keeper_alive=self._alive,
+                gone=self._was_gone,
+                run_file=self._run_file,
+                news=news,
+                nearby=nearby,
+            )
+        return self._last
+
+    def _open_series(self) -> None:
+        """Place the readers: large streams at their tail, their past from the roll-ups."""
+        for name, reader in self._series.items():
+            if reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
+                first = reader.read(limit_bytes=1 << 20)
+                until = first[0].t if first else float("inf")
+                for rollup in read_rollups(self._node.series, name):
+                    if rollup.t + se.ROLLUP_S <= until:
+                        self._gathered.take_rollup(rollup)
+                for sample in first:
+                    self._gathered.take(name, sample)
+
+    def _read_series(self) -> bool:
+        changed = False
+        for name, reader in self._series.items():
+            while samples := reader.read():
+                changed = True
+                for sample in samples:
+                    self._gathered.take(name, sample)
+        return changed
+
+    def _look_around(self) -> bool:
+        """What is not appended anywhere: whether a keeper lives, whether the folder is there, run.json."""
+        now = self._monotonic()
+        if now < self._alive_due:
+            return False
+        self._alive_due = now + LIVENESS_S
+        alive = keeper_is_alive(self._node.lock)
+        gone = not self._run.root.is_dir()
+        changed = alive != self._alive or gone != self._was_gone
+        self._alive, self._was_gone = alive, gone
+        if self._run_file is None and not gone:
+            try:
+                self._run_file = read_run_file(self._run.run_json)
+                changed = True
+            except BadRunFile:
+                self._run_file = None  # a view shows what the journal says without it
+        return changed
