@@ -203,7 +203,7 @@ def build_run(session: Session) -> Run:
     if config.profile:
         run.hooks.append(TraceHook(config.profile, group.rank))
     if group.is_main:
-        run.hooks.extend(asked_for(config))
+        run.hooks.extend(asked_for(config, console.warn))
     headroom = by_rank(
         config.memory_cap_cuda_mib if where.type == "cuda" else config.memory_cap_mib, group.rank
     )

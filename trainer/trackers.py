@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,14 +21,23 @@ TRACE_FROM, TRACE_STEPS = 2, 4
 
 
 class TrackerHook(Quiet):
-    """Hands numbers to a tracker, every log interval."""
+    """Hands numbers to a tracker, every log interval; one that fails is given up, and training goes on."""
 
     def __init__(
-        self, log: Callable[[dict[str, float], int], None], close: Callable[[], None], interval: int
+        self,
+        name: str,
+        log: Callable[[dict[str, float], int], object],
+        close: Callable[[], object],
+        *,
+        interval: int,
+        warn: Callable[[str], None],
     ) -> None:
+        self._name = name
         self._log = log
         self._close = close
         self._interval = interval
+        self._warn = warn
+        self._given_up = False
 
     def after_step(self, _state: TrainState, report: StepReport, /) -> None:
         """Logs, if this step is due."""
@@ -38,15 +49,26 @@ class TrackerHook(Quiet):
                 "grad_norm": report.grad_norm,
                 "tokens_per_sec": rate,
             }
-            self._log(values, report.step)
+            self._try(lambda: self._log(values, report.step))
 
     def after_evaluation(self, state: TrainState, val_loss: float, _seconds: float, /) -> None:
         """Logs the validation loss."""
-        self._log({"val_loss": val_loss}, state.step)
+        self._try(lambda: self._log({"val_loss": val_loss}, state.step))
 
     def close(self) -> None:
         """Ends the tracker's run."""
-        self._close()
+        self._try(self._close)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        if self._given_up:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - another's library: network, disk, quota; never worth a training
+            self._given_up = True
+            self._warn(f"{self._name} failed and is given up: {_one_line(error)}")
+            with suppress(Exception):  # what it still holds, if it can
+                self._close()
 
 
 class TraceHook(Quiet):
@@ -75,40 +97,64 @@ class TraceHook(Quiet):
             self._profile = None
 
 
-def asked_for(config: Config) -> list[Quiet]:
-    """The trackers that the config names.
+def asked_for(config: Config, warn: Callable[[str], None]) -> list[Quiet]:
+    """The trackers that the config names, started; one that does not start is a warning.
 
     Raises:
         UsageError: one is not installed.
     """
-    found: list[Quiet] = []
+    starts: list[tuple[str, Callable[[], _Started]]] = []
     if config.use_wandb:
         wandb = _module("wandb", "--use_wandb")
-        os.environ.setdefault("WANDB_MODE", "offline")
-        run = wandb.init(project=config.wandb_project, name=config.wandb_run_name or None)
-        found.append(
-            TrackerHook(lambda values, step: run.log(values, step=step), run.finish, config.log_interval)
-        )
+        starts.append(("W&B", lambda: _start_wandb(wandb, config)))
     if config.tensorboard_dir:
-        writer = _module("torch.utils.tensorboard", "--tensorboard_dir").SummaryWriter(config.tensorboard_dir)
-
-        def scalars(values: dict[str, float], step: int) -> None:
-            for name, value in values.items():
-                writer.add_scalar(name, value, step)
-
-        found.append(TrackerHook(scalars, writer.close, config.log_interval))
+        tensorboard = _module("torch.utils.tensorboard", "--tensorboard_dir")
+        starts.append(("TensorBoard", lambda: _start_tensorboard(tensorboard, config)))
     if config.mlflow_dir:
+        # It reports its own use over the network unless told not to.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         mlflow = _module("mlflow", "--mlflow_dir")
-        mlflow.set_tracking_uri(Path(config.mlflow_dir).absolute().as_uri())
-        mlflow.start_run()
-        found.append(
-            TrackerHook(
-                lambda values, step: mlflow.log_metrics(values, step=step),
-                mlflow.end_run,
-                config.log_interval,
-            )
-        )
+        starts.append(("MLflow", lambda: _start_mlflow(mlflow, config)))
+    found: list[Quiet] = []
+    for name, start in starts:
+        try:
+            log, close = start()
+        except Exception as error:  # noqa: BLE001 - as in TrackerHook: a tracker never ends a training
+            warn(f"{name} did not start and is left out: {_one_line(error)}")
+            continue
+        found.append(TrackerHook(name, log, close, interval=config.log_interval, warn=warn))
     return found
+
+
+# How to log {name: value} at a step, and how to end.
+_Started: TypeAlias = tuple[Callable[[dict[str, float], int], object], Callable[[], object]]
+
+
+def _start_wandb(wandb: Any, config: Config) -> _Started:
+    os.environ.setdefault("WANDB_MODE", "offline")
+    run = wandb.init(project=config.wandb_project, name=config.wandb_run_name or None, config=asdict(config))
+    return lambda values, step: run.log(values, step=step), run.finish
+
+
+def _start_tensorboard(tensorboard: Any, config: Config) -> _Started:
+    writer = tensorboard.SummaryWriter(config.tensorboard_dir)
+
+    def log(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return log, writer.close
+
+
+def _start_mlflow(mlflow: Any, config: Config) -> _Started:
+    mlflow.set_tracking_uri(Path(config.mlflow_dir).absolute().as_uri())
+    mlflow.start_run()
+    mlflow.log_params(asdict(config))
+    return lambda values, step: mlflow.log_metrics(values, step=step), mlflow.end_run
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _module(name: str, flag: str) -> Any:
