@@ -6,7 +6,7 @@ import re
 
 from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.judge import judge
-from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate, nameless
+from supervisor.sources.metrics.nameless import field_of_rate, is_step_of, is_step_rate, nameless
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -43,6 +43,7 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import (
     EVAL_WORDS,
+    PROSE,
     SCORES,
     SETTINGS,
     TRAIN_WORDS,
@@ -56,7 +57,7 @@ _EVALUATES = re.compile(
 _TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
 _GLUED_EPOCH = re.compile(r"(?<![\w.])(\d+)epoch\b")
 _FAILURE = re.compile(
-    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
+    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s|=\s*[\d.]+ \* [A-Za-z_]",
 )
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
@@ -65,6 +66,7 @@ _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<t>\
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
+_COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
@@ -164,6 +166,11 @@ class _Line:
         found = meaning(token.name) if token.name else Meaning("")
         if found.field != STEP and "/" in token.name and meaning(token.name.partition("/")[0]).field == STEP:
             found = meaning(token.name.partition("/")[0])  # 'global_step/max_steps': '78/176'
+        first, slash, second = token.name.partition("/")
+        if slash and meaning(first).field == EPOCH and meaning(second).field == STEP:
+            self._out.append(Reading(EPOCH, "", 6, token.start, token.end, WHOLE))
+            self._out.append(Reading(STEP, "", 6, *token.total, WHOLE))
+            return
         words = set(words_of(token.name))
         adjacent = _is_adjacent(token.before)
         if found.field == EPOCH and (
@@ -231,7 +238,7 @@ class _Line:
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             self._add(RANK, token, 5, WHOLE)
             return
-        if self._owed and not token.name:
+        if self._owed and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._owed, bare=False)
         self._owed = ""
         if not token.name or (token.bare and len(token.name) == 1 and token.name != "#"):
@@ -261,9 +268,16 @@ class _Line:
         found = meaning(token.name.replace("'s ", " "))
         if found.field is None:
             return
-        if found.field in {LOSS, VAL_LOSS} and token.bare and token.text.isdigit() and _counts(following):
+        if (
+            found.field in {LOSS, VAL_LOSS}
+            and token.bare
+            and token.text.isdigit()
+            and following is not None
+            and _counts(following)
+        ):
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
-            self._add(STEP, token, 4, WHOLE)
+            if not following.name:
+                self._add(STEP, token, 4, WHOLE)
             self._owed = token.name
             return
         if words == ["batch"] and token.bare and "." in token.text and not token.unit:
@@ -278,6 +292,14 @@ class _Line:
         evaluates = self._evaluates or found.is_eval
         if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
             found = Meaning(STEP_TIME, 5)
+        elif (
+            found.field == STEP and time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates
+        ):
+            found = Meaning(STEP_TIME, 5)  # "Step: 25ms"
+        elif found.field == "" and time_scale(unit) is not None and is_step_of(unit) and not evaluates:
+            found = Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
+        elif found.field == STEP and evaluates and words == ["steps"]:
+            return
         elif found.field == "" and is_step_rate(token.tail) and not evaluates:
             self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
@@ -402,24 +424,27 @@ class _Line:
     def _own(self, token: Token, unit: str, *, weak: bool) -> None:
         """A value under the name that the log gives it, as printed."""
         name = token.name
-        if not _NAME.match(name) or (token.bare and (" " in name and not SCORES & set(words_of(name)))):
+        if (
+            name.lower() in PROSE
+            or not _NAME.match(name)
+            or (token.bare and (" " in name and not SCORES & set(words_of(name))))
+        ):
             return
         if token.bare and token.text.isdigit() and not SCORES & set(words_of(name)):
             return
         if unit in {"B", "bytes"}:
             return
-        self._add(
-            "", token, 5, PLAIN, name=name, weak=weak or (token.bare and not SCORES & set(words_of(name)))
-        )
+        doubtful = token.bare and (not SCORES & set(words_of(name)) or (token.text.isdigit() and not unit))
+        self._add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
 
 
-def _counts(following: Token | None) -> bool:
-    """Whether a decimal without a name follows at once."""
+def _counts(following: Token) -> bool:
+    """Whether a decimal without a name of its own follows at once."""
+    between = following.before.strip()
     return (
-        following is not None
-        and following.kind == "num"
+        following.kind == "num"
         and "." in following.text
-        and following.before.strip() in {"", ":"}
+        and (between in {"", ":"} or between.rstrip(": ") in _COUNTED)
     )
 
 

@@ -48,7 +48,7 @@ _CONFIG_PAIR = re.compile(
     r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
-_LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]\s*[\d:]+\W*$")
+_LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*[\d:.]+\W*$")
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
     r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+)\s*$",
@@ -123,7 +123,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         best = {
             field: r
             for field, r in best.items()
-            if not r.weak and (field != LR or "current" in r.name.lower())
+            if not r.weak and (field != LR or _is_current(r.name) or fields & {TOKENS, SAMPLES})
         }
         if not best and not scored:
             return NOTHING
@@ -182,12 +182,18 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
     """Measurements that need no step beside them: throughput, MFU, the GPU's memory."""
-    if LR in best and "current" in best[LR].name.lower():
+    if LR in best and _is_current(best[LR].name):
         return True
+    if STEP_TIME in best and "speed" in best[STEP_TIME].name.lower():
+        return True  # with a unit that says per step
     return any(
         field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
         for field, reading in best.items()
     )
+
+
+def _is_current(name: str) -> bool:
+    return "current" in name.lower() or "当前" in name
 
 
 def _is_settings(found: Found, masked: str) -> bool:

@@ -43,7 +43,7 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         return reading(rate, 6, Conversion(How.NUMBER, magnitude(token.scale_end)))
     if is_step_rate(unit):
         return reading(STEP_TIME, 4, Conversion(How.INVERSE))
-    if scale is not None and unit.partition("/")[2].strip() in _STEPS:
+    if scale is not None and is_step_of(unit):
         return reading(STEP_TIME, 6, Conversion(How.NUMBER, scale))
     if unit == "/s" and not alone:
         return reading(SAMPLES, 4, PLAIN)
@@ -91,9 +91,14 @@ def field_of_rate(unit: str) -> str | None:
         return None
     if top.startswith(("tok", "word")):
         return TOKENS
-    if top.startswith(("sample", "im", "example", "seq", "sent", "ex", "utt", "clip", "item")):
+    if top.startswith(("sample", "im", "example", "seq", "sent", "ex", "utt", "clip", "item", "record")):
         return SAMPLES
     return None
+
+
+def is_step_of(unit: str) -> bool:
+    """Whether a unit is something for each step (`s/iter`)."""
+    return unit.partition("/")[2].strip() in _STEPS
 
 
 def is_step_rate(unit: str) -> bool:

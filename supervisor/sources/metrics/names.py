@@ -157,7 +157,7 @@ def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -
         )
         part = bool({"batch"} & set(words)) and core[0] == "loss"
         rank = 10 if len(words) == 1 else 9
-        rank = 8 if {"total"} & set(words) and len(words) > 2 else rank
+        rank = 8 if ({"total"} & set(words) and len(words) > 2) or "tot" in words else rank
         return Meaning(field, 6 if smoothed or part else rank, held_out)
     kinds = set(more)
     if is_part:
@@ -193,7 +193,9 @@ def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning
         return Meaning("", weak=True)
     # Of several groups the first: a trailing number other than 0 is another group.
     number = re.search(r"(\d+)$", joined)
-    return Meaning(LR, 8 if number else 9) if number is None or int(number[1]) == 0 else Meaning("", weak=True)
+    return (
+        Meaning(LR, 8 if number else 9) if number is None or int(number[1]) == 0 else Meaning("", weak=True)
+    )
 
 
 def _norm(words: list[str], rest: list[str]) -> Meaning | None:

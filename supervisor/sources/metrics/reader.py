@@ -43,7 +43,7 @@ _BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s
 # In a block that looks like settings a number of so many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 _RAW_RANK = re.compile(
-    r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)"
+    r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
 )
 
 

@@ -40,7 +40,9 @@ _CELL = re.compile(
     r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us))?(?:\s?\([^()]*\))?$",
     re.IGNORECASE,
 )
-_CLOCK = re.compile(r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE)
+_CLOCK = re.compile(
+    r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE
+)
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(

@@ -34,7 +34,7 @@ _MASKS = re.compile(
 )
 _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\S)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _UNITS = (
-    r"%|(?:tok(?:en)?s?|words?|samples?|im(?:a?ge?s?)?|examples?|seq(?:uence)?s?|sent(?:ence)?s?|ex|utts?|frames?|clips?|items?|batch(?:es)?|ba|it(?:er)?s?|steps?"
+    r"%|(?:tok(?:en)?s?|words?|samples?|records?|im(?:a?ge?s?)?|examples?|seq(?:uence)?s?|sent(?:ence)?s?|ex|utts?|frames?|clips?|items?|batch(?:es)?|ba|it(?:er)?s?|steps?"
     r"|updates?)\s?/\s?s(?:ec(?:ond)?)?(?:/\w+)?|tok(?:en)?s?/(?:gpu|device|chip)/s(?:ec)?"
     r"|(?:ms|us|µs|s|secs?|seconds?|min)\s?/\s?(?:it(?:er(?:ation)?)?|step|batch|update|sample|img|image|epoch|tick|kimg)|/s(?:ec)?(?:/\w+)?"
     r"|[KMGT]i?[Bb](?:/s)?|bytes|ms(?:ec)?|milliseconds|us|µs|secs?|seconds?|mins?|minutes?|hours?|hrs?|days?"
@@ -51,7 +51,7 @@ _TOKEN = re.compile(
       (?P<share>\s*\(?\s*\d+(?:\.\d+)?\s?%\s?\)?)?
     | (?P<ratio>(?<![\w.,/@])[-+]?\d+(?:\.\d+)?\s?[KMGT]?i?B?\s?/\s?\d+(?:\.\d+)?\s?(?:[KMGT]i?B?)?(?![\w.]))
     | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
-      (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
+      (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]|\s/\s(?:it|step|batch)))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
       (?![\w]|\.\d)
       (?P<mean>\s?\((?![^()]*/\s?(?:s|it|step|iter|batch))(?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
     """,
@@ -62,7 +62,7 @@ _OPENERS = re.compile(r"(?:[\[({\"'<`*~≈]|\btensor\(|\bArray\(|\barray\()\s*$"
 _CALL = re.compile(r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()")
 _UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24})\s*[)\]]\s*$")
 _BREAK = re.compile(
-    r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~"
+    r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~|(?<=[a-z]{5})\.\s+(?=[A-Z])"
 )
 _INDEXED = re.compile(
     r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE

@@ -12,11 +12,11 @@ def _set(words: str) -> frozenset[str]:
 
 
 EVAL_WORDS = _set(
-    "val valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
+    "val vali valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
 )
 TRAIN_WORDS = _set("train training trn tr fit")
 SOURCE_WORDS = TRAIN_WORDS | _set(
-    "avg avr average averaged mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
+    "avg avr average averaged tot main mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
     "micro global overall total sum lm final last trainer metric metrics epoch interval per raw rank0 stats stat log for of at the after done completed complete finished result results"
 )
 HIDING_WORDS = _set(
@@ -29,7 +29,7 @@ STEP_NAMES = {
     "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
     "iteration_num": 8, "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "step_count": 7, "steps_done": 6,
     "completed_step": 8, "completed_steps": 8, "train_step": 8, "training_step": 8, "train_iter": 7, "train_steps": 6,
-    "步": 8, "迭代": 7, "步数": 8, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
+    "步": 8, "步骤": 8, "迭代": 7, "步数": 8, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
     "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
     "nupdates": 10, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
@@ -104,9 +104,13 @@ OPTIMIZER_WORDS = _set(
 )
 # What may stand beside "grad norm".
 NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all model policy pre before the")
+# What prose puts before a number.
+PROSE = _set(
+    "then now around about only still just and or but usually than was is like nearly almost roughly"
+)
 # Abbreviations of tokens a second.
 TOKEN_NAMES = _set("wps tps train_wps train_tps tgs tok_s toks tokens_s")
 # Names of the time that remains.
 ETA_NAMES = _set(
-    "eta remaining_time time_remaining remaining remain_time time_left estimated_time_remaining 剩余时间 eta_seconds time_to_finish est_remaining eta_time time_until_done est remain eta_s time_eta"
+    "eta remaining_time time_remaining remaining remain_time left_time required time_left estimated_time_remaining 剩余时间 eta_seconds time_to_finish est_remaining eta_time time_until_done est remain eta_s time_eta"
 )
