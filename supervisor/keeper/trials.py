@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from supervisor.job import knobs as kn
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.config_edit import config_words, read_values
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.run.memory import JobKind, MemoryLine, flags_hash, recall, remember
+from supervisor.job.spec import JobSpec
+from supervisor.preflight.memory import kind_of
+from supervisor.run.memory import MemoryLine, recall, remember
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, SeriesReader
 from supervisor.run.state import AttemptView, RunState
-from supervisor.sources.gpu import probe_gpus
 
 OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
-# Settings that say nothing about memory: two launches that differ in them are alike.
-_FREE = re.compile(
-    r"dir|path|out|output|log|logging|save|seed|name|epochs?|steps?|iters?|iterations?|lr|rate|decay|warmup|"
-    r"wandb|report|resume|fault|project|every|interval|port|url|config",
-)
 
 
 def trial_of(
@@ -95,39 +87,3 @@ def remember_trial(
 ) -> None:
     """Keep a trial for later runs."""
     remember(MemoryLine(kind=kind_of(job), trial=trial, t=now, run=state.run_id), env)
-
-
-def kind_of(job: JobSpec) -> JobKind:
-    """What this job has in common with others that need the same memory."""
-    own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
-    words = [
-        f"{name}={kn.value_of(job.entry_args, name)}"
-        for name in kn.names_of(job.entry_args)
-        if name not in own and not _is_free(name)
-    ]
-    for file in config_words(job.entry_args):
-        words += [
-            f"{key}={value}"
-            for key, value in read_values(file, _text(Path(job.cwd, file))).items()
-            if f"{file}#{key}" not in own and not _is_free(key)
-        ]
-    script = job.entry
-    if job.entry_kind is EntryKind.SCRIPT:
-        script = str(Path(job.cwd, job.entry).resolve())
-    elif job.entry_kind is EntryKind.COMMAND:
-        script = " ".join([job.entry, *(w for w in job.entry_args if w.endswith(".py"))][:3])
-    gpus, _ = probe_gpus()
-    device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
-    world = job.batch.world_size if job.batch is not None else job.nproc_per_node
-    return JobKind(script, flags_hash(sorted(words)), device, world)
-
-
-def _is_free(name: str) -> bool:
-    return any(_FREE.fullmatch(word) for word in kn.words_of(name))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

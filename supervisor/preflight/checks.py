@@ -15,6 +15,7 @@ from typing import Final
 from supervisor.job.knobs import why_not_changeable
 from supervisor.job.loader import find_loader
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.memory import check_memory
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding, FindingLevel
 
@@ -173,8 +174,14 @@ def check_cores(context: CheckContext) -> Finding | None:
     return Finding(FindingLevel.INFO, "ranks", what)
 
 
+def check_batch_memory(context: CheckContext) -> Finding | None:
+    """What earlier runs of the same kind say of the micro-batch."""
+    return check_memory(context.spec, context.env)
+
+
 CHECKS: Final[tuple[Callable[[CheckContext], Finding | None], ...]] = (
     check_knobs,
+    check_batch_memory,
     check_script,
     check_port,
     check_runs_dir,
