@@ -1,0 +1,33 @@
+"""The calls of MLflow 3.17 that the trainer makes, with their signatures; each becomes a line of $TRACKER_LOG."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from wandb import _note
+
+
+def set_tracking_uri(uri: str) -> None:
+    _note("mlflow.set_tracking_uri", uri=uri, telemetry_off=os.environ.get("MLFLOW_DISABLE_TELEMETRY"))
+
+
+def start_run(
+    run_id: str | None = None,
+    experiment_id: str | None = None,
+    run_name: str | None = None,
+    nested: bool = False,
+) -> None:
+    _note("mlflow.start_run", run_name=run_name)
+
+
+def log_params(params: dict[str, Any], synchronous: bool | None = None, run_id: str | None = None) -> None:
+    _note("mlflow.log_params", params=params)
+
+
+def log_metrics(metrics: dict[str, float], step: int | None = None, synchronous: bool | None = None) -> None:
+    _note("mlflow.log_metrics", data=metrics, step=step)
+
+
+def end_run(status: str = "FINISHED") -> None:
+    _note("mlflow.end_run", status=status)
