@@ -20,7 +20,7 @@ from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 _SOFT = Lazy(
-    r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\w+Warning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
+    r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 _NOT_SOFT = Lazy(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
@@ -60,6 +60,8 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     died = any(item.code != 0 for item in launch.exits)
     steps = [_tail_steps(scan) for scan in scans]
     found = _few(found)
+    if not died and _launcher_is_content(scans):
+        found = [item for item in found if not _outlived_elsewhere(item, scans)]
     found = [
         item
         for item in found
@@ -67,7 +69,11 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
         and not _outlived(item, found, steps[item.hit.source])
     ]
     found = _plain_lines_after_exceptions(found)
-    if not died and not _trouble(scans):
+    if (
+        not died
+        and not _trouble(scans)
+        and not any(_EXCEPTION.match(item.text) and not item.soft for item in found)
+    ):
         found = [item for item in found if not (is_talk(item) and (steps_seen or _talked_on(item)))]
     return ordered(found)
 
@@ -205,7 +211,7 @@ _TOLD_BY_EXCEPTION = frozenset(
         FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
     )
 )  # fmt: skip
-_ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:)")
+_ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
 _EXCEPTION = Lazy(r"^(?:\S{0,40} )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b")
 
 
@@ -259,10 +265,39 @@ def _recovered(
         and not _ALARM.search(item.text)
     ):
         return went_on(mine, need=1)
+    if not died and len(mine) < len(after) and went_on(after, need=12):
+        # Ranks step together: where the others went on for long, this one did too.
+        return True
     if item.soft or not frames_above(hit).found:
         return went_on(mine, need=3) and not _dies_soon(hit)
     # A traceback in a job that died: logs put together file by file show a rank's earlier steps after it.
     return went_on(mine, need=60 if died else 6) and not _dies_soon(hit)
+
+
+def _launcher_is_content(scans: Sequence[SourceScan]) -> bool:
+    """Whether logs of ranks stand beside a launcher's own, and that tells of no process that ended."""
+    ranked = [scan.origin.rank is not None or scan.origin.local_rank is not None for scan in scans]
+    return (
+        any(ranked)
+        and not all(ranked)
+        and not any(
+            hit.signature.id.startswith(("launch-", "crash-", "agent-death", "signal-exception"))
+            for scan in scans
+            for hit in scan.hits
+        )
+    )
+
+
+def _outlived_elsewhere(item: Candidate, scans: Sequence[SourceScan]) -> bool:
+    """Whether training went on in another stream of the ranks, under a launcher that has no complaint.
+
+    A launcher reports each process that fails, and ranks step together; files of their own tell no order.
+    """
+    return any(
+        went_on(scan.tail, need=3)
+        for source, scan in enumerate(scans)
+        if source != item.hit.source and (scan.origin.rank is not None or scan.origin.local_rank is not None)
+    )
 
 
 def _outlived(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:

@@ -85,7 +85,10 @@ def choose(case: Case) -> Root:
 
 def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[Candidate]:
     kept = []
+    timed_out = _timed_out(case)
     for item in causes:
+        if item.line > timed_out.get((item.hit.source, item.hit.origin.rank), item.line):
+            continue
         if item.soft and not died and any_progress(case):
             continue
         if item.signature == "crash-terminate" and any(
@@ -98,6 +101,22 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
     if hardware:
         kept = [item for item in kept if item.failure is not FailureClass.CUDA_ERROR]
     return kept
+
+
+def _timed_out(case: Case) -> dict[tuple[int, int | None], int]:
+    """Where a rank first told that its own collective timed out: what it raises later comes of that."""
+    found: dict[tuple[int, int | None], int] = {}
+    for item in case.candidates:
+        rank = item.hit.origin.rank
+        if (
+            rank is not None
+            and not item.is_cause
+            and item.strength >= 74
+            and not item.soft
+            and item.failure is FailureClass.NCCL_TIMEOUT
+        ):
+            found.setdefault((item.hit.source, rank), item.line)
+    return found
 
 
 def _tells_before(other: Candidate, abort: Candidate) -> bool:

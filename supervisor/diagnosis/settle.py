@@ -214,6 +214,9 @@ def from_effect(item: Candidate, effects: Sequence[Candidate], case: Case) -> Ro
     )  # fmt: skip
 
 
+_COMPLAINT = Lazy(r"^(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S")
+
+
 def weak_exit(case: Case) -> Root | None:
     """Aborts, terminations and plain exit codes, where nothing says more."""
     own = [
@@ -224,12 +227,34 @@ def weak_exit(case: Case) -> Root | None:
     if abort is not None:
         return from_exit(abort, case)._replace(confidence=0.8)
     term = next((item for item in own if item.code in {-15, -2, -1}), None)
-    if term is not None:
+    if term is not None and all(item.code < 0 for item in own):
+        # Where another ended by itself, the launcher sent the signal.
         root = from_exit(term, case)
         return root._replace(failure=FailureClass.TERMINATED, reason=Reason.OUTSIDE, confidence=0.75)
+    if own and own[0].code == 1 and (said := _said_at_exit(case)) is not None:
+        path, line, text = said
+        root = from_exit(own[0], case)
+        return root._replace(
+            failure=FailureClass.USAGE_ERROR, reason=None, path=path, line=line, text=text, confidence=0.7
+        )
     other = next((item for item in own if item.code not in {0, 1} and item.code < 128), None)
     if other is not None:
         return from_exit(other, case)._replace(reason=Reason.EXIT_CODE, confidence=0.75)
+    return None
+
+
+def _said_at_exit(case: Case) -> tuple[str, int, str] | None:
+    """What a program said as it ended of its own will, ``error: …``, in a job without tracebacks and steps."""
+    if any_progress(case) or any(
+        hit.signature.id == "traceback-head" and hit.origin.rank is not None
+        for scan in case.scans
+        for hit in scan.hits
+    ):
+        return None
+    for scan in case.scans:
+        for row, line in enumerate(scan.tail):
+            if _COMPLAINT.match(line):
+                return scan.path, scan.tail_line + row, line
     return None
 
 
