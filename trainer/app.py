@@ -15,6 +15,7 @@ from trainer.config import Config, UsageError, plan_batch
 from trainer.faults import parse
 from trainer.place import detect
 from trainer.settings import help_text, read
+from trainer.stacks import answer_stacks
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> NoReturn:
         # What the environment alone shows to be wrong costs no import of torch.
         plan_batch(config, detect(os.environ, config).world_size)
         parse(config.fault)
+        answer_stacks(os.environ)
         execute = _heavy()
     except UsageError as error:
         _refuse(str(error))
