@@ -138,8 +138,10 @@ def build_run(session: Session) -> Run:
     compute = compute_type(config, where)
     shape = shape_of(config, session.train_stream.vocab_size)
     bare = GPT(shape, recompute=config.gradient_checkpointing).to(where)
-    if session.faults.leaves_unused:
+    if session.faults.plants_parameter:
         bare.register_parameter("spare", nn.Parameter(torch.zeros(8, device=where)))
+        if not session.faults.leaves_unused:
+            bare.register_forward_hook(lambda model, _inputs, loss: loss + 0 * model.spare.sum())
     parameters = sum(p.numel() for p in bare.parameters())
     _say_start(session, parameters, compute)
     split_model(config, bare, session.device, group)

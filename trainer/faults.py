@@ -85,7 +85,10 @@ class Faults:
     def __init__(self, planned: Sequence[Fault], rank: int) -> None:
         first = os.environ.get("STOKER_ATTEMPT", "1") == "1"
         self._rank = rank
-        self._mine = [f for f in planned if f.rank in {None, rank} and (first or f.always)]
+        active = [f for f in planned if first or f.always]
+        self._mine = [f for f in active if f.rank in {None, rank}]
+        # DDP wants the same parameters on all ranks: also on those that do use it.
+        self.plants_parameter = any(f.kind is FaultKind.UNUSED_PARAMETER for f in active)
 
     def before_step(self, step: int) -> None:
         """Fails now, if that is planned for `step`."""
@@ -113,7 +116,7 @@ class Faults:
 
     @property
     def leaves_unused(self) -> bool:
-        """Whether the model is to have a parameter that takes no part in the loss (on all ranks)."""
+        """Whether the planted parameter takes no part in this rank's loss."""
         return any(f.kind is FaultKind.UNUSED_PARAMETER for f in self._mine)
 
     def at_exit(self) -> None:

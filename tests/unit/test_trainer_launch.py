@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,37 +37,6 @@ def test_two_ranks_by_path_beside_a_foreign_trainer_equal_one_rank(tmp_path: Pat
     assert values[0] == pytest.approx(values[1], abs=1e-4)
     assert records(tmp_path, rank=1)[-1]["reason"] == "done"
     assert not records(tmp_path, rank=1, kind="checkpoint_committed")
-
-
-@pytest.mark.e2e
-def test_the_memory_cap_fails_rank_1_and_half_the_micro_batch_goes_on(tmp_path: Path) -> None:
-    # About 125 MiB above the short samples' needs at 16, half of it at 8: see configs/demo/demo.toml.
-    settings = flags(
-        depth=2,
-        model_dim=128,
-        head_dim=32,
-        device_batch_size=16,
-        total_batch_size=8192,
-        max_seq_len=256,
-        seq_len_schedule="0:64,4:256",
-        save_every=2,
-        num_iterations=6,
-        memory_cap_step=1,
-        memory_cap_mib="400,95",
-        telemetry_dir="tel",
-        checkpoint_dir="ck",
-    )
-    failed = run(2, *settings, cwd=tmp_path)
-    assert failed.returncode == 1
-    lines = failed.stderr.splitlines()
-    assert any("[rank1]" in line and "DefaultCPUAllocator: can't allocate memory" in line for line in lines)
-    assert not any("[rank0]" in line and "DefaultCPUAllocator" in line for line in lines)
-    assert records(tmp_path, rank=1)[-1]["exit_code"] == 1
-    assert [r["step"] for r in records(tmp_path, kind="checkpoint_committed")] == [2, 4]
-    done = run(2, *settings, "--device_batch_size=8", "--resume_from=auto", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "resumed from" in done.stdout
-    assert "step 4, 128 samples seen" in done.stdout
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGUSR1])
@@ -181,52 +149,6 @@ def test_a_fault_names_its_rank_and_spares_the_second_attempt(monkeypatch: pytes
 def test_a_fault_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="--fault"):
         parse(text)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("moment", ["in a step", "in a save", "soon after a commit"])
-def test_sigkill_at_any_moment_resumes_to_the_same_losses(moment: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "num_iterations": 60,
-        "save_every": 5,
-        "depth": 2,
-        "telemetry_dir": "tel",
-        "checkpoint_dir": "ck",
-    }
-    own_folders = {
-        "telemetry_dir": str(tmp_path / "whole" / "tel"),
-        "checkpoint_dir": str(tmp_path / "whole" / "ck"),
-    }
-    train_here(tmp_path / "whole", None, **{**settings, **own_folders})
-    telemetry, folder = tmp_path / "tel" / "rank0.jsonl", tmp_path / "ck"
-
-    def reached() -> bool:
-        seen = telemetry.read_text() if telemetry.exists() else ""
-        match moment:
-            case "in a step":
-                return '"step":23,' in seen
-            case "in a save":
-                return any(folder.glob("step_0000002*.tmp")) if folder.exists() else False
-            case _:
-                return '"kind":"checkpoint_committed","rank":0,"step":20' in seen
-
-    with subprocess.Popen(
-        command(1, *flags(**settings)),
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        # Looking every 0.2 ms: a save of this model takes about 10 ms.
-        assert wait_until(reached, 60, poll_s=0.0002)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
-    done = run(1, *flags(**settings), "--resume_from=auto", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "resumed from" in done.stdout
-    whole, resumed = losses(tmp_path / "whole"), losses(tmp_path)
-    assert whole.keys() == resumed.keys()
-    assert all(abs(whole[k] - resumed[k]) < 1e-4 for k in whole)
 
 
 @pytest.mark.e2e
