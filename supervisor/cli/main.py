@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "metrics": ("metrics", "print the metrics found in a log"),
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
+    "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
     "chart": ("chart", "draw a run's loss as a still chart"),
     "check": ("check", "check data files before a run"),
 }

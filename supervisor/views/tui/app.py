@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
@@ -29,6 +29,9 @@ from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.themes import DARK, LIGHT
+
+if TYPE_CHECKING:
+    from supervisor.views.replay import Recording, ReplayClock
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
@@ -97,6 +100,7 @@ class StokerApp(App[None]):
         clock: Callable[[], float] = time.time,
         light: bool = False,
         signals: bool = False,
+        replay: tuple[Recording, ReplayClock] | None = None,
     ) -> None:
         super().__init__()
         self._signals = SIGNALS if signals else ()
@@ -108,6 +112,7 @@ class StokerApp(App[None]):
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
         self._reader = RunsReader(known or list)
         self.browser = BrowserScreen(clock) if run is None else None
+        self._replay = replay
         self._dashboard: Dashboard | None = None
 
     @property
@@ -125,7 +130,9 @@ class StokerApp(App[None]):
         """Open the first screen, and only then begin to read: a snapshot's log lines come once."""
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
-        if self.run_paths is not None:
+        if self._replay is not None:
+            await self._open_replay(*self._replay)
+        elif self.run_paths is not None:
             await self._open(self.run_paths)
         elif self.browser is not None:
             await self.push_screen(self.browser)
@@ -161,6 +168,19 @@ class StokerApp(App[None]):
         """Open a run of the list."""
         if self._dashboard is None:
             await self._open(message.run)
+
+    async def _open_replay(self, recording: Recording, clock: ReplayClock) -> None:
+        from supervisor.views.replay import ReplayReader  # the usual start need not wait for it
+        from supervisor.views.tui.screens.replay import ReplayScreen
+
+        feeder: Feeder[Snapshot] = Feeder(
+            ReplayReader(recording, clock.now),
+            deliver=lambda snapshot: self.post_message(self.Read(screen, snapshot)),
+            trouble=lambda text: self.post_message(self.Trouble(text)),
+        )
+        screen = self._dashboard = ReplayScreen(recording, clock, feeder)
+        await self.push_screen(screen)
+        self._read_with(feeder)
 
     def _list(self) -> None:
         feeder: Feeder[RunList] = Feeder(
@@ -244,6 +264,28 @@ def run_tui(
     app = StokerApp(run, read_only=read_only, adopt=adopt, light=light, signals=True)
     app.run()
     return app.result()
+
+
+def run_replay(recording: Recording, *, speed: float = 60.0, light: bool = False) -> None:
+    """Play a run until the person leaves. Must be called in the main thread, on a terminal."""
+    from supervisor.views.replay import ReplayClock
+
+    clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
+    replay_app(recording, clock, light=light, signals=True).run()
+
+
+def replay_app(
+    recording: Recording, clock: ReplayClock, *, light: bool = False, signals: bool = False
+) -> StokerApp:
+    """The app on recorded time."""
+    return StokerApp(
+        recording.run,
+        clock=clock.now,
+        read_only=True,
+        light=light,
+        signals=signals,
+        replay=(recording, clock),
+    )
 
 
 def run_browser(

@@ -63,6 +63,10 @@ class LookingScreen(PaneScreen):
         """From the reading thread: say it on the screen's."""
         self.app.call_later(self.tell, answer)
 
+    def leave_word(self, snapshot: Snapshot) -> str:
+        """What the footer says of leaving."""
+        return leave_word(snapshot)
+
     def _offer(self) -> None:
         """The footer's keys, from the live bindings."""
         hints = [
@@ -75,7 +79,7 @@ class LookingScreen(PaneScreen):
             if active.binding.show and active.enabled and active.node is self
         ]
         unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
-        word = leave_word(self.snapshot) if self.snapshot else "leave"
+        word = self.leave_word(self.snapshot) if self.snapshot else "leave"
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
     def action_back(self) -> None:

@@ -1,0 +1,52 @@
+"""Play a recorded run again: pause, scrub, jump from fact to fact."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+
+from supervisor.cli.common import add_runs_dir, complain
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="a path, an id, a unique part of an id; nothing: the newest run"
+    )
+    parser.add_argument(
+        "--speed", default="60x", metavar="N", help="recorded seconds a second, as 60x or 60 (default 60x)"
+    )
+    add_runs_dir(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Open the app on recorded time."""
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    speed = _speed(args.speed)
+    if speed is None:
+        return complain("replay", f"--speed {args.speed}: write a number above 0, such as 60x")
+    try:
+        paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+    except RunNotFound as error:
+        return complain("replay", str(error))
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
+    from supervisor.views.replay import NothingRecorded, record_of
+    from supervisor.views.tui.app import run_replay
+
+    try:
+        recording = record_of(paths)
+    except NothingRecorded as error:
+        return complain("replay", str(error))
+    run_replay(recording, speed=speed)
+    return 0
+
+
+def _speed(text: str) -> float | None:
+    if not re.fullmatch(r"\d+(\.\d*)?x?", text):
+        return None
+    speed = float(text.rstrip("x"))
+    return speed if 0 < speed <= 1e6 else None
