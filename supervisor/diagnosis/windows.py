@@ -7,6 +7,7 @@ thread; places, surroundings and floods over the whole log are told apart in ord
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
@@ -19,8 +20,8 @@ LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20
 OVERLAP_BYTES = 512
 PIECE_BYTES = 1 << 17
-# Of one signature in one window: a flood (an assert on each thread) is sampled, its first 4000 are whole.
-FLOOD_KEPT, FLOOD_TURN = 4000, 20000
+# Of one signature in one window: of a flood (an assert on each thread) the first and the last are looked at.
+FLOOD_FIRST, FLOOD_LAST = 4000, 100
 
 Find = Callable[[bytes, Callable[[int, int], None]], None]
 """An engine's scan: calls back with (signature index, end offset) for each match in a block."""
@@ -105,14 +106,19 @@ def match_window(find: Find, window: Window) -> Matched:
     text = without_escapes(data) if b"\x1b" in data or b"\0" in data else data
     matches: list[tuple[int, int]] = []
     counts: dict[int, int] = {}
+    late: dict[int, deque[tuple[int, int]]] = {}
 
     def found(index: int, end: int) -> None:
-        count = counts.get(index, 0)
-        counts[index] = count + 1
-        if count % FLOOD_TURN < FLOOD_KEPT:
+        count = counts[index] = counts.get(index, 0) + 1
+        if count <= FLOOD_FIRST:
             matches.append((end, index))
+        elif index in late:
+            late[index].append((end, index))
+        else:
+            late[index] = deque([(end, index)], FLOOD_LAST)
 
     find(text, found)
+    matches.extend(place for places in late.values() for place in places)
     matches.sort()
     return Matched(window, text, matches)
 
@@ -133,7 +139,9 @@ def without_escapes(data: bytes) -> bytes:
     start = 0
     while start < len(data):
         stop = start + PIECE_BYTES
-        stop = (data.rfind(b"\n", start, stop) + 1 or stop) if stop < len(data) else len(data)
+        if stop < len(data):  # no code goes over a line's end, and none begins within another
+            line, code = data.rfind(b"\n", start, stop) + 1, data.rfind(b"\x1b", start + 1, stop)
+            stop = max(line, code) if max(line, code) > start else stop
         parts.append(_csi().sub(b"", data[start:stop]))
         start = stop
     return b"".join(parts)
