@@ -19,7 +19,7 @@ def squared_relu(x: Tensor) -> Tensor:
     """max(x, 0)² (Primer, So et al. 2021). [...] -> the same."""
     if not _plain(x):
         return F.relu(x).square()
-    output: Tensor = _SquaredReLU.apply(x)
+    output: Tensor = _SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -27,7 +27,7 @@ def rms_norm(x: Tensor) -> Tensor:
     """The last dimension divided by its root mean square (Zhang and Sennrich, 2019), without a weight."""
     if not _plain(x):
         return F.rms_norm(x, x.shape[-1:])
-    output: Tensor = _RMSNorm.apply(x)
+    output: Tensor = _RMSNorm.apply(x)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -45,10 +45,10 @@ class _SquaredReLU(torch.autograd.Function):
         return positive.mul_(positive)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (x,) = ctx.saved_tensors
-        return x.relu().mul_(gradient).mul_(2)  # type: ignore[no-any-return]
+        return x.relu().mul_(gradient).mul_(2)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -59,12 +59,12 @@ class _RMSNorm(torch.autograd.Function):
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         # eps as in F.rms_norm: the type's own.
         scale = length.square_().div_(x.shape[-1]).add_(torch.finfo(x.dtype).eps).rsqrt_()
-        y = x * scale
+        y: Tensor = x * scale
         ctx.save_for_backward(y, scale)
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         y, scale = ctx.saved_tensors
         shared = torch.linalg.vecdot(gradient, y).unsqueeze(-1).div_(-y.shape[-1])

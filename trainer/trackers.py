@@ -147,7 +147,10 @@ def _start_tensorboard(tensorboard: Any, config: Config) -> _Started:
 
 
 def _start_mlflow(mlflow: Any, config: Config) -> _Started:
-    mlflow.set_tracking_uri(Path(config.mlflow_dir).absolute().as_uri())
+    # A database, as MLflow wants it: from 3.17 on it refuses to write a plain folder.
+    folder = Path(config.mlflow_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
     mlflow.start_run()
     mlflow.log_params(asdict(config))
     return lambda values, step: mlflow.log_metrics(values, step=step), mlflow.end_run

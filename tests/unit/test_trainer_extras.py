@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from supervisor.job.config_files import parse_config
 from tests.unit.trainer_runs import MAIN, TINY, flags, losses, records, run, train_here
@@ -53,13 +55,13 @@ def test_rotation_tells_distances_only() -> None:
 
 def test_parts_with_a_gradient_of_their_own_agree_with_torch() -> None:
     x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(rms_norm, (x,))
-    assert torch.autograd.gradcheck(squared_relu, (x,))
+    assert torch.autograd.gradcheck(rms_norm, (x,))  # type: ignore[no-untyped-call]
+    assert torch.autograd.gradcheck(squared_relu, (x,))  # type: ignore[no-untyped-call]
     x, y = (torch.linspace(-3, 4, 96).view(4, 24).requires_grad_() for _ in range(2))
-    pairs = (
+    pairs: list[tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
         (rms_norm, lambda part: torch.nn.functional.rms_norm(part, (24,))),
         (squared_relu, lambda part: torch.relu(part).square()),
-    )
+    ]
     for ours, theirs in pairs:
         assert torch.allclose(ours(x), theirs(y), rtol=1e-6, atol=1e-7)
         weight = torch.arange(96.0).view(4, 24).cos()

@@ -57,7 +57,7 @@ def test_of_two_ranks_one_tracks(tmp_path: Path) -> None:
         {
             "call": "mlflow.set_tracking_uri",
             "rank": "0",
-            "uri": (tmp_path / "ml runs").as_uri(),
+            "uri": f"sqlite:///{tmp_path / 'ml runs' / 'mlflow.db'}",
             "telemetry_off": "true",
         }
     ]
