@@ -1,0 +1,73 @@
+"""The fault matrix: what each failure is called, what is decided, and how the run ends.
+
+One table for the test that makes the failures happen and for the page that shows it (docs/recovery.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from supervisor.run.records import DecisionKind, FailureClass, Reason
+
+F, D, R = FailureClass, DecisionKind, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One fault of the bundled trainer. `rank` None: it strikes all ranks, or nothing tells which.
+
+    `decision` follows the attempt in which it strikes; `outcome` and `exit_code` are the run's.
+    """
+
+    fault: str
+    what: str
+    failure: FailureClass
+    reason: Reason | None
+    rank: int | None
+    decision: DecisionKind
+    outcome: str
+    exit_code: int
+    attempts: int
+    change: str = ""
+    args: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+OK = ("resumed and finished", 0, 2)
+MATRIX: tuple[Case, ...] = (
+    Case("oom@6:1", "out of memory", F.HOST_OOM, R.ALLOCATOR, 1, D.RESTART, *OK, "micro-batch 4 → 2, same global batch"),
+    Case("exception@6:1", "an exception in the script", F.CODE_ERROR, None, 1, D.FAIL, "stopped", 1, 1),
+    Case("exit:3@6:1", "a rank exits with 3", F.WORKER_CRASH, R.EXIT_CODE, 1, D.RESTART, *OK),
+    Case("sigkill@6:1", "a rank is killed", F.WORKER_CRASH, R.SIGNAL, 1, D.RESTART, *OK),
+    Case("sigsegv@6:1", "a segmentation fault", F.WORKER_CRASH, R.SIGNAL, 1, D.RESTART, *OK),
+    Case("sigabrt@6:1", "an abort", F.WORKER_CRASH, R.SIGNAL, 1, D.RESTART, *OK),
+    Case(
+        "hang@6:1", "a rank stops before a collective", F.HANG, None, 1, D.RESTART, *OK,
+        flags=("--hang-timeout", "4"),
+    ),
+    Case(
+        "sigstop@6:1", "a rank is stopped by a signal", F.HANG, None, 1, D.RESTART, *OK,
+        flags=("--hang-timeout", "4", "--grace", "3"),
+    ),
+    Case("nan@6", "the loss is no number", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume from before the rise, once"),
+    Case("slow:0.3@6:1", "a slow rank", F.HEALTHY, None, None, D.SUCCEED, "finished", 0, 1),
+    Case("abort_at_exit@0:1", "an abort after all work", F.WORKER_CRASH, R.AT_EXIT, 1, D.SUCCEED, "finished", 0, 1),
+    Case("disk_full@4:0", "a checkpoint on a full disk", F.DISK_FULL, None, None, D.RESTART, *OK, "once there is space"),
+    Case(
+        "corrupt_checkpoint@6,sigkill@7:1",
+        "a crash, and the newest checkpoint is damaged",
+        F.WORKER_CRASH,
+        R.SIGNAL,
+        1,
+        D.RESTART,
+        *OK,
+        "the trainer passes over the damaged one",
+    ),
+    Case("unused_parameter@0*", "a parameter without a gradient", F.DDP_MISMATCH, None, None, D.FAIL, "stopped", 1, 1),
+    Case("mismatch@6:1", "ranks in different collectives", F.DDP_MISMATCH, None, None, D.FAIL, "stopped", 1, 1),
+    Case(
+        # A SIGKILL that nobody explains is the kernel's, short of memory: the usual reason by far.
+        "worker_killed@6:1", "a data loading process is killed", F.HOST_OOM, R.KERNEL_KILL, 1, D.RESTART, *OK,
+        "DataLoader workers 2 → 1", args=("--num_workers=2",),
+    ),
+)  # fmt: skip

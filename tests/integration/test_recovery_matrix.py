@@ -1,0 +1,70 @@
+"""Every fault of the bundled trainer, for real: its verdict, its decision, and how the run ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import DecisionKind
+from supervisor.run.state import Finished
+from tests.integration.harness import facts, run_headless
+from tests.integration.matrix import MATRIX, Case
+
+TINY = (
+    "--depth=2", "--model_dim=32", "--head_dim=16", "--max_seq_len=32", "--device_batch_size=4",
+    "--total_batch_size=256", "--num_iterations=12", "--save_every=3", "--log_interval=1", "--eval_every=0",
+    "--corpus_mib=1", "--device=cpu", "--seed=3",
+)  # fmt: skip
+JOB = """\
+nproc_per_node = 2
+[env]
+OMP_NUM_THREADS = "1"
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", MATRIX, ids=lambda c: c.fault)
+def test_each_fault_has_its_verdict_decision_and_outcome(tmp_path: Path, case: Case) -> None:
+    (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    words = (*case.flags, "--config", "job.toml", *TINY, *case.args, f"--fault={case.fault}")
+    done, run, state = run_headless(*words, cwd=tmp_path)
+    story = done.out + done.err
+    assert len(state.attempts) == case.attempts, story
+    struck = state.attempts[max(case.attempts - 2, 0)] if case.attempts > 1 else state.attempts[0]
+    verdict, decision = struck.verdict, struck.decision
+    assert verdict is not None
+    assert decision is not None
+    assert (verdict.failure, verdict.reason) == (case.failure, case.reason), story
+    if case.rank is not None:
+        assert verdict.rank == case.rank, verdict
+    assert decision.kind is case.decision, story
+    assert done.code == case.exit_code, story
+    assert isinstance(state.condition, Finished)
+    if case.outcome == "stopped":
+        return
+    assert state.attempts[-1].last_step == state.total_steps, story
+    if decision.kind is DecisionKind.RESTART:
+        last = state.attempts[-1]
+        assert last.resumed_step is not None, "it resumed from a committed checkpoint"
+        assert struck.last_step is None or last.resumed_step <= struck.last_step
+        check_times(run, facts(run))
+
+
+def check_times(run: RunPaths, journal: list[ev.Event]) -> None:
+    """What is promised of the times, with five times the slack: the machine may be busy with other things."""
+    recovered = next(fact for fact in journal if isinstance(fact, ev.Recovered))
+    assert recovered.total_s > 0
+    first_death = min(fact.t for fact in journal if isinstance(fact, ev.RankExited) and fact.attempt == 1)
+    verdicts = [fact for fact in journal if isinstance(fact, ev.Diagnosed) and fact.attempt == 1]
+    assert verdicts[0].t - first_death < 5 * 1.0, (
+        "the first verdict, provisional or not, after the first death"
+    )
+    torchrun_ended = json.loads(run.node().attempt(1).exit.read_bytes())["t"]
+    assert verdicts[-1].t - torchrun_ended < 5 * 1.0, "the verdict after torchrun's exit"
+    cleared = next(fact.t for fact in journal if isinstance(fact, ev.LaunchCleared))
+    started = next(fact.t for fact in journal if isinstance(fact, ev.AttemptStarted) and fact.attempt == 2)
+    assert started - cleared < 5 * 0.5, "the new torchrun after the end of the drain"
