@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -54,11 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt: int | None = None) -> int:
     """Judge paths and print; see `main` for the exit code."""
-    from supervisor.cli.job_files import BadInputError, read_jobs
+    from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
     from supervisor.sources.signature_files import default_cache_dir, load_engine
 
     try:
-        jobs = read_jobs([_path_or_run(path) for path in paths], each=each, attempt=attempt)
+        jobs = read_jobs([path_or_run(path) for path in paths], each=each, attempt=attempt)
     except BadInputError as error:
         print(f"stoker diagnose: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
@@ -90,18 +89,6 @@ def _judge(job: JobEvidence, engine: Engine) -> Judgement:
     from supervisor.diagnosis.verdict import judge
 
     return judge(job, engine.signatures, engine.matcher)
-
-
-def _path_or_run(path: str) -> str:
-    """The path itself, or the directory of the run that is known by that id or part of one."""
-    if path == "-" or os.path.lexists(path) or os.sep in path:
-        return path
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
-
-    try:
-        return str(find_run(path, runs_dir(None, os.environ), os.environ).root)
-    except RunNotFound:
-        return path
 
 
 def _code(verdict: Judgement) -> int:

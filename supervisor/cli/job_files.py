@@ -43,6 +43,18 @@ class BadInputError(ValueError):
     """A path that cannot be judged; the message says which, and what to do."""
 
 
+def path_or_run(path: str) -> str:
+    """The path itself, or the directory of the run that is known by that id or part of one."""
+    if path == "-" or os.path.lexists(path) or os.sep in path:
+        return path
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    try:
+        return str(find_run(path, runs_dir(None, os.environ), os.environ).root)
+    except RunNotFound:
+        return path
+
+
 def read_jobs(
     paths: Sequence[str], *, each: bool = False, attempt: int | None = None
 ) -> list[tuple[str, int | None, JobEvidence]]:

@@ -1,6 +1,6 @@
 """Print the metrics found in a log: step, loss, learning rate, throughput, and more.
 
-One JSON object a line in which something was found (--json), or CSV (--csv).
+One JSON object a line in which something was found (--json), or CSV (--csv). Of a folder or a run, `file` says which log.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from supervisor.cli.common import complain
+from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
+from supervisor.diagnosis.evidence import LogSource
 from supervisor.sources.metrics import MetricReader, MetricSample
-from supervisor.text.decode import clean, plain_chunks
+from supervisor.text.decode import clean, plain_chunks, sniff_encoding
 from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import origin_of_path
 
@@ -25,12 +27,19 @@ _COLUMNS = (
     "step", "total_steps", "epoch", "loss", "lr", "grad_norm", "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu",
     "memory_gib", "val_loss", "eta_s",
 )  # fmt: skip
-_READ_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+_PACKED = b"\x1f\x8b"  # gzip
+# Control characters that no log holds: all but NUL (see below), BEL, backspace, tab, LF, VT, FF, CR and ESC.
+_CONTROLS = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""
-    parser.add_argument("path", metavar="PATH", help="a log file, plain or gzip, or - for standard input")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="a log, plain or gzip; a folder of logs; a run (directory or id); - for stdin",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json", action="store_true", help="one JSON object a metric line (the default off a terminal)"
@@ -38,42 +47,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--csv", action="store_true", help="comma-separated values with a header")
 
 
+class _Found(NamedTuple):
+    """What one line reports. `file`: its log, where several are read."""
+
+    file: str | None
+    row: int
+    sample: MetricSample
+
+
 def run(args: argparse.Namespace) -> int:
-    """Read the log and print. 0, also when nothing was found; 2 when it cannot be read."""
+    """Read the log or logs and print. 0, also when nothing was found; 2 when a path cannot be read."""
+    path = path_or_run(args.path)
     try:
-        with _open(args.path) as file:
-            _print(_samples(file, args.path), as_csv=args.csv, as_json=args.json or not sys.stdout.isatty())
-    except IsADirectoryError:
-        return complain("metrics", f"{args.path}: is a folder: name one log file in it")
+        ((_, _, job),) = read_jobs([path])
+        found = _found(job.logs, path if os.path.isdir(path) else None)
+        _print(found, as_csv=args.csv, as_json=args.json or not sys.stdout.isatty())
+    except BadInputError as error:
+        return complain("metrics", str(error))
     except BrokenPipeError:
         raise
     except OSError as error:
-        return complain(
-            "metrics", f"{args.path}: {error.strerror or error}: name a log file that can be read"
-        )
+        return complain("metrics", f"{path}: {error.strerror or error}: name a log file that can be read")
     return 0
 
 
-def _open(path: str) -> IO[bytes]:
-    if path == "-":
-        return os.fdopen(os.dup(0), "rb")
-    return open(path, "rb")
+def _found(logs: Sequence[LogSource], root: str | None) -> Iterator[_Found]:
+    """What the logs report, one after the other; the names of several are told below `root`."""
+    one_node = len({log.origin.node for log in logs}) == 1
+    for log in logs:
+        whose = origin_of_path(os.path.abspath(log.path)) if root is None and log.path != "-" else log.origin
+        rank = whose.rank if whose.rank is not None or not one_node else whose.local_rank
+        name = None if root is None else os.path.relpath(log.path, root)
+        try:
+            for row, sample in _samples(log.chunks, log.path):
+                yield _Found(name, row, _of_rank(sample, rank))
+        except BadInputError:
+            if root is None:
+                raise  # in a folder, a file that is no log is passed over
 
 
-def _samples(file: IO[bytes], path: str) -> Iterator[tuple[int, MetricSample]]:
+def _samples(chunks: Iterable[bytes], path: str) -> Iterator[tuple[int, MetricSample]]:
     """Row (0-based) and sample of each line that reports something."""
     reader = MetricReader()
-    origin = origin_of_path(os.path.abspath(path)) if path != "-" else origin_of_path("")
-    whose = origin.rank
     splitter = LineSplitter()
-    chunks = iter(lambda: file.read(_READ_BYTES), b"")
-    for chunk in plain_chunks(chunks):
+    for chunk in plain_chunks(_text_only(chunks, path)):
         for line in splitter.feed(chunk):
             if (sample := reader.feed(clean(line.raw))) is not None:
-                yield line.row, _of_rank(sample, whose)
+                yield line.row, sample
     last = splitter.finish()
     if last is not None and (sample := reader.feed(clean(last.raw))) is not None:
-        yield last.row, _of_rank(sample, whose)
+        yield last.row, sample
+
+
+def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """The chunks, if the first looks like a log's: a checkpoint or an image is refused."""
+    first = True
+    for chunk in chunks:
+        if first and _is_binary(chunk[:_HEAD_BYTES]):
+            raise BadInputError(f"{path}: is a binary file, no log: name the log that the program wrote")
+        first = False
+        yield chunk
+
+
+def _is_binary(head: bytes) -> bool:
+    """Whether bytes are no text. Blocks of NUL are what truncating under a writer leaves in a log."""
+    if b"\0" not in head or head.startswith(_PACKED) or sniff_encoding(head) != "utf-8":
+        return False
+    rest = head.replace(b"\0", b"")
+    broken = "\ufffd" in rest.decode("utf-8", "replace").removesuffix(
+        "\ufffd"
+    )  # the head may end within a character
+    return broken or len(rest.translate(None, _CONTROLS)) < len(rest)
 
 
 def _of_rank(sample: MetricSample, rank: int | None) -> MetricSample:
@@ -82,27 +126,33 @@ def _of_rank(sample: MetricSample, rank: int | None) -> MetricSample:
     return MetricSample(sample.values, sample.other, rank)
 
 
-def _print(samples: Iterator[tuple[int, MetricSample]], *, as_csv: bool, as_json: bool) -> None:
+def _print(found: Iterator[_Found], *, as_csv: bool, as_json: bool) -> None:
     if as_csv:
-        _print_csv(samples)
+        _print_csv(found)
         return
-    for row, sample in samples:
+    for file, row, sample in found:
         record = record_of(row, sample)
         if as_json:
+            if file is not None:
+                record = {"file": file, **record}
             print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
         else:
-            print(_for_people(record))
+            print(_for_people(record, file))
     sys.stdout.flush()
 
 
-def _print_csv(samples: Iterator[tuple[int, MetricSample]]) -> None:
-    """The header stands even when nothing is found only if something was: an empty log prints nothing."""
+def _print_csv(found: Iterator[_Found]) -> None:
+    """The header stands only over rows: a log without metrics prints nothing."""
     writer = None
-    for row, sample in samples:
-        record = record_of(row, sample)
+    for file, row, sample in found:
+        record: dict[str, Any] = record_of(row, sample) | ({} if file is None else {"file": file})
         if writer is None:
+            names = ["line", "rank", *_COLUMNS]
             writer = csv.DictWriter(
-                sys.stdout, ["line", "rank", *_COLUMNS], extrasaction="ignore", lineterminator="\n"
+                sys.stdout,
+                names if file is None else ["file", *names],
+                extrasaction="ignore",
+                lineterminator="\n",
             )
             writer.writeheader()
         writer.writerow(record)
@@ -131,8 +181,8 @@ def _plain(value: float) -> float | int | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _for_people(record: dict[str, Any]) -> str:
-    parts = [f"line {record['line'] + 1}:"]
+def _for_people(record: dict[str, Any], file: str | None) -> str:
+    parts = [f"{file}: line {record['line'] + 1}:" if file is not None else f"line {record['line'] + 1}:"]
     if record["rank"] is not None:
         parts.append(f"rank {record['rank']}")
     parts += [

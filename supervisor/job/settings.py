@@ -6,7 +6,6 @@ Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,6 +15,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
 from supervisor.job.torchrun_args import ParsedRun
 from supervisor.job.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
+from supervisor.text.linear import compile_linear
 
 _I, _F, _T, _S = KeyType.INT, KeyType.FLOAT, KeyType.TEXT, KeyType.SWITCH
 
@@ -198,11 +198,9 @@ def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...
             raise file.error(METRICS, "each [[metrics]] has a name and a regex, and nothing else")
         name, regex = str(table["name"]), str(table["regex"])
         try:
-            groups = re.compile(regex).groups
-        except re.error as error:
-            raise file.error(
-                "regex", f"metric {name!r}: {regex!r} is no regular expression: {error}"
-            ) from None
+            groups = compile_linear(regex).groups
+        except ValueError as error:
+            raise file.error("regex", f"metric {name!r}: {regex!r} {error}") from None
         if groups < 1:
             raise file.error("regex", f"metric {name!r}: {regex!r} has no group: put the number in (...)")
         rules.append((name, regex))

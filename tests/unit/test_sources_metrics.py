@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from supervisor.sources.metrics.names import CANONICAL
 from supervisor.sources.metrics.reader import MAX_EXACT, MAX_SHAPES
 from supervisor.sources.metrics.values import GIB, seconds
 
-CORPUS = Path(__file__).parent.parent / "corpus" / "data"
+ROOT = Path(__file__).resolve().parents[2]
+CORPUS = ROOT / "tests" / "corpus" / "data"
 
 
 def values(line: str) -> dict[str, float]:
@@ -162,6 +164,39 @@ def test_rules_of_the_user_come_first() -> None:
         compile_rules([("x", "(")])
 
 
+def test_no_rule_of_a_user_can_hang_on_a_line() -> None:
+    # Under Python's own engine this line would take longer than the universe has.
+    reader = MetricReader(compile_rules([("x", r"(a+)+b")]))
+    start = time.process_time()
+    for _ in range(20):
+        assert reader.feed("a" * 4000) is None
+    assert time.process_time() - start < 1.0
+    for pattern in (r"(?<=loss )(\d+)", r"(\d+) \1"):
+        with pytest.raises(ValueError, match="could hang"):
+            compile_rules([("x", pattern)])
+
+
+@pytest.mark.parametrize(
+    ("regex", "says"), [("(", "no regular expression"), ("abc", "has no group"), (r"(a)(?!b)", "could hang")]
+)
+def test_a_bad_rule_in_a_config_is_one_line(tmp_path: Path, regex: str, says: str) -> None:
+    (tmp_path / "job.toml").write_text(f"[[metrics]]\nname = 'x'\nregex = '{regex}'\n")
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", "--config", "job.toml", "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert says in done.stderr
+    assert "job.toml" in done.stderr
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -219,6 +254,25 @@ def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: s
     warm.feed(line)
     warm._book = warm._books[cold._book.state]
     assert same(warm.feed(other), cold.feed(other))
+
+
+NUMBER = re.compile(r"(?<![\w@./:,-])([1-9]\d*)(?:(\.)(\d+))?(?![\w:/,%-])")
+
+
+@settings(max_examples=300, deadline=None)
+@given(line=st.sampled_from(LINES), data=st.data())
+def test_what_was_learnt_serves_numbers_of_other_lengths(line: str, data: st.DataObject) -> None:
+    def another(found: re.Match[str]) -> str:
+        whole = str(data.draw(st.integers(1, 999_999)))
+        return whole + ("." + str(data.draw(st.integers(0, 99_999))) if found[2] else "")
+
+    other = NUMBER.sub(another, line)
+    warm, cold = MetricReader(), MetricReader()
+    warm.feed(line)
+    expected = cold.feed(other)
+    for _ in range(4):  # by shape, by shape, by place, by place
+        warm._book = warm._books[MetricReader()._book.state]
+        assert same(warm.feed(other), expected)
 
 
 WORDS = st.sampled_from(
@@ -336,12 +390,67 @@ def test_the_verb_prints_one_object_a_metric_line(tmp_path: Path) -> None:
     assert run_verb("-", "--json", stdin=log.read_bytes()).stdout.count(b'"loss"') == 2
 
 
+def test_the_verb_reads_folders_and_runs(tmp_path: Path) -> None:
+    # torchrun's tree: one folder a rank.
+    for rank in (0, 1):
+        folder = tmp_path / "logs" / "job_x1y2" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(f"step 5 loss {rank}.5\n")
+        (folder / "stderr.log").write_text("nothing\n")
+    done = run_verb(str(tmp_path / "logs"), "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(f["file"].split("/")[-2:], f["rank"], f["loss"]) for f in found] == [
+        (["0", "stdout.log"], 0, 0.5),
+        (["1", "stdout.log"], 1, 1.5),
+    ]
+    table = run_verb(str(tmp_path / "logs"), "--csv").stdout.decode().splitlines()
+    assert table[0].startswith("file,line,rank,step,")
+    assert len(table) == 3
+    # A run directory: the last attempt's logs, of all nodes.
+    for attempt in (1, 2):
+        folder = tmp_path / "runs" / "a-run" / "nodes" / "0" / "attempts" / str(attempt)
+        folder.mkdir(parents=True)
+        (folder / "agent.log").write_text(f"step {attempt} loss 2.5\n")
+    (found_of_run,) = map(
+        json.loads, run_verb(str(tmp_path / "runs" / "a-run"), "--json").stdout.splitlines()
+    )
+    assert found_of_run["step"] == 2
+
+
+@pytest.mark.parametrize("make", ["empty folder", "absent", "binary", "forbidden", "absent run"])
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "x.log"
+    match make:
+        case "empty folder":
+            path.mkdir()
+        case "binary":
+            path.write_bytes(b"PK\x03\x04\x00\x00\x80\x02\xff" * 900)
+        case "forbidden":
+            path.write_text("step 1 loss 2.5\n")
+            path.chmod(0)
+            if os.access(path, os.R_OK):
+                pytest.skip("this user reads everything")
+        case "absent run":
+            path = Path("no-such-run")
+        case _:
+            pass
+    done = run_verb(str(path))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert len(done.stderr.splitlines()) == 1
+    assert path.name.encode() in done.stderr
+
+
+def test_holes_of_a_truncated_log_are_no_binary_file(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"\0" * 6000 + b"\nstep 1 loss 2.5\n")
+    assert json.loads(run_verb(str(tmp_path / "a.log"), "--json").stdout)["step"] == 1
+
+
 def test_nothing_found_prints_nothing_and_bad_input_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"no metrics here\n")
     for form in ("--json", "--csv"):
         done = run_verb(str(tmp_path / "a.log"), form)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    for bad in (str(tmp_path), str(tmp_path / "none")):
+    for bad in (str(tmp_path / "none"),):
         done = run_verb(bad)
         assert done.returncode == 2
         assert done.stdout == b""

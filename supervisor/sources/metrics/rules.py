@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from supervisor.text.linear import LinearPattern, compile_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,22 +13,22 @@ class MetricRule:
     """The first group of `regex` is the value of `name`."""
 
     name: str
-    regex: re.Pattern[str]
+    regex: LinearPattern
 
 
 def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
     """Make rules of (name, regex) pairs.
 
     Raises:
-        ValueError: a pattern does not compile or has no group; the message names it.
+        ValueError: a pattern does not compile, could hang, or has no group; the message names it.
     """
     made = []
     for name, pattern in rules:
         try:
-            regex = re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"metric rule {name!r}: {pattern!r} is no regular expression: {error}") from None
+            regex = compile_linear(pattern)
+        except ValueError as error:
+            raise ValueError(f"metric {name!r}: {pattern!r} {error}") from None
         if regex.groups < 1:
-            raise ValueError(f"metric rule {name!r}: {pattern!r} has no group: put the number in (...)")
+            raise ValueError(f"metric {name!r}: {pattern!r} has no group: put the number in (...)")
         made.append(MetricRule(name, regex))
     return tuple(made)
