@@ -97,7 +97,8 @@ class Paces:
 def _bucket(duration_s: float) -> int:
     if duration_s <= SHORTEST_S:
         return 0
-    return min(math.ceil(math.log(duration_s / SHORTEST_S) / _LOG_GROWTH - 1e-9), _LAST)
+    shown_s = min(duration_s, LONGEST_S)
+    return min(math.ceil(math.log(shown_s / SHORTEST_S) / _LOG_GROWTH - 1e-9), _LAST)
 
 
 def _upper_s(bucket: int) -> float:

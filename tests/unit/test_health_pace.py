@@ -1,0 +1,172 @@
+"""Pace: a high percentile in bounded memory; thresholds that follow it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.job.spec import HangSettings
+from supervisor.policy.health.pace import GROWTH, HALVE_AT, Pace, Paces, Stage
+from supervisor.policy.health.stall import Activity, StallWatch, moved
+from supervisor.run.events import Phase
+
+durations = st.floats(min_value=0.002, max_value=1e5)
+
+
+@given(st.lists(durations, min_size=5, max_size=300))
+def test_the_percentile_is_never_below_the_true_one_and_little_above(values: list[float]) -> None:
+    pace = Pace()
+    for value in values:
+        pace.add(value)
+    true = sorted(values)[math.ceil(0.99 * len(values)) - 1]
+    found = pace.quantile_s()
+    assert found is not None
+    assert true * (1 - 1e-6) <= found <= true * GROWTH * (1 + 1e-6)
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=4))
+def test_a_few_gaps_or_nonsense_are_no_pace(values: list[float]) -> None:
+    pace = Pace()
+    for value in values:
+        pace.add(value)
+    assert pace.quantile_s() is None
+
+
+def test_the_pace_follows_a_run_that_slows_down_and_memory_stays_bounded() -> None:
+    pace = Pace()
+    for _ in range(100_000):
+        pace.add(0.2)
+    for _ in range(2 * HALVE_AT):
+        pace.add(2.0)
+    found = pace.quantile_s(0.5)
+    assert found == pytest.approx(2.0, rel=GROWTH - 1)
+    assert len(pace._counts) < 5
+
+
+@given(st.lists(durations, min_size=6, max_size=60), st.floats(0.1, 100.0))
+def test_thresholds_are_those_agreed(gaps: list[float], extra_s: float) -> None:
+    settings = HangSettings()
+    watch = StallWatch(Paces(), settings, started=0.0)
+    now = 1.0
+    watch.step(now)
+    for gap in gaps:
+        now += gap
+        watch.step(now)
+    limit = watch.threshold()
+    assert limit is not None
+    assert limit.stage is Stage.STEP
+    assert limit.flag_s == max(2.0, 3 * limit.pace_s)
+    assert limit.act_s == max(60.0, 10 * limit.pace_s)
+    assert watch.flag(now + 0.99 * limit.flag_s) is None
+    assert not watch.due(now + 0.99 * limit.act_s)
+    flagged = watch.flag(now + limit.flag_s + extra_s)
+    assert flagged == limit
+    assert watch.flag(now + limit.flag_s + extra_s) is None, "a stall is flagged once"
+    assert watch.due(now + limit.act_s + 1e-3)
+
+
+def stepping(paces: Paces | None = None, *, steps: int = 20, gap_s: float = 0.2) -> tuple[StallWatch, float]:
+    watch = StallWatch(paces or Paces(), HangSettings(), started=0.0)
+    now = 5.0
+    for _ in range(steps):
+        watch.step(now)
+        now += gap_s
+    return watch, now - gap_s
+
+
+def test_nothing_is_a_stall_before_a_pace_is_known() -> None:
+    watch = StallWatch(Paces(), HangSettings(), started=0.0)
+    assert watch.flag(1e6) is None
+    watch.step(10.0)
+    watch.step(10.2)
+    assert watch.flag(1e6) is None
+
+
+def test_a_first_evaluation_is_never_a_stall_and_a_second_has_a_pace_of_its_own() -> None:
+    watch, now = stepping()
+    watch.enter(Phase.EVALUATING, now)
+    assert watch.flag(now + 3600) is None
+    watch.enter(Phase.STEPPING, now + 40)
+    for step in range(6):
+        watch.step(now + 40 + 0.2 * step)
+    now += 50
+    watch.enter(Phase.EVALUATING, now)
+    limit = watch.threshold()
+    assert limit is not None
+    assert limit.stage is Stage.EVALUATION
+    assert limit.flag_s >= 3 * 40
+    assert watch.flag(now + 100) is None
+    assert watch.flag(now + 3 * 40 * GROWTH + 1) is not None
+
+
+def test_a_step_ends_a_phase_that_nobody_ended() -> None:
+    watch, now = stepping()
+    watch.enter(Phase.CHECKPOINTING, now)
+    watch.step(now + 1.5)
+    assert watch.phase is Phase.STEPPING
+    assert watch.flag(now + 4.5) is not None
+
+
+def test_the_first_step_of_a_restart_belongs_to_the_start_not_to_the_steps() -> None:
+    paces = Paces()
+    stepping(paces)
+    second = StallWatch(paces, HangSettings(), started=100.0)
+    second.enter(Phase.STEPPING, 101.0)
+    limit = second.threshold()
+    assert limit is not None
+    assert limit.stage is Stage.START
+    assert second.flag(108.0) is None, "the first attempt took 5 s to its first step"
+
+
+def test_a_stall_that_ends_is_told_and_only_a_longer_one_is_flagged_again() -> None:
+    watch, now = stepping()
+    assert watch.flag(now + 3) is not None
+    assert watch.ended_s() is None
+    watch.step(now + 20)
+    assert watch.ended_s() == pytest.approx(20)
+    assert watch.ended_s() is None
+    assert watch.flagged is None
+    now += 20
+    for _ in range(300):
+        now += 0.2
+        watch.step(now)
+    assert watch.flag(now + 30) is None
+    assert watch.flag(now + 41) is not None
+
+
+def test_lines_alone_are_a_pace_only_after_a_while_and_are_acted_on_later() -> None:
+    watch = StallWatch(Paces(), HangSettings(), started=0.0)
+    watch.step(1.0)
+    for line in range(200):
+        watch.line(2.0 + line / 1000)
+    assert watch.threshold() is None, "a burst of lines at the start is no pace"
+    for second in range(40):
+        watch.line(3.0 + 1.1 * second)
+    limit = watch.threshold()
+    assert limit is not None
+    assert limit.stage is Stage.LOG
+    assert limit.act_s == pytest.approx(300)
+
+
+def test_switched_off_it_sees_nothing_and_without_act_it_only_flags() -> None:
+    off = StallWatch(Paces(), HangSettings(enabled=False), started=0.0)
+    for step in range(20):
+        off.step(float(step))
+    assert off.flag(1e6) is None
+    paces = Paces()
+    for _ in range(20):
+        paces.add(Stage.STEP, 0.2)
+    flags_only = StallWatch(paces, HangSettings(act_s=0.0), started=0.0)
+    flags_only.step(1.0)
+    assert flags_only.flag(1000.0) is not None
+    assert not flags_only.due(1e9)
+
+
+def test_helpers_that_work_are_movement_and_heartbeats_are_not() -> None:
+    before = Activity(10.0, 5_000_000)
+    assert not moved(before, Activity(10.05, 5_010_000))
+    assert moved(before, Activity(11.0, 5_010_000)), "a data worker computes"
+    assert moved(before, Activity(10.0, 9_000_000)), "a checkpoint is being written"
