@@ -12,21 +12,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.cli.common import complain
 from supervisor.cli.job_files import BadInputError, file_chunks, read_jobs
+from supervisor.cli.watcher import Watcher
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.observe import PIPE_NAME, ObservedLog, Observer, Target
+from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Verdict
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.sources.signature_files import Engine
+from supervisor.text.decode import sniff_encoding
 from supervisor.text.prefixes import Origin, origin_of_path
 
+if TYPE_CHECKING:
+    from supervisor.keeper.observe import Observer
+
 LEFT_BEHIND_S = 3600.0
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 def observe(target: str, args: argparse.Namespace) -> int:
@@ -38,10 +42,62 @@ def observe(target: str, args: argparse.Namespace) -> int:
     except OSError as error:
         return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
-        what, read = _resolve(target, run)
+        what, _ = resolve(target, run, looks=False)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
         return complain("attach", str(error))
+    try:
+        with _keyboard_as_stdin(what.pipe is not None) as has_screen:
+            if args.no_ui or not has_screen:
+                return _without_screen(run, target, args)
+            return _with_screen(run, target, what, args)
+    finally:
+        if args.keep:
+            register(run, what.name, os.environ)
+            print(f"kept: {run.root}", file=sys.stderr)
+        else:
+            shutil.rmtree(run.root, ignore_errors=True)
+
+
+def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace) -> int:
+    """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here."""
+    with Watcher(run, target, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
+        from supervisor.views.tui.app import run_tui
+
+        run_tui(run, read_only=args.read_only)
+    print(_supervise_hint(target))
+    return 0
+
+
+def _without_screen(run: RunPaths, target: str, args: argparse.Namespace) -> int:
+    observer, what = observer_of(run, target, interval_s=args.interval)
+    observer.start()
+    try:
+        return _follow(run, observer, what, as_json=args.json)
+    finally:
+        observer.leave()
+
+
+def observer_of(
+    run: RunPaths, target: str, *, interval_s: float, pipe: int | None = None
+) -> tuple[Observer, Target]:
+    """What watches `target`, with what judges it.
+
+    Args:
+        run: the claimed run directory.
+        target: as typed.
+        interval_s: seconds between sensor readings.
+        pipe: the descriptor to read for ``-``; None: stdin.
+
+    Raises:
+        BadInputError: nothing to watch; one line.
+    """
+    from supervisor.diagnosis.verdict import diagnose
+    from supervisor.keeper.observe import Observer
+    from supervisor.run.records import Verdict
+    from supervisor.sources.signature_files import Engine
+
+    what, read = resolve(target, run, pipe=pipe)
 
     def judge(engine: Engine) -> Verdict:
         try:
@@ -49,24 +105,7 @@ def observe(target: str, args: argparse.Namespace) -> int:
         except (BadInputError, OSError):  # the log was removed while it was watched: nothing is left to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
-    observer = Observer(run, what, host=socket.gethostname(), judge=judge, interval_s=args.interval)
-    observer.start()
-    try:
-        with _keyboard_as_stdin(what.pipe is not None) as has_screen:
-            if args.no_ui or not has_screen:
-                return _follow(run, observer, what, as_json=args.json)
-            from supervisor.views.tui.app import run_tui
-
-            run_tui(run, read_only=args.read_only)
-            print(_supervise_hint(target))
-            return 0
-    finally:
-        observer.leave()
-        if args.keep:
-            register(run, what.name, os.environ)
-            print(f"kept: {run.root}", file=sys.stderr)
-        else:
-            shutil.rmtree(run.root, ignore_errors=True)
+    return Observer(run, what, host=socket.gethostname(), judge=judge, interval_s=interval_s), what
 
 
 def _clear_away(observed: Path) -> None:
@@ -122,22 +161,24 @@ def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
         os.close(saved)
 
 
-def _resolve(target: str, run: RunPaths) -> tuple[Target, Callable[[], JobEvidence]]:
-    """What `target` names and how to read it for a verdict.
+def resolve(
+    target: str, run: RunPaths, *, looks: bool = True, pipe: int | None = None
+) -> tuple[Target, Callable[[], JobEvidence]]:
+    """What `target` names and how to read it for a verdict. `looks`: find out whether somebody still writes it.
 
     Raises:
         BadInputError: nothing to watch; one line.
     """
     if target == "-":
-        return _pipe(run)
+        return _pipe(run, pipe)
     path = Path(os.path.expanduser(target))
     if path.is_dir() or path.is_file() or not target.isdecimal():
-        return _logs(path)
-    return _process(int(target))
+        return _logs(path, looks=looks)
+    return _process(int(target), speaks=not looks)
 
 
-def _pipe(run: RunPaths) -> tuple[Target, Callable[[], JobEvidence]]:
-    if sys.stdin.isatty():
+def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvidence]]:
+    if pipe is None and sys.stdin.isatty():
         raise BadInputError(
             "-: stdin is the terminal: pipe a log into it, as in `train 2>&1 | stoker attach -`"
         )
@@ -147,10 +188,10 @@ def _pipe(run: RunPaths) -> tuple[Target, Callable[[], JobEvidence]]:
         return JobEvidence(logs=(LogSource("-", file_chunks(str(copy))),))
 
     # A descriptor of its own: the screen takes the terminal as stdin.
-    return Target("stdin", "a pipe", pipe=os.dup(0)), read
+    return Target("stdin", "a pipe", pipe=os.dup(0) if pipe is None else pipe), read
 
 
-def _logs(path: Path) -> tuple[Target, Callable[[], JobEvidence]]:
+def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]]:
     def read() -> JobEvidence:
         return read_jobs([str(path)])[0][2]
 
@@ -159,13 +200,23 @@ def _logs(path: Path) -> tuple[Target, Callable[[], JobEvidence]]:
     for source in sources:
         absolute = os.path.abspath(source.path if os.path.exists(source.path) else path / source.path)
         origin = source.origin if path.is_dir() else origin_of_path(path.name)
-        logs.append(ObservedLog(absolute, source.path, origin))
+        logs.append(ObservedLog(absolute, source.path, origin, packed=_is_packed(absolute)))
     target_name = path.name or str(path)
-    ended = not _any_is_written(log.path for log in logs)
+    ended = looks and not _any_is_written(log.path for log in logs)
     return Target(target_name, os.path.abspath(path), tuple(logs), ended=ended), read
 
 
-def _process(pid: int) -> tuple[Target, Callable[[], JobEvidence]]:
+def _is_packed(path: str) -> bool:
+    """Whether a log must be unpacked to be read: gzip, or UTF-16."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(512)
+    except OSError:
+        return False
+    return head.startswith(GZIP_MAGIC) or sniff_encoding(head) != "utf-8"
+
+
+def _process(pid: int, *, speaks: bool) -> tuple[Target, Callable[[], JobEvidence]]:
     root = identify(pid)
     if root is None:
         raise BadInputError(f"{pid}: no process with this pid")
@@ -184,7 +235,7 @@ def _process(pid: int) -> tuple[Target, Callable[[], JobEvidence]]:
             if path is not None:
                 origin = Origin(rank=number, stream=stream) if number >= 0 and ranks else Origin()
                 logs.setdefault(path, ObservedLog(path, os.path.basename(path), origin))
-    if not logs:
+    if not logs and speaks:
         print(
             f"stoker attach: {pid}: its output goes to a terminal or a pipe and cannot be seen: only processes are shown",
             file=sys.stderr,

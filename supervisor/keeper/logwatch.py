@@ -5,8 +5,9 @@ All parsing happens in the tail thread; what is handed over is small.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
@@ -22,6 +23,8 @@ from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
 from supervisor.text.prefixes import Origin
 
 DRAIN_S = 20.0
+# So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
+BATCH_SAMPLES = 200
 
 
 class LogKind(Enum):
@@ -150,10 +153,30 @@ class LogWatch:
     def _measure(self, key: LogKey, batch: Batch) -> None:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
         lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
-        now = self._clock.wall()
+        found: list[tuple[int | None, dict[str, float]]] = []
         for line in lines:
             sample = reader.feed(line.text)
             if sample is not None:
-                values = {**sample.other, **sample.values}
                 rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                self._put(StepSeen(t=now, rank=rank, values=values, from_wire=False))
+                found.append((rank, {**sample.other, **sample.values}))
+        now = self._clock.wall()
+        for rank, values in thinned(found) if len(found) > BATCH_SAMPLES else found:
+            self._put(StepSeen(t=now, rank=rank, values=values, from_wire=False))
+
+
+def thinned(
+    found: Sequence[tuple[int | None, dict[str, float]]],
+) -> list[tuple[int | None, dict[str, float]]]:
+    """Of a backlog's samples those that a chart would show: of each stretch the least and the greatest loss, and the last.
+
+    A log of a gigabyte holds millions; kept one by one they would take more room than the log.
+    """
+    stretch = 3 * len(found) // BATCH_SAMPLES + 1
+    kept: list[int] = []
+    for start in range(0, len(found), stretch):
+        mine = range(start, min(start + stretch, len(found)))
+        losses = [(found[i][1]["loss"], i) for i in mine if "loss" in found[i][1]]
+        odd = [i for loss, i in losses if not math.isfinite(loss)][:1]
+        ends = [min(losses)[1], max(losses)[1]] if losses and not odd else odd
+        kept += sorted({*ends, mine[-1]})
+    return [found[i] for i in kept]

@@ -6,17 +6,15 @@ than notes and stacks are refused, because nothing here may be stopped or restar
 
 from __future__ import annotations
 
-import logging
 import os
 import queue
-import select
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import time
+from collections.abc import Callable
 
 from supervisor import __version__
 from supervisor.keeper.clock import Clock, SystemClock
+from supervisor.keeper.copies import PipeCopy, Unpacking
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.judgement import write_stacks
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
@@ -25,6 +23,7 @@ from supervisor.keeper.process import own_identity
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.sensors import Sensors
+from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.keeper.wishes import Powerless, Wishes
 from supervisor.run import events as ev
 from supervisor.run.fold import fold
@@ -35,75 +34,14 @@ from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.state import DiagnosedAs, RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine
-from supervisor.text.prefixes import NOWHERE, Origin
+from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
 QUIET_S = 1.0
+# A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
+JUDGE_REST = 20.0
+JUDGE_CHEAP_S = 0.5
 ATTEMPT = 1
-PIPE_NAME = "stdin.log"
-PIPE_BYTES = 1 << 18
-
-log = logging.getLogger("stoker.keeper")
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedLog:
-    """One log to watch: its absolute path, what to call it, whose it is."""
-
-    path: str
-    name: str
-    origin: Origin = NOWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is observed.
-
-    `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process
-    under 0); the run is over when all of them are gone. `ended`: nobody writes these logs any more.
-    """
-
-    name: str
-    source: str
-    logs: Sequence[ObservedLog] = ()
-    pipe: int | None = None
-    processes: tuple[tuple[int, ProcessId], ...] = ()
-    ended: bool = False
-
-
-class PipeCopy:
-    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again."""
-
-    def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
-        self.path = path
-        self.ended = False
-        self._fd = fd
-        self._stop = stop
-        self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
-
-    def start(self) -> None:
-        """Begin to copy."""
-        self.path.touch(mode=0o600)
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait for the end of the pipe or of the observer."""
-        self._thread.join()
-
-    def _copy(self) -> None:
-        try:
-            with self.path.open("ab", buffering=0) as file:
-                while not self._stop.is_set():
-                    if not select.select([self._fd], [], [], TICK_S)[0]:
-                        continue
-                    data = os.read(self._fd, PIPE_BYTES)
-                    if not data:
-                        break
-                    file.write(data)
-        except OSError as error:
-            log.error("%s: %s: what the pipe says is no longer seen", self.path, error.strerror)
-        finally:
-            self.ended = True
 
 
 class Observer(Powerless):
@@ -131,7 +69,8 @@ class Observer(Powerless):
         self._engine = EngineLoader()
         for folder in (self._node.root, run.control, run.artifacts, self._node.attempt(ATTEMPT).root):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._pipe = None
+        self._pipe: PipeCopy | None = None
+        self._unpacked: list[Unpacking] = []
         if target.pipe is not None:
             self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
         me = own_identity()
@@ -152,6 +91,8 @@ class Observer(Powerless):
         )
         self._last_news = self._clock.mono()
         self._judged = False
+        self._judge_due = 0.0
+        self._hurried = False
         self._thread = threading.Thread(target=self._observe, name="stoker-observer")
 
     @property
@@ -164,8 +105,12 @@ class Observer(Powerless):
         self._begin()
         self._thread.start()
 
-    def leave(self) -> None:
-        """End the watching: the last verdict is given, the directory is left whole."""
+    def leave(self, *, hurried: bool = False) -> None:
+        """End the watching: the last verdict is given, the directory is left whole.
+
+        `hurried`: nobody will read it; what is not read yet stays unread, and no verdict is given.
+        """
+        self._hurried = hurried
         self._leave.set()
         self._thread.join()
 
@@ -212,17 +157,18 @@ class Observer(Powerless):
             rank = log.origin.rank if log.origin.rank is not None else log.origin.local_rank
             slot = rank if rank is not None else index
             is_stderr = log.origin.stream == "stderr"
+            path = self._plain(index, log)
             self.emit(
                 ev.RankStarted(
                     t=now,
                     attempt=ATTEMPT,
                     local_rank=slot,
                     rank=rank,
-                    stdout=None if is_stderr else log.path,
-                    stderr=log.path if is_stderr else None,
+                    stdout=None if is_stderr else path,
+                    stderr=path if is_stderr else None,
                 )
             )
-            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), log.path)
+            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path)
         for rank, process in target.processes:
             self._sensors.watch(str(rank), process)
             self.emit(
@@ -244,6 +190,16 @@ class Observer(Powerless):
         self._logs.start()
         self._sensors.start()
 
+    def _plain(self, index: int, log: ObservedLog) -> str:
+        """Where a log can be read as it is: itself, or its copy."""
+        if not log.packed:
+            return log.path
+        name = os.path.basename(log.path).removesuffix(".gz")
+        copy = Unpacking(log.path, self._node.attempt(ATTEMPT).root / f"{index}-{name}", self._stop)
+        self._unpacked.append(copy)
+        copy.start()
+        return str(copy.path)
+
     def _observe(self) -> None:
         try:
             while not (self._leave.is_set() or self._is_over()):
@@ -252,14 +208,13 @@ class Observer(Powerless):
                 self._recorder.tick()
                 self._wishes.look()
                 if not self._judged and self._clock.mono() - self._last_news > QUIET_S:
-                    self._judged = True
-                    if self._target.ended:
-                        self._close_attempt()
-                    else:
-                        self._tell(self._judge(self._engine.get()), provisional=True)
-            self._end()
+                    self._judge_quiet()
+            if not self._hurried:
+                self._end()
         finally:
             self._stop.set()
+            for copy in self._unpacked:
+                copy.join()
             if self._pipe is not None:
                 self._pipe.join()
             self._logs.close()
@@ -267,6 +222,20 @@ class Observer(Powerless):
             self._recorder.close()
             self._journal.close()
             self._lock.release()
+
+    def _judge_quiet(self) -> None:
+        """The logs have fallen quiet: what do they say? Of a file of gigabytes not at every pause."""
+        if self._clock.mono() < self._judge_due or not all(copy.ended for copy in self._unpacked):
+            return
+        self._judged = True
+        if self._target.ended:
+            self._close_attempt()
+            return
+        engine = self._engine.get()
+        began = time.thread_time()
+        self._tell(self._judge(engine), provisional=True)
+        spent_s = time.thread_time() - began
+        self._judge_due = self._clock.mono() + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
 
     def _take(self, timeout_s: float) -> bool:
         """Record what came; whether a log said something."""

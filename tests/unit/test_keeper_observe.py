@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.observe import PIPE_NAME, ObservedLog, Observer, PipeCopy, Target
+from supervisor.keeper.copies import PipeCopy, Unpacking
+from supervisor.keeper.logwatch import thinned
+from supervisor.keeper.observe import Observer
+from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -173,3 +178,52 @@ def test_stacks_of_a_watched_process_are_an_artifact(tmp_path: Path) -> None:
             (artifact,) = run.artifacts.iterdir()
             assert f"pid {process.pid}" in artifact.read_text(encoding="utf-8")
         process.kill()
+
+
+def test_a_packed_log_is_read_from_a_plain_copy(tmp_path: Path) -> None:
+    packed = tmp_path / "train.log.gz"
+    packed.write_bytes(gzip.compress(b"step 1 | loss 2.5\nstep 2 | loss 2.25\n"))
+    target = Target(
+        "train", str(packed), (ObservedLog(str(packed), "train.log.gz", packed=True),), ended=True
+    )
+    with observing(tmp_path, target, packed) as (observer, run):
+        assert wait_until(
+            lambda: observer.state.attempt is not None and observer.state.attempt.last_step == 2, 20
+        )
+        attempt = observer.state.attempt
+        assert attempt is not None
+        copy = Path(attempt.ranks[0].stdout or "")
+        assert copy.read_bytes() == b"step 1 | loss 2.5\nstep 2 | loss 2.25\n"
+        assert copy.is_relative_to(run.root), "views read the run directory"
+
+
+def test_unpacking_leaves_the_disk_some_room(tmp_path: Path) -> None:
+    packed = tmp_path / "train.log.gz"
+    packed.write_bytes(gzip.compress(b"line\n" * 1000))
+    copy = Unpacking(str(packed), tmp_path / "copy", threading.Event(), free_bytes=1 << 60)
+    copy.start()
+    copy.join()
+    assert copy.path.read_text().strip().endswith("the disk of the state folder is nearly full")
+
+
+def test_leaving_in_a_hurry_does_not_read_on(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"step 1 | loss 2.5 | some words that make the line longer than it is\n" * 2_000_000)
+    with observing(tmp_path, Target("train", str(log), (ObservedLog(str(log), "train.log"),)), log) as (
+        observer,
+        _,
+    ):
+        assert wait_until(lambda: observer.state.attempt is not None and observer.state.attempt.last_step, 20)
+        began = time.monotonic()
+        observer.leave(hurried=True)
+        assert time.monotonic() - began < 10
+
+
+def test_of_a_backlog_the_extremes_are_kept() -> None:
+    found: list[tuple[int | None, dict[str, float]]] = [
+        (None, {"step": float(n), "loss": 2.0 + (n == 7777) * 50 - (n == 4321)}) for n in range(10_000)
+    ]
+    kept = thinned(found)
+    assert len(kept) <= 400
+    assert {7777.0, 4321.0, 9999.0} <= {values["step"] for _, values in kept}
+    assert [values["step"] for _, values in kept] == sorted(values["step"] for _, values in kept)

@@ -1,0 +1,110 @@
+"""The process that watches beside a screen: ``python -m supervisor.cli.watcher RUN_DIR TARGET INTERVAL_S PIPE KEEP``.
+
+It ends when its stdin does, so that it never outlives the screen that started it, however that ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from supervisor.run.paths import RunPaths
+
+# A last verdict reads all that was not read yet; without `keep` nobody would see it.
+END_S = 5.0
+END_KEPT_S = 60.0
+NO_PIPE = -1
+
+
+class Watcher:
+    """An observer in a process of its own, while the context lasts.
+
+    Args:
+        run: the claimed run directory; its keeper.log takes what goes wrong.
+        target: what to watch, as typed.
+        interval_s: seconds between sensor readings.
+        pipe: the descriptor to read for ``-``.
+        keep: the run directory stays: give a last verdict.
+    """
+
+    def __init__(
+        self, run: RunPaths, target: str, *, interval_s: float, pipe: int | None = None, keep: bool = False
+    ) -> None:
+        node = run.node()
+        node.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._keep = keep
+        words = [
+            str(run.root),
+            target,
+            repr(interval_s),
+            str(NO_PIPE if pipe is None else pipe),
+            str(int(keep)),
+        ]
+        with open(node.log, "ab") as log:
+            # A session of its own: Ctrl-C and the hang-up of the terminal are the screen's business.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", BOOTSTRAP, _here(), *words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=() if pipe is None else (pipe,),
+                start_new_session=True,
+            )
+        if pipe is not None:
+            os.close(pipe)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        try:
+            self._process.wait(END_KEPT_S if self._keep else END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+# -P and the package's own folder, so that no package of the working directory's is taken for ours.
+BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from supervisor.cli.watcher import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def _here() -> str:
+    """The folder that holds the package `supervisor`."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def main(argv: list[str]) -> int:
+    """Watch until stdin ends."""
+    from supervisor.cli.job_files import BadInputError
+    from supervisor.cli.observe import observer_of
+
+    root, target, interval, pipe, keep = argv
+    number = int(pipe)
+    try:
+        observer, _ = observer_of(
+            RunPaths(Path(root)),
+            target,
+            interval_s=float(interval),
+            pipe=None if number == NO_PIPE else number,
+        )
+    except BadInputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    observer.start()
+    while os.read(0, 1):
+        continue
+    observer.leave(hurried=keep == "0")
+    return 0

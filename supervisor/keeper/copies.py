@@ -1,0 +1,104 @@
+"""Plain copies of what cannot be read in place: a pipe, a packed log. Views read files of the run directory only."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import shutil
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.text.decode import plain_chunks
+
+TICK_S = 0.1
+PIPE_BYTES = 1 << 18
+# A copy leaves this much of the disk free; it says so in its last line where that ends it early.
+FREE_BYTES = 1 << 30
+LOOK_BYTES = 1 << 26
+
+log = logging.getLogger("stoker.keeper")
+
+
+class PipeCopy:
+    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again."""
+
+    def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
+        self.path = path
+        self.ended = False
+        self._fd = fd
+        self._stop = stop
+        self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
+
+    def start(self) -> None:
+        """Begin to copy."""
+        self.path.touch(mode=0o600)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the pipe or of the observer."""
+        self._thread.join()
+
+    def _copy(self) -> None:
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                while not self._stop.is_set():
+                    if not select.select([self._fd], [], [], TICK_S)[0]:
+                        continue
+                    data = os.read(self._fd, PIPE_BYTES)
+                    if not data:
+                        break
+                    file.write(data)
+        except OSError as error:
+            log.error("%s: %s: what the pipe says is no longer seen", self.path, error.strerror)
+        finally:
+            self.ended = True
+
+
+class Unpacking:
+    """Unpacks a gzip or UTF-16 log into a file of the run directory, in a thread; the log itself is not touched."""
+
+    def __init__(
+        self, source: str, path: Path, stop: threading.Event, *, free_bytes: int = FREE_BYTES
+    ) -> None:
+        self.path = path
+        self.ended = False
+        self._source = source
+        self._stop = stop
+        self._free_bytes = free_bytes
+        self._thread = threading.Thread(target=self._unpack, name="stoker-unpack")
+
+    def start(self) -> None:
+        """Begin to unpack."""
+        self.path.touch(mode=0o600)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the log or of the observer."""
+        self._thread.join()
+
+    def _unpack(self) -> None:
+        written = due = 0
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                for data in plain_chunks(self._chunks()):
+                    if written >= due:
+                        due = written + LOOK_BYTES
+                        if shutil.disk_usage(self.path.parent).free < self._free_bytes + LOOK_BYTES:
+                            file.write(
+                                b"\n[stoker] not unpacked further: the disk of the state folder is nearly full\n"
+                            )
+                            return
+                    file.write(data)
+                    written += len(data)
+        except (OSError, EOFError, zlib.error) as error:
+            log.error("%s: %s: not unpacked further", self._source, error)
+        finally:
+            self.ended = True
+
+    def _chunks(self) -> Iterator[bytes]:
+        with open(self._source, "rb", buffering=0) as file:
+            while not self._stop.is_set() and (data := file.read(PIPE_BYTES)):
+                yield data
