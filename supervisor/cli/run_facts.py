@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.job.errors import JobError
+from supervisor.preflight.ports import free_port
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, read_run_file
@@ -26,10 +29,13 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
         state = read_state(run.node(number).journal)
         pairs += [(state, view) for view in state.attempts if view.number == attempt]
         kills += _memory_kills(run.node(number).series, attempt)
-    knob = None
+    record = None
     with contextlib.suppress(BadRunFile):  # an observed run has none: advice then names the usual flag
-        knob = read_run_file(run.run_json).job.knobs.batch
-    job = with_journal_facts(job, pairs, batch_knob=knob, run_root=path)
+        record = read_run_file(run.run_json)
+    job = with_journal_facts(job, pairs, spec=record.job if record is not None else None, run_root=path)
+    if record is not None and record.host == socket.gethostname():
+        with contextlib.suppress(JobError):
+            job = job._replace(present=job.present._replace(free_port=free_port()))
     return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills)) if kills else job
 
 

@@ -5,11 +5,14 @@ Named tuples, not dataclasses: five dataclasses cost a sixth of the start of ``s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.text.prefixes import NOWHERE, Origin
+
+if TYPE_CHECKING:
+    from supervisor.job.batch import BatchSpec
 
 
 class LogSource(NamedTuple):
@@ -41,7 +44,11 @@ class MachineRecords(NamedTuple):
 
 
 class Present(NamedTuple):
-    """The run's own values, quoted in advice."""
+    """The run's own values, quoted in advice.
+
+    `batch` says which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
+    message tells; None where pids here are not those of the message.
+    """
 
     micro_batch: int | None = None
     next_micro_batch: int | None = None
@@ -49,9 +56,13 @@ class Present(NamedTuple):
     port: int | None = None
     free_port: int | None = None
     workers_knob: str = "num_workers"
+    workers: int | None = None
     own_pids: frozenset[int] = frozenset()
     other_gpu_users: tuple[str, ...] = ()
     allocator_set: bool = False
+    batch: BatchSpec | None = None
+    memory_base_bytes: int = 0
+    user_of: Callable[[int], str | None] | None = None
 
 
 class SeenHang(NamedTuple):

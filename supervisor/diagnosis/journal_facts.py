@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from supervisor.diagnosis.evidence import JobEvidence, Present, SeenHang
+from supervisor.diagnosis.evidence import JobEvidence, SeenHang
+from supervisor.diagnosis.present import present_of
 
 if TYPE_CHECKING:
+    from supervisor.job.spec import JobSpec
     from supervisor.run.state import AttemptView, RankView, RunState
 
 # Values of `run.events.StopWhy` that are our doing alone; "rank_died" and "hang" follow a failure.
@@ -26,12 +28,12 @@ def with_journal_facts(
     job: JobEvidence,
     nodes: Iterable[tuple[RunState, AttemptView]],
     *,
-    batch_knob: str | None = None,
+    spec: JobSpec | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
     """The same evidence with the journals' facts of one attempt: a (state, attempt) for each node, the first leads.
 
-    `run_root`: the run directory, as paths in the verdict are to show it.
+    `spec`: the job as resolved, whose values advice quotes. `run_root`: the run directory, as paths in the verdict are to show it.
     """
     pairs = list(nodes)
     if not pairs:
@@ -42,7 +44,6 @@ def with_journal_facts(
     found = state.checkpoint
     last_steps = [own.last_step for own in views if own.last_step is not None]
     exits = [own.exit_code for own in views if own.exit_code is not None]
-    batch = view.batch
     return job._replace(
         exit_codes={**job.exit_codes, **_exit_codes(views)},
         launcher_exit=next((code for code in exits if code != 0), exits[0] if exits else job.launcher_exit),
@@ -52,12 +53,11 @@ def with_journal_facts(
         final_checkpoint=found is not None and found.attempt == view.number and found.final,
         world_size=state.world_size or job.world_size,
         ranks_per_node=len(view.ranks) or job.ranks_per_node,
-        present=Present(
-            micro_batch=batch.micro_batch_per_rank if batch is not None else None,
-            batch_knob=(batch_knob or job.present.batch_knob).lstrip("-"),
-            own_pids=frozenset(
-                rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None
-            ),
+        present=present_of(
+            state,
+            view,
+            (rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None),
+            spec,
         ),
         hang=_hang(views, run_root),
     )

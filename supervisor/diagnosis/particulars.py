@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.evidence import JobEvidence, Present
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.numbers import whole
 
@@ -29,12 +29,11 @@ def is_fragmented(text: str) -> bool:
 
 def other_user(text: str, job: JobEvidence) -> str | None:
     """The process of somebody else that holds the GPU's memory, from the message and the machine's records."""
-    if job.present.other_gpu_users:
-        return job.present.other_gpu_users[0]
     match = re.search(r"Process (\d+) has ([\d.]+ [KMGT]iB) memory in use", text)
     if match and "this process has" in text and whole(match.group(1)) not in job.present.own_pids:
-        return f"process {match.group(1)} ({match.group(2)})"
-    return None
+        user = job.present.user_of(whole(match.group(1))) if job.present.user_of is not None else None
+        return f"process {match.group(1)}{f' of {user}' if user else ''} ({match.group(2)})"
+    return job.present.other_gpu_users[0] if job.present.other_gpu_users else None
 
 
 def particulars(failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence) -> list[str]:
@@ -47,7 +46,7 @@ def particulars(failure: FailureClass, reason: Reason | None, text: str, job: Jo
         case FailureClass.CUDA_OOM:
             return _memory(line, job)
         case FailureClass.HOST_OOM:
-            return _smaller_batch(job) if reason is Reason.ALLOCATOR else []
+            return _host_memory(reason, job)
         case FailureClass.PORT_IN_USE:
             return _port(line, job)
         case FailureClass.IMPORT_ERROR:
@@ -152,22 +151,47 @@ def _workers(failure: FailureClass, reason: Reason | None, line: str, job: JobEv
             "A crash in native code, perhaps of a library that does not bear fork: multiprocessing_context='spawn'."
         )
     elif reason is Reason.KILLED:
-        said.append(
-            f"Lower {job.present.workers_knob}: (cores of the node) / (ranks on it), less one, is enough."
-        )
+        said.append(f"Lower {_workers_now(job)}: (cores of the node) / (ranks on it), less one, is enough.")
     elif "timed out" in line:
         said.append("Raise the DataLoader's timeout=, and keep its workers: persistent_workers=True.")
     return said
 
 
-def _smaller_batch(job: JobEvidence) -> list[str]:
+def _workers_now(job: JobEvidence) -> str:
+    now = job.present.workers
+    return job.present.workers_knob if now is None else f"{job.present.workers_knob} (now {now})"
+
+
+def _host_memory(reason: Reason | None, job: JobEvidence) -> list[str]:
+    if reason is Reason.ALLOCATOR:
+        return _smaller_batch("", job)
+    if job.present.workers:
+        return [f"Lower {_workers_now(job)}: each worker holds memory of its own."]
+    return _smaller_batch("", job)
+
+
+def _smaller_batch(text: str, job: JobEvidence) -> list[str]:
     present = job.present
     if present.micro_batch is None:
         return []
     now = f"Reduce {present.batch_knob} (now {present.micro_batch})"
-    if present.next_micro_batch is not None:
-        return [f"{now}: {present.next_micro_batch} divides the global batch."]
+    smaller = _next_micro_batch(text, present)
+    if smaller is not None:
+        return [f"{now}: {smaller} divides the global batch."]
     return [f"{now}."]
+
+
+def _next_micro_batch(text: str, present: Present) -> int | None:
+    """The next that keeps the global batch, and by the message's numbers fits: as a restart would choose it."""
+    batch = present.batch
+    if batch is None:
+        return present.next_micro_batch
+    from supervisor.job.batch import next_smaller
+    from supervisor.job.oom_text import memory_point
+
+    point = memory_point(text, batch.micro_batch_per_rank, base_bytes=present.memory_base_bytes)
+    smaller = next_smaller(batch, point)
+    return smaller.micro_batch_per_rank if smaller is not None else None
 
 
 def _memory(text: str, job: JobEvidence) -> list[str]:
@@ -178,7 +202,7 @@ def _memory(text: str, job: JobEvidence) -> list[str]:
         )
     if user := other_user(text, job):
         said.append(f"Another process uses this GPU: {user}.")
-    return said + _smaller_batch(job)
+    return said + _smaller_batch(text, job)
 
 
 def _number(text: str, pattern: str) -> int | None:

@@ -21,6 +21,7 @@ from supervisor.job.loader import find_loader
 from supervisor.job.oom_text import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.plans import changes_so_far, current_batch
+from supervisor.keeper.present import with_machine
 from supervisor.keeper.sensors import MACHINE
 from supervisor.keeper.trials import OUT_OF_MEMORY, known_trials
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
@@ -64,8 +65,8 @@ def evidence_of(
         error_files=tuple(_error_files(paths, view)),
         machine=machine_records(node, view, state),
     )
-    found = with_journal_facts(found, [(state, view)], batch_knob=job.knobs.batch)
-    present = found.present._replace(port=job.master_port)
+    found = with_journal_facts(found, [(state, view)], spec=job)
+    present = with_machine(found.present, job, os.environ)
     return found._replace(ranks_per_node=job.nproc_per_node, present=present)
 
 
