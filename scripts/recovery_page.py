@@ -1,0 +1,79 @@
+"""Write the tables of docs/recovery.md: the rules of policy and the fault matrix. Its words stay as they are."""  # noqa: INP001 - a script, not a package
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "recovery.md"
+sys.path.insert(0, str(ROOT))
+
+from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402 - the path comes first
+from tests.integration.matrix import MATRIX  # noqa: E402
+
+WORDS = {
+    Answer.SHRINK: "restart with a smaller micro-batch, same global batch",
+    Answer.RESTART: "restart from the newest checkpoint",
+    Answer.NEW_PORT: "restart on another port, unless a person named it",
+    Answer.NO_LIBUV: "restart with USE_LIBUV=0 for agent and workers",
+    Answer.RAISE_FILES: "restart with the soft limit raised to the hard one",
+    Answer.FEWER_WORKERS: "restart with less shared memory: file_system sharing, workers, prefetch",
+    Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
+    Answer.EXCLUDE_GPU: "restart without the faulty GPU where `--min-ranks` allows, else on all",
+    Answer.REQUEUE: "exit 75 with a checkpoint, else 5",
+    Answer.HOLD: "hold",
+    Answer.STOP: "stop",
+}
+
+
+def rules_table() -> str:
+    """One row a class, and one a reason that has a rule of its own."""
+    rows = ["| class | what is done | how often | shown first |", "|---|---|---|---|"]
+    for failure, rule in RULES.items():
+        rows.append(_row(f"`{failure.value}`", rule))
+        rows += [
+            _row(f"`{failure.value}` / {r.value}", own)
+            for (f, r), own in REASON_RULES.items()
+            if f is failure
+        ]
+    return "\n".join(rows)
+
+
+def _row(name: str, rule: Rule) -> str:
+    restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
+    often = ("`--max-retries`" if rule.max_times is None else str(rule.max_times)) if restarts else "-"
+    often += ", only after progress" if rule.if_progress and restarts else ""
+    first = ", ".join(proof.value.replace("_", " ") for proof in rule.show_first)
+    shown = f"{first} ({rule.wait_s:.0f} s)" if restarts else "-"
+    return f"| {name} | {WORDS[rule.answer]} | {often} | {shown} |"
+
+
+def matrix_table() -> str:
+    """One row a fault."""
+    rows = [
+        "| what happens (`--fault`) | verdict | rank | decision | change | the run | exit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for case in MATRIX:
+        verdict = case.failure.value + (f" / {case.reason.value}" if case.reason else "")
+        rank = "-" if case.rank is None else str(case.rank)
+        rows.append(
+            f"| {case.what} (`{case.fault}`) | {verdict} | {rank} | {case.decision.value} | {case.change or '-'} "
+            f"| {case.outcome} | {case.exit_code} |"
+        )
+    return "\n".join(rows)
+
+
+def page(text: str) -> str:
+    """`text` with both tables as they are now."""
+    for name, table in (("rules", rules_table()), ("matrix", matrix_table())):
+        start, end = f"<!-- {name}: made by scripts/recovery_page.py -->\n", f"\n<!-- end of {name} -->"
+        before, _, rest = text.partition(start)
+        _, _, after = rest.partition(end)
+        text = f"{before}{start}{table}{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
