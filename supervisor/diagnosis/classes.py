@@ -26,7 +26,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.CUDA_OOM: ClassText(
             "GPU memory ran out",
             "The allocator of PyTorch, cuBLAS, cuDNN, NCCL or Triton asked the device for more memory than was free.",
-            ("Lower the micro-batch and raise gradient accumulation by the same factor: the global batch stays as it is.",),
+            ("Lower the micro-batch and raise gradient accumulation by the same factor: the global batch stays as it is.", "bf16, gradient checkpointing and shorter sequences need less too; TORCH_COMPILE_DISABLE=1 if compiling itself runs out."),
             a.REDUCE_BATCH,
             "Restarts with the next smaller micro-batch that divides the global batch; sets the allocator first where much is reserved but not allocated.",
         ),
@@ -75,7 +75,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         c.LIBUV: ClassText(
             "This PyTorch has no libuv",
             "TCPStore asked for its libuv backend, which this build (Windows as a rule) lacks.",
-            ("Set USE_LIBUV=0 in the environment.",),
+            ("Set USE_LIBUV=0 in the environment.", "TORCHELASTIC_USE_AGENT_STORE=0 too, if the agent's own store was made with libuv."),
             a.RESTART_WITH_ENV,
             "Restarts with USE_LIBUV=0.",
         ),

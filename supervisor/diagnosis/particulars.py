@@ -166,7 +166,9 @@ def _host_memory(reason: Reason | None, job: JobEvidence) -> list[str]:
     if reason is Reason.ALLOCATOR:
         return _smaller_batch("", job)
     if job.present.workers:
-        return [f"Lower {_workers_now(job)}: each worker holds memory of its own."]
+        return [
+            f"Lower {_workers_now(job)}: each holds memory of its own; (cores of the node) / (ranks on it), less one, is enough."
+        ]
     return _smaller_batch("", job)
 
 
