@@ -226,6 +226,7 @@ def _left_without_a_word(case: Case, effects: Sequence[Candidate]) -> Exit | Non
     ):
         return None
     complaining = {item.hit.origin.rank for item in effects if not item.soft}
+    by_itself = any(item.code > 0 for item in case.launch.exits)
     for item in case.launch.exits:
         rank = (
             item.rank
@@ -237,6 +238,7 @@ def _left_without_a_word(case: Case, effects: Sequence[Candidate]) -> Exit | Non
         if (
             item.code in {0, 1}
             or (item.code == -6 and None in complaining)
+            or (item.code in {-15, -2, -1} and by_itself)
             or rank is None
             or rank in complaining
             or item.pid in case.launch.sigtermed

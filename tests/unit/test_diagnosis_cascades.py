@@ -5,6 +5,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.text.prefixes import origin_of_path
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 9))
 GLOO = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711"
@@ -138,6 +139,63 @@ CASES = {
         "code_error",
         0,
     ),
+    "oom after its own timeout": (
+        STEPS + "".join(TIMEOUT.format(rank) for rank in (0, 1, 2)) + raised("[rank1]: ", OOM),
+        "nccl_timeout",
+        None,
+    ),
+    "threads left behind": (
+        STEPS
+        + raised(
+            "[rank0]: ",
+            "RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:129] Timed out waiting 6000ms for send operation to complete",
+        )
+        + "terminate called without an active exception\n"
+        + ended(0, -6),
+        "nccl_timeout",
+        1,
+    ),
+    "abort without a word": (
+        STEPS + raised("[rank0]: ", GLOO) + ended(1, -6),
+        "worker_crash",
+        1,
+    ),
+    "quoted rank of a checkpoint": (
+        STEPS
+        + "[rank0]: torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])\n"
+        + raised("[rank0]: ", "OSError: [Errno 28] No space left on device").replace(
+            "last):", "last): (RANK 2)"
+        ),
+        "disk_full",
+        2,
+    ),
+    "hint within a message": (
+        STEPS
+        + raised(
+            "",
+            "RuntimeError: a leaf Variable that requires grad is being used in an in-place operation. Hint: clone it",
+        ),
+        "code_error",
+        0,
+    ),
+    "mpirun": (
+        "[n02:22811] *** Process received signal ***\n[n02:22811] Signal: Segmentation fault (11)\nmpirun noticed that process rank 1 with PID 22811 on node n02 exited on signal 11 (Segmentation fault).\n",
+        "worker_crash",
+        1,
+    ),
+    "launcher stops the others": (
+        "error: pass --config FILE\nt.py FAILED\nFailures:\n[1]:\n  time      : 2025-01-01_10:00:00\n  host      : h\n  rank      : 1 (local_rank: 1)\n  exitcode  : -15 (pid: 10)\n  error_file: <N/A>\n"
+        + ended(0, 1),
+        "usage_error",
+        0,
+    ),
+    "oom caught on another rank": (
+        STEPS
+        + f"[rank1]: {OOM}\n[rank1]: WARNING: dropping the batch\n"
+        + "".join(f"[rank0]: step {number} loss 1.5\n" for number in range(9, 40)),
+        "healthy",
+        None,
+    ),
 }
 
 
@@ -147,3 +205,18 @@ def test_cascades(name: str, engine: Engine) -> None:
     job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
     verdict = diagnose(job, engine.signatures, engine.matcher)
     assert (verdict.failure.value, verdict.rank) == (failure, rank)
+
+
+def test_a_launcher_without_complaint_tells_of_caught_exceptions(engine: Engine) -> None:
+    tree = "logs/run_1/attempt_0"
+    caught = raised("", "FileNotFoundError: [Errno 2] No such file or directory: '/data/last.pt'").encode()
+    logs = [
+        LogSource(f"{tree}/1/stderr.log", (caught,), origin_of_path(f"{tree}/1/stderr.log")),
+        LogSource(f"{tree}/0/stdout.log", (STEPS.encode(),), origin_of_path(f"{tree}/0/stdout.log")),
+    ]
+    console = LogSource("console.log", (b"",))
+    failed = LogSource("console.log", (ended(1, 1).encode(),))
+    verdict = diagnose(JobEvidence(logs=(*logs, console)), engine.signatures, engine.matcher)
+    assert verdict.failure.value == "healthy"
+    verdict = diagnose(JobEvidence(logs=(*logs, failed)), engine.signatures, engine.matcher)
+    assert (verdict.failure.value, verdict.rank) == ("missing_file", 1)
