@@ -138,9 +138,15 @@ class _Line:
         elif _TRAINS.search(ahead):
             self._evaluates = False
         words = set(words_of(token.name))
-        if token.tail.lower() in EVAL_WORDS or (
-            EVAL_WORDS & words
-            and (token.kind == "frac" or words & {"step", "epoch", "steps", "iter", "updates", "iteration"})
+        if (
+            token.tail.lower() in EVAL_WORDS
+            or (token.bare and words and words <= EVAL_WORDS)
+            or (
+                EVAL_WORDS & words
+                and (
+                    token.kind == "frac" or words & {"step", "epoch", "steps", "iter", "updates", "iteration"}
+                )
+            )
         ):
             self._evaluates = True
         elif "aving dict" in ahead or "aving dict" in token.name:

@@ -75,11 +75,11 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
 
 
 def _leads(text: str, token: Token) -> bool:
-    """Whether the number begins the line as a counter does: `[100] train_loss=…`, `1000: 2.1, …`."""
+    """Whether the number begins the line as a counter does: `[100] train_loss=…`, `1000: 2.1, …`, `100 | loss …`."""
     head = text[: token.start].strip(MASKED + " \t")
     tail = text[token.stop :].lstrip()
     bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")
-    return bracketed or (not head and tail.startswith(":"))
+    return bracketed or (not head and tail.startswith((":", "| ")))
 
 
 def field_of_rate(unit: str) -> str | None:

@@ -58,10 +58,14 @@ _TWO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation)."""
+    r"""A header row. `style` is "," "\t" "|" "  " (columns of blanks) or "two" (a name, training, validation).
+
+    `starts`: where the columns begin, of a table of blanks: a row may leave cells empty.
+    """
 
     style: str
     names: tuple[str, ...]
+    starts: tuple[int, ...] = ()
 
 
 def is_rule(text: str) -> bool:
@@ -83,7 +87,8 @@ def find_header(text: str) -> Header | None:
     if bar is not None:
         text = bar.rest.split("\x01")[0].rstrip(" :")
     for style in (",", "\t", "|", "  "):
-        cells = [cell.strip() for _, cell in _cells(text, style)]
+        places = _cells(text, style)
+        cells = [cell.strip() for _, cell in places]
         if not 2 <= len(cells) <= 40 or not all(_COLUMN.match(cell) for cell in cells):
             continue
         meanings = [meaning(_plain(cell)) for cell in cells]
@@ -93,7 +98,8 @@ def find_header(text: str) -> Header | None:
             continue
         if ({STEP, EPOCH} & fields and (len(fields - {None}) >= 2)) or (scores >= 2 and style != ","):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
-            return Header(style, tuple(cells)) if settings * 2 < len(cells) else None
+            starts = tuple(start for start, _ in places) if style == "  " else ()
+            return Header(style, tuple(cells), starts) if settings * 2 < len(cells) else None
     return None
 
 
@@ -113,11 +119,15 @@ def read_row(header: Header, text: str) -> Parsed | None:
     cells = _cells(body, header.style)
     if len(cells) != len(header.names) and header.style == "  ":
         cells = [(m.start(), m.group()) for m in re.finditer(r"\S+", body)]
-    if len(cells) != len(header.names):
+    names = header.names
+    if 2 < len(cells) < len(names):
+        columns = dict(zip(header.starts, names, strict=False))
+        names = tuple(columns[start] for start, _ in cells if start in columns)
+    if len(cells) != len(names):
         return None
     out: list[Reading] = list(extra)
     numbers = 0
-    for place, (name, (start, raw)) in enumerate(zip(header.names, cells, strict=True)):
+    for place, (name, (start, raw)) in enumerate(zip(names, cells, strict=True)):
         cell = raw.strip().rstrip(":")
         begin = start + len(raw) - len(raw.lstrip())
         match = _CELL.match(cell)
