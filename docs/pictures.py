@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))  # tests/ is no installed package
 from textual.pilot import Pilot  # noqa: E402
 
 from supervisor.run.paths import RunPaths  # noqa: E402
+from supervisor.views.taste import Taste, ThemeName  # noqa: E402
 from supervisor.views.tui.app import StokerApp  # noqa: E402
 from tests.tui import recorded  # noqa: E402
 from tests.tui.driving import clock_after, keeper_of, until  # noqa: E402
@@ -50,7 +51,7 @@ PICTURES = (
 
 async def draw(picture: Picture, run: RunPaths) -> str:
     """The picture as SVG."""
-    app = StokerApp(run, clock=clock_after(run), light=picture.light)
+    app = StokerApp(run, clock=clock_after(run), taste=Taste(ThemeName.LIGHT if picture.light else None))
     async with app.run_test(size=picture.size) as pilot:
         await _settle(app, pilot)
         await pilot.press(*picture.keys)

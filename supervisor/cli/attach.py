@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.tastes import add_taste, taste_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,14 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, default=1.0, metavar="S", help="seconds between sensor readings (default 1)"
     )
     add_runs_dir(parser)
+    add_taste(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Attach to whatever `target` names."""
     from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.views.taste import BadTaste
 
     if args.interval <= 0:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
+    try:
+        taste_from(vars(args), os.environ)
+    except BadTaste as error:
+        return complain("attach", str(error))
     runs = runs_dir(args.runs_dir, os.environ)
     target = args.target
     if target is not None and _is_foreign(target):
@@ -105,7 +112,8 @@ def _attach_run(root: Path, args: argparse.Namespace) -> int:
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.screen import show
 
-    return show(paths, read_only=args.read_only, env=os.environ)
+    taste = taste_from(vars(args), os.environ)
+    return show(paths, read_only=args.read_only, env=os.environ, taste=taste)
 
 
 def follow(root: Path, *, as_json: bool) -> int:

@@ -8,10 +8,17 @@ from functools import partial
 
 def browse(env: Mapping[str, str]) -> int:
     """Open the list of runs until the person leaves it; exit code 0."""
-    from supervisor.cli.screen import adopt
+    from supervisor.cli.common import complain
+    from supervisor.cli.screen import adopt, kept_file
+    from supervisor.cli.tastes import taste_from
     from supervisor.run.index import known_runs, runs_dir
+    from supervisor.views.taste import BadTaste
     from supervisor.views.tui.app import run_browser
 
+    try:
+        taste = taste_from({}, env)
+    except BadTaste as error:
+        return complain("runs", str(error))
     place = runs_dir(None, env)
-    run_browser(lambda: known_runs(place, env), adopt=partial(adopt, env))
+    run_browser(lambda: known_runs(place, env), adopt=partial(adopt, env), taste=taste, keep=kept_file(env))
     return 0

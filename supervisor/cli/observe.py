@@ -62,9 +62,12 @@ def observe(target: str, args: argparse.Namespace) -> int:
 def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace) -> int:
     """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here."""
     with Watcher(run, target, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
+        from supervisor.cli.screen import kept_file
+        from supervisor.cli.tastes import taste_from
         from supervisor.views.tui.app import run_tui
 
-        run_tui(run, read_only=args.read_only)
+        taste = taste_from(vars(args), os.environ)
+        run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ))
     print(_supervise_hint(target))
     return 0
 

@@ -8,6 +8,7 @@ import re
 import sys
 
 from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.tastes import add_taste, taste_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,18 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--speed", default="60x", metavar="N", help="recorded seconds a second, as 60x or 60 (default 60x)"
     )
     add_runs_dir(parser)
+    add_taste(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Open the app on recorded time."""
     from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.views.taste import BadTaste
 
     speed = _speed(args.speed)
     if speed is None:
         return complain("replay", f"--speed {args.speed}: write a number above 0, such as 60x")
     try:
+        taste = taste_from(vars(args), os.environ)
         paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except RunNotFound as error:
+    except (RunNotFound, BadTaste) as error:
         return complain("replay", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
@@ -41,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
         recording = record_of(paths)
     except NothingRecorded as error:
         return complain("replay", str(error))
-    run_replay(recording, speed=speed)
+    from supervisor.cli.screen import kept_file
+
+    run_replay(recording, speed=speed, taste=taste, keep=kept_file(os.environ))
     return 0
 
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
+from supervisor.run.index import state_home
 from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
+from supervisor.views.taste import Taste
 
 
-def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str]) -> int:
+def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str], taste: Taste) -> int:
     """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code."""
     from supervisor.views.tui.app import run_tui
 
-    run_tui(run, read_only=read_only, adopt=None if read_only else partial(adopt, env))
+    adopter = None if read_only else partial(adopt, env)
+    run_tui(run, read_only=read_only, adopt=adopter, taste=taste, keep=kept_file(env))
     state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
         print(f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}")
@@ -25,6 +29,11 @@ def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str]) -> int:
     else:
         print(f"this run has no keeper; adopt it with: stoker attach {run.run_id}")
     return 0
+
+
+def kept_file(env: Mapping[str, str]) -> Path:
+    """Where the app remembers a person's choices."""
+    return state_home(env) / "ui.json"
 
 
 def adopt(env: Mapping[str, str], run: RunPaths) -> None:

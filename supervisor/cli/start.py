@@ -16,6 +16,7 @@ from pathlib import Path
 from supervisor import __version__
 from supervisor.cli.common import complain
 from supervisor.cli.job_inputs import Job
+from supervisor.cli.tastes import taste_from
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import JobSpec
@@ -28,6 +29,7 @@ from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
+from supervisor.views.taste import BadTaste, Taste
 
 
 def dry_run(job: Job, env: Mapping[str, str]) -> int:
@@ -44,6 +46,7 @@ def dry_run(job: Job, env: Mapping[str, str]) -> int:
 def start(job: Job, env: Mapping[str, str]) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
     spec, parsed = job.spec, job.parsed
+    taste = _taste(parsed, env)
     interpreter = find_interpreter(spec, env)
     runs = runs_dir(parsed.flag("runs_dir"), env)
     findings = run_checks(spec, runs_dir=runs, env=env)
@@ -71,7 +74,19 @@ def start(job: Job, env: Mapping[str, str]) -> int:
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
-    return _detached(run, record, parsed, env, notable)
+    return _detached(run, record, parsed, env, notable, taste)
+
+
+def _taste(parsed: ParsedRun, env: Mapping[str, str]) -> Taste:
+    flags = {
+        "theme": parsed.flag("theme"),
+        "ascii": parsed.switch("ascii") or None,
+        "lang": parsed.flag("lang"),
+    }
+    try:
+        return taste_from(flags, env)
+    except BadTaste as error:
+        raise JobError(str(error)) from error
 
 
 def _wants_screen_or_detach(parsed: ParsedRun) -> bool:
@@ -171,7 +186,12 @@ def _foreground(
 
 
 def _detached(
-    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
+    run: RunPaths,
+    record: RunFile,
+    parsed: ParsedRun,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...],
+    taste: Taste,
 ) -> int:
     from supervisor.keeper.detach import KeeperDidNotStart, start_detached, teardown_warning
 
@@ -190,4 +210,4 @@ def _detached(
         return 0
     from supervisor.cli.screen import show
 
-    return show(run, read_only=parsed.switch("read_only"), env=env)
+    return show(run, read_only=parsed.switch("read_only"), env=env, taste=taste)

@@ -66,6 +66,19 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag("--json", _SW, "with --no-ui: JSON lines on stdout", group="screen"),
     Flag("--detach", _SW, "start, print the run's id, return at once", group="screen"),
     Flag("--read-only", _SW, "open the screen without the keys that act", group="screen"),
+    Flag(
+        "--theme",
+        _TX,
+        "dark, light, or safe for eyes that mix up red and green",
+        "NAME",
+        "ui.theme",
+        choices=("dark", "light", "safe"),
+        group="screen",
+    ),
+    Flag("--ascii", _SW, "no glyph beyond ASCII on the screen", "", "ui.ascii", group="screen"),
+    Flag(
+        "--lang", _TX, "en or zh (default: by LANG)", "LANG", "ui.lang", choices=("en", "zh"), group="screen"
+    ),
     Flag("--dry-run", _SW, "print the command that would run, start nothing", group="screen"),
     Flag("--show-config", _SW, "print each setting with its origin, start nothing", group="screen"),
     Flag(

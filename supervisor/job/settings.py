@@ -61,6 +61,9 @@ SETTINGS: Final[dict[str, KeyType]] = {
     "hang.act_s": _F,
     "hang.act_factor": _F,
     "hang.faulthandler": _S,
+    "ui.theme": _T,
+    "ui.ascii": _S,
+    "ui.lang": _T,
 }
 CLASS_KEYS: Final[dict[str, KeyType]] = {
     "answer": _T,
@@ -74,6 +77,8 @@ PROOFS: Final = ("gpu_memory", "port", "disk")
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "batch.scope": ("per_rank", "per_node", "global"),
     "batch.unit": ("samples", "tokens"),
+    "ui.theme": ("dark", "light", "safe"),
+    "ui.lang": ("en", "zh"),
     "run.log_level": ("debug", "info", "warning", "error"),
     "answer": ("restart", "hold", "stop"),
     "change": (

@@ -13,6 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run.paths import RunPaths
+from supervisor.views.taste import Taste, ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
 from tests.tui.driving import clock_after, keeper_of, until
@@ -38,7 +39,8 @@ def compare(
     light: bool = False,
 ) -> None:
     """Compare the app on a run with its kept picture, after some keys."""
-    app = StokerApp(run, clock=clock_after(run), light=light)
+    taste = Taste(ThemeName.LIGHT if light else None)
+    app = StokerApp(run, clock=clock_after(run), taste=taste)
 
     async def settle(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")

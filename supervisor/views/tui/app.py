@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.message import Message
 
 from supervisor.run.events import Outcome
@@ -24,11 +27,14 @@ from supervisor.run.state import Finished
 from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.taste import USUAL, Taste
+from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.kept import load, save
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
-from supervisor.views.tui.themes import DARK, LIGHT
+from supervisor.views.tui.themes import DARK, THEMES
 
 if TYPE_CHECKING:
     from supervisor.views.replay import Recording, ReplayClock
@@ -56,7 +62,8 @@ class StokerApp(App[None]):
         known: the runs of the list, newest first; called in the reading thread.
         adopt: adopts a run whose keeper died; called in the reading thread, may raise.
         clock: wall time, for ages and times on the screen.
-        light: the light theme.
+        taste: how it looks.
+        keep: the file that remembers choices; None: they are forgotten.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
     """
 
@@ -98,16 +105,22 @@ class StokerApp(App[None]):
         read_only: bool = False,
         adopt: Callable[[RunPaths], None] | None = None,
         clock: Callable[[], float] = time.time,
-        light: bool = False,
+        taste: Taste = USUAL,
+        keep: Path | None = None,
         signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
     ) -> None:
         super().__init__()
         self._signals = SIGNALS if signals else ()
         self.run_paths = run
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = LIGHT.name if light else DARK.name
+        self._keep = keep
+        self.kept = load(keep)
+        for theme in THEMES.values():
+            self.register_theme(theme)
+        known_themes = {theme.name for theme in THEMES.values()}
+        kept_theme = self.kept.theme if self.kept.theme in known_themes else DARK.name
+        self.theme = THEMES[taste.theme].name if taste.theme is not None else kept_theme
+        self._ascii = [AsciiFilter()] if taste.ascii else []
         self._clock, self._read_only, self._adopt = clock, read_only, adopt
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
         self._reader = RunsReader(known or list)
@@ -125,6 +138,21 @@ class StokerApp(App[None]):
         if self._dashboard is None:
             raise LookupError("no run is open")
         return self._dashboard
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Plain ASCII, where it was asked for, comes after all else."""
+        return [*super().get_line_filters(), *self._ascii]
+
+    def remember(self, **choices: Any) -> None:
+        """Keep a choice for the next time."""
+        self.kept = msgspec.structs.replace(self.kept, **choices)
+        save(self._keep, self.kept)
+
+    def action_next_theme(self) -> None:
+        """The next theme, remembered."""
+        names = [theme.name for theme in THEMES.values()]
+        self.theme = names[(names.index(self.theme) + 1) % len(names)]
+        self.remember(theme=self.theme)
 
     async def on_mount(self) -> None:
         """Open the first screen, and only then begin to read: a snapshot's log lines come once."""
@@ -258,31 +286,40 @@ def run_tui(
     *,
     read_only: bool = False,
     adopt: Callable[[RunPaths], None] | None = None,
-    light: bool = False,
+    taste: Taste = USUAL,
+    keep: Path | None = None,
 ) -> TuiResult:
     """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
-    app = StokerApp(run, read_only=read_only, adopt=adopt, light=light, signals=True)
+    app = StokerApp(run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True)
     app.run()
     return app.result()
 
 
-def run_replay(recording: Recording, *, speed: float = 60.0, light: bool = False) -> None:
+def run_replay(
+    recording: Recording, *, speed: float = 60.0, taste: Taste = USUAL, keep: Path | None = None
+) -> None:
     """Play a run until the person leaves. Must be called in the main thread, on a terminal."""
     from supervisor.views.replay import ReplayClock
 
     clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
-    replay_app(recording, clock, light=light, signals=True).run()
+    replay_app(recording, clock, taste=taste, keep=keep, signals=True).run()
 
 
 def replay_app(
-    recording: Recording, clock: ReplayClock, *, light: bool = False, signals: bool = False
+    recording: Recording,
+    clock: ReplayClock,
+    *,
+    taste: Taste = USUAL,
+    keep: Path | None = None,
+    signals: bool = False,
 ) -> StokerApp:
     """The app on recorded time."""
     return StokerApp(
         recording.run,
         clock=clock.now,
         read_only=True,
-        light=light,
+        taste=taste,
+        keep=keep,
         signals=signals,
         replay=(recording, clock),
     )
@@ -292,7 +329,8 @@ def run_browser(
     known: Callable[[], list[RunPaths]],
     *,
     adopt: Callable[[RunPaths], None] | None = None,
-    light: bool = False,
+    taste: Taste = USUAL,
+    keep: Path | None = None,
 ) -> None:
     """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
-    StokerApp(None, known=known, adopt=adopt, light=light, signals=True).run()
+    StokerApp(None, known=known, adopt=adopt, taste=taste, keep=keep, signals=True).run()

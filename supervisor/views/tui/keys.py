@@ -97,6 +97,29 @@ KEYS: list[BindingType] = [
     _key(
         "i", "page('settings')", "settings", "i", "look", "what runs: each setting and its origin", show=False
     ),
+    _key("ctrl+up", "size(2, 0)", "taller log", "Ctrl ↑", "look", "more room for the log", show=False),
+    _key("ctrl+down", "size(-2, 0)", "lower log", "Ctrl ↓", "look", "less room for the log", show=False),
+    _key(
+        "ctrl+left",
+        "size(0, 4)",
+        "wider right",
+        "Ctrl ←",
+        "look",
+        "more room for the right column",
+        show=False,
+    ),
+    _key(
+        "ctrl+right",
+        "size(0, -4)",
+        "wider left",
+        "Ctrl →",
+        "look",
+        "less room for the right column",
+        show=False,
+    ),
+    _key(
+        "T", "app.next_theme", "theme", "T", "look", "dark, light, or safe for colour-blind eyes", show=False
+    ),
     _key("colon,ctrl+p", "commands", "commands", ":", "look", "all commands, by name", show=False),
     _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave; nothing is ended by it"),
 ]

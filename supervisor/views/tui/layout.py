@@ -35,12 +35,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown."""
+    """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown.
+
+    `log_more`: rows that a person gave the log beyond its share; `side_more`: cells of the right column.
+    """
 
     devices: int
     ranks: int
     card_rows: int = 0
     zoomed: str | None = None
+    log_more: int = 0
+    side_more: int = 0
 
 
 def plan(width: int, height: int, needs: Needs) -> Layout:
@@ -79,6 +84,7 @@ def _narrow(height: int, needs: Needs) -> Layout:
             shown.add("devices")
         if loss:
             shown.add("loss")
+        loss = min(max(loss - needs.log_more, 6), max(room - devices - 5, 6)) if loss else 0
         middle = loss + devices
     if height >= LOW:
         shown |= {"attempts", "tiles"}
@@ -106,6 +112,7 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
     if wide:
         shown.add("timeline")
     middle = max(room - max(7, room * 36 // 100), 8)
+    middle = min(max(middle - needs.log_more, 8), max(room - 5, 8))
     if needs.card_rows:
         shown.add("card")
         middle = min(max(room - 8, 8), max(needs.card_rows, CARD_BESIDE_RIGHT if wide else 8))
@@ -128,9 +135,14 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         devices_height=devices,
         charts_height=charts,
         loss_height=None,
-        right_width=min(max(66, width * 45 // 100), width * 58 // 100),
+        right_width=_right_width(width, needs.side_more),
         timeline_width=min(72, width * 36 // 100),
     )
+
+
+def _right_width(width: int, more: int) -> int:
+    usual = min(max(66, width * 45 // 100), width * 58 // 100)
+    return min(max(usual + more, 30), width - 30)
 
 
 def _devices_height(middle: int, devices: int) -> int:

@@ -144,6 +144,18 @@ class LookingScreen(PaneScreen):
         elif isinstance(focused, Panel):
             self._zoom(focused.id)
 
+    def action_size(self, log: int, side: int) -> None:
+        """Give the log or the right column more room, or less; remembered."""
+        remember = getattr(self.app, "remember", None)
+        if remember is None:
+            return
+        before, kept = self._layout, self.kept
+        remember(log_more=kept.log_more + log, side_more=kept.side_more + side)
+        self._arrange()
+        if self._layout == before:  # at its limit: what could not be shown is not remembered
+            remember(log_more=kept.log_more, side_more=kept.side_more)
+        self._show()
+
     def action_freeze(self) -> None:
         """Let the log stand still, or follow."""
         self.log_panel.toggle_follow()

@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.tui.kept import Kept
 from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.pages.failure import FailurePage
 from supervisor.views.tui.pages.metrics import MetricsPage
@@ -67,6 +68,11 @@ class PaneScreen(Screen[None]):
         yield FooterBar(id="footer")
 
     @property
+    def kept(self) -> Kept:
+        """What is remembered of a person's choices."""
+        return getattr(self.app, "kept", Kept())
+
+    @property
     def log_panel(self) -> LogPanel:
         """The log pane."""
         return self.query_one("#log", LogPanel)
@@ -89,7 +95,8 @@ class PaneScreen(Screen[None]):
 
     def _arrange(self) -> None:
         snapshot = self.snapshot
-        needs = Needs(devices=1, ranks=1, zoomed=self._zoomed)
+        log_more, side_more = self.kept.log_more, self.kept.side_more
+        needs = Needs(devices=1, ranks=1, zoomed=self._zoomed, log_more=log_more, side_more=side_more)
         if snapshot is not None:
             attempt = snapshot.state.attempt
             ranks = len(attempt.ranks) if attempt else 1
@@ -99,6 +106,8 @@ class PaneScreen(Screen[None]):
                 ranks=0 if observed else ranks,
                 card_rows=self._card_rows(snapshot),
                 zoomed=self._zoomed,
+                log_more=log_more,
+                side_more=side_more,
             )
         layout = plan(self.size.width, self.size.height, needs)
         if layout == self._layout:

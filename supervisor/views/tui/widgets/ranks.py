@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
@@ -38,6 +39,7 @@ class RanksPanel(ListPanel, can_focus=True):
     uses_clock = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "log of this rank", show=False),
+        Binding("o", "sort", "sort by the next column", show=False),
     ]
 
     class Chosen(Message):
@@ -51,6 +53,7 @@ class RanksPanel(ListPanel, can_focus=True):
         super().__init__(id=id)
         self._ranks: list[st.RankView] = []
         self._medians = Medians(None, None)
+        self.by = "rank"
 
     def titles(self) -> tuple[Row, Row]:
         """How many live."""
@@ -60,7 +63,8 @@ class RanksPanel(ListPanel, can_focus=True):
         attempt = self.view.snapshot.state.attempt
         well = attempt is not None and attempt.exit_code == 0
         gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
-        left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG))
+        by = f" · by {self.by}" if self.by != "rank" else ""
+        left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG), Span(by, Ink.DIM))
         if gone:
             return left, row(Span(f"✗ {gone} gone", Ink.BAD))
         slow = tuple(int(name) for name in self._slow() if name.isdigit())
@@ -81,7 +85,7 @@ class RanksPanel(ListPanel, can_focus=True):
         """One row a rank, or one that says that there is none."""
         assert self.view is not None
         snapshot = self.view.snapshot
-        self._ranks = _views(snapshot)
+        self._ranks = _ordered(_views(snapshot), snapshot, self.by)
         samples = snapshot.ranks.values()
         self._medians = Medians(_median(samples, "step_time_s"), _median(samples, "data_wait_s"))
         return max(len(self._ranks), 1)
@@ -95,9 +99,41 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor."""
-        ranks = _views(self.view.snapshot) if self.view else []
-        if ranks:
-            self.post_message(self.Chosen(rank_label(ranks[self.cursor])))
+        if self._ranks:
+            self.post_message(self.Chosen(rank_label(self._ranks[self.cursor])))
+
+    def action_sort(self) -> None:
+        """Sort by the next column that is shown: what stands out comes first."""
+        names = [name for name, _ in _columns(self.size.width - 2) if name in ORDERS]
+        self.sort_by(names[(names.index(self.by) + 1) % len(names)] if self.by in names else "rank")
+
+    def sort_by(self, name: str) -> None:
+        """Sort by a column, and remember it."""
+        self.by = name
+        self.cursor = 0
+        remember = getattr(self.app, "remember", None)
+        if remember is not None:
+            remember(ranks_by=name)
+        self.repaint()
+
+    def on_mount(self) -> None:
+        """Sorted as last time."""
+        kept = getattr(self.app, "kept", None)
+        self.by = kept.ranks_by if kept is not None and kept.ranks_by in ORDERS else "rank"
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on a column's name sorts by it; on a rank, chooses it."""
+        if event.y != (1 if self.framed else 0):
+            super().on_click(event)
+            return
+        event.stop()
+        end = 1 if self.framed else 0
+        for name, size in _columns(self.size.width - 2):
+            end += size + 1
+            if event.x < end:
+                if name in ORDERS:
+                    self.sort_by(name)
+                return
 
     def _row(self, rank: st.RankView, snapshot: Snapshot, medians: Medians, width: int) -> Row:
         assert self.view is not None
@@ -161,6 +197,34 @@ def _marks(values: Mapping[str, float | None], medians: Medians) -> tuple[bool, 
 
 def _columns(width: int) -> list[tuple[str, int]]:
     return [(name, size) for name, size, need in COLUMNS if width >= need]
+
+
+# What a column is sorted by, and whether the greatest comes first; laggards and the silent come before others.
+ORDERS: dict[str, tuple[str, bool]] = {
+    "rank": ("", False),
+    "step": ("step", False),
+    "ms/step": ("step_time_s", True),
+    "data": ("data_wait_s", True),
+    "mem": ("memory_used_bytes", True),
+    "cpu": ("cpu_ratio", True),
+    "seen": ("", False),
+}
+
+
+def _ordered(ranks: list[st.RankView], snapshot: Snapshot, by: str) -> list[st.RankView]:
+    """Ranks by a column; those whose value is not known come last, each in the order of ranks."""
+    if by == "rank":
+        return ranks
+    name, greatest = ORDERS[by]
+
+    def key(rank: st.RankView) -> tuple[bool, float]:
+        sample = snapshot.ranks.get(rank_label(rank))
+        value = None if sample is None else sample.seen_t if by == "seen" else sample.values.get(name)
+        if value is None and by == "mem" and sample is not None:
+            value = sample.values.get("rss_bytes")
+        return value is None, 0.0 if value is None else -value if greatest else value
+
+    return sorted(ranks, key=key)
 
 
 def _views(snapshot: Snapshot) -> list[st.RankView]:

@@ -1,0 +1,43 @@
+"""What the app remembers of a person from one time to the next: theme, sizes of panes, order of the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+MOST_BYTES = 1 << 16
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Choices. `log_more`: rows that the log has beyond its share; `side_more`: cells of the right column."""
+
+    theme: str | None = None
+    log_more: int = 0
+    side_more: int = 0
+    ranks_by: str = "rank"
+    runs_by: str | None = None
+
+
+def load(path: Path | None) -> Kept:
+    """What was kept; nothing where there is no file, or one that makes no sense."""
+    if path is None:
+        return Kept()
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(MOST_BYTES), type=Kept)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return Kept()
+
+
+def save(path: Path | None, kept: Kept) -> None:
+    """Keep it, by rename. A place that cannot be written costs the memory, never the session."""
+    if path is None:
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        part.write_bytes(msgspec.json.encode(kept) + b"\n")
+        part.replace(path)
