@@ -26,6 +26,9 @@ from trainer.tokenfile import BIN_VOCABULARY, noted_vocabulary, read_header
 
 VALIDATION_SHARE: Final = 0.05
 ROUNDS: Final = 4
+PEEK_TOKENS: Final = 1 << 16
+# Read as the other type, half of the tokens and more lie outside a small vocabulary, a tenth outside 50304.
+MOST_OUTSIDE: Final = 0.05
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -172,7 +175,27 @@ def _bin(config: Config, path: str) -> Stream:
     if isinstance(found, str):
         raise DataError(f"{path}: {found}")
     tokens = np.memmap(path, np.dtype(found.dtype).newbyteorder("<"), "r", offset=found.offset)
-    return Stream(path, tokens, config.vocab_size or noted_vocabulary(path) or BIN_VOCABULARY)
+    stream = Stream(path, tokens, config.vocab_size or noted_vocabulary(path) or BIN_VOCABULARY)
+    _refuse_another_type(stream, found.dtype)
+    return stream
+
+
+def _refuse_another_type(stream: Stream, dtype: str) -> None:
+    """Tells from the first tokens that a file is of another type than it is read as.
+
+    One stray token is no sign of it: the step that meets it says so, and may be skipped.
+    """
+    first = stream.tokens[:PEEK_TOKENS]
+    outside = float(np.mean(first >= stream.vocab_size))
+    other = "uint32" if dtype == "uint16" else "uint16"
+    hint = f"data_dtype {other} may fit, or another vocab_size"
+    if outside > MOST_OUTSIDE:
+        raise DataError(
+            f"{stream.name}: read as {dtype}, {outside:.0%} of its first tokens are outside the vocabulary of "
+            f"{stream.vocab_size}: {hint}"
+        )
+    if dtype == "uint16" and len(first) > 1 and first.any() and not first[1::2].any():
+        raise DataError(f"{stream.name}: read as uint16, every second token is 0: {hint}")
 
 
 def _remapped(name: str, path: str, dtype: str, start: int, count: int, vocab_size: int) -> Stream:
