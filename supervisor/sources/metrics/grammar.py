@@ -6,15 +6,13 @@ import re
 
 from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.judge import judge
-from supervisor.sources.metrics.nameless import field_of_rate, is_step_of, is_step_rate, nameless
+from supervisor.sources.metrics.named import NamedValues
+from supervisor.sources.metrics.nameless import nameless
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
-    GRAD_NORM,
     LOSS,
-    LR,
     MEMORY,
-    MFU,
     STEP,
     STEP_TIME,
     TOTAL_EPOCHS,
@@ -33,21 +31,16 @@ from supervisor.sources.metrics.readings import (
 )
 from supervisor.sources.metrics.tokens import Token, mask, tokens
 from supervisor.sources.metrics.values import (
-    PLAIN,
     WHOLE,
     Conversion,
     How,
     magnitude,
     memory_conversion,
-    time_scale,
 )
 from supervisor.sources.metrics.words import (
     EVAL_WORDS,
-    PROSE,
-    SCORES,
     SETTINGS,
     TRAIN_WORDS,
-    UNCALLED_LOSSES,
 )
 
 _EVALUATES = re.compile(
@@ -59,7 +52,6 @@ _GLUED_EPOCH = re.compile(r"(?<![\w.])(\d+)epoch\b")
 _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s|=\s*[\d.]+ \* [A-Za-z_]",
 )
-_NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
 _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<t>\d+))?\s*(?:步|次迭代)")
@@ -91,18 +83,14 @@ def parse_line(text: str, *, in_record: bool = False) -> Parsed:
     return judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
 
 
-class _Line:
+class _Line(NamedValues):
     """The values of one line, read from left to right with what the words between them say."""
 
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
-        self._text = masked
+        super().__init__(masked, evaluates=evaluates)
         self._tokens = tokens(masked)
-        self._evaluates = evaluates
-        self._out: list[Reading] = list(bar)
-        self._settings = 0
+        self._out += bar
         self._after_epoch = False
-        self._trained_before = False  # the value before was a loss named as training's
-        self._counts_all_time = False  # a "time" on this line is that of many steps
         self._owed = ""  # a name whose value comes after a counter
         self._summary = False  # "time=45 minutes …": the line sums up an epoch
 
@@ -151,18 +139,6 @@ class _Line:
             self._evaluates = True
         elif "aving dict" in ahead or "aving dict" in token.name:
             self._evaluates = True  # TensorFlow's estimators: the result of an evaluation
-
-    def _add(
-        self,
-        field: str,
-        token: Token,
-        rank: int,
-        conversion: Conversion,
-        *,
-        name: str = "",
-        weak: bool = False,
-    ) -> None:
-        self._out.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
 
     def _fraction(self, token: Token, place: int) -> None:
         assert token.total is not None
@@ -293,156 +269,6 @@ class _Line:
         self._named(token, found, words)
         self._after_epoch = found.field == EPOCH
 
-    def _named(self, token: Token, found: Meaning, words: list[str]) -> None:
-        unit = token.unit or _tail_unit(token.tail)
-        evaluates = self._evaluates or found.is_eval
-        if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
-            found = Meaning(STEP_TIME, 5)
-        elif (
-            found.field == STEP and time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates
-        ):
-            found = Meaning(STEP_TIME, 5)  # "Step: 25ms"
-        elif found.field == "" and time_scale(unit) is not None and is_step_of(unit) and not evaluates:
-            found = Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
-        elif found.field == STEP and evaluates and words == ["steps"]:
-            return
-        elif found.field == "" and is_step_rate(token.tail) and not evaluates:
-            self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
-            return
-        elif found.field == STEP and evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
-            return  # {"mode": "val", "iter": 19}: the evaluation's own
-        elif found.field == "" and field_of_rate(unit) is not None and not evaluates:
-            found = Meaning(field_of_rate(unit), 6)
-        elif found.field == "" and words and EVAL_WORDS.issuperset(words) and self._trained_before:
-            found = Meaning(VAL_LOSS, 5, is_eval=True)
-        elif found.field == "" and evaluates and "_".join(words) in UNCALLED_LOSSES:
-            found = Meaning(VAL_LOSS, 2, is_eval=True)
-        elif found.field == STEP and self._settings and words == ["steps"]:
-            return
-        self._trained_before = found.field == LOSS and not TRAIN_WORDS.isdisjoint(words)
-        if (words == ["train", "time"] and unit) or (
-            found.weak and found.field == STEP_TIME and self._counts_all_time
-        ):
-            return  # the time since the start; since the last report
-        if words[:1] in (["tick"], ["up"]):
-            self._counts_all_time = True
-        match found.field:
-            case "step" | "epoch":
-                how = Conversion(How.WHOLE, magnitude(unit)) if unit in {"k", "K", "M"} else WHOLE
-                if found.field == EPOCH and not token.text.isdigit():
-                    how = PLAIN
-                if unit and unit not in {"k", "K", "M"}:
-                    return
-                self._add(found.field, token, found.rank, how)
-            case "loss" | "val_loss":
-                if unit and unit not in {"k", "K"}:
-                    return
-                field = VAL_LOSS if evaluates else LOSS
-                if token.bare and token.text.isdigit() and len(words) > 2:
-                    return
-                self._add(field, token, found.rank, PLAIN, name=token.name)
-            case "lr":
-                if unit and unit != "%":
-                    return
-                if not evaluates or "lr" in words:
-                    self._add(LR, token, found.rank, PLAIN, name=token.name)
-            case "grad_norm":
-                self._add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
-            case "tokens_per_sec" | "samples_per_sec":
-                self._rate(token, found, unit, evaluates=evaluates)
-            case "mfu":
-                if token.text.startswith("-"):
-                    return  # nanoGPT's way to say that it does not know yet
-                if unit == "%":
-                    self._add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01))
-                else:
-                    self._add(MFU, token, found.rank, Conversion(How.SHARE, self._mfu_scale(token)))
-            case "memory_used_bytes":
-                how_much = memory_conversion(
-                    unit
-                    or ("GB" if {"gb", "gib"} & set(words) else "MB" if {"mb", "mib"} & set(words) else "")
-                )
-                if how_much is not None:
-                    self._add(MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
-            case "total_steps":
-                self._add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
-            case "eta_s":
-                scale = (
-                    time_scale(unit)
-                    if unit
-                    else (1.0 if "eta" in token.name.lower() and "." not in token.text else None)
-                )
-                if "seconds" in words:
-                    scale = 1.0
-                if scale is not None and not evaluates:
-                    self._add(ETA, token, 7, Conversion(How.NUMBER, scale))
-            case "step_time_s":
-                self._step_time(token, found, unit, words, evaluates=evaluates)
-            case _:
-                self._own(token, unit, weak=found.weak)
-
-    def _mfu_scale(self, token: Token) -> float:
-        # nanochat prints percent without the sign, with two decimals, also below one; others a fraction.
-        short = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self._text
-        return 0.01 if short else 1.0
-
-    def _rate(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
-        assert found.field is not None
-        field = found.field
-        lower = unit.lower()
-        if lower and "/" in lower:
-            field = field_of_rate(lower) or ""
-            if not field and lower.startswith("/"):
-                field = found.field
-        if "tflop" in (lower + token.tail.lower() + token.name.lower()):
-            field = ""
-        if evaluates or not field:
-            self._own(token, unit, weak=True)
-            return
-        scale = magnitude(unit if unit in {"k", "K", "M"} else token.scale_end)
-        self._add(field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name)
-
-    def _step_time(
-        self, token: Token, found: Meaning, unit: str, words: list[str], *, evaluates: bool
-    ) -> None:
-        tail = token.tail.lower()
-        if evaluates:
-            self._own(token, unit, weak=True)
-            return
-        per = unit.partition("/")[2].strip() if unit else ""
-        scale = time_scale(unit) if unit else None
-        if scale is None and tail and tail != "data" and words == ["time"]:
-            return  # "time (sec): 5.40": since when, it does not say
-        if scale is None and tail:
-            scale = time_scale(tail)
-        if unit and scale is None:
-            if is_step_rate(unit):
-                self._add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
-            return
-        if per in {"sample", "img", "image", "epoch", "tick", "kimg"}:
-            return
-        if scale is None:
-            scale = 1e-3 if "ms" in words else 1.0
-        self._add(
-            STEP_TIME, token, found.rank, Conversion(How.NUMBER, scale), name=token.name, weak=found.weak
-        )
-
-    def _own(self, token: Token, unit: str, *, weak: bool) -> None:
-        """A value under the name that the log gives it, as printed."""
-        name = token.name
-        if (
-            name.lower() in PROSE
-            or not _NAME.match(name)
-            or (token.bare and (" " in name and not SCORES & set(words_of(name))))
-        ):
-            return
-        if token.bare and token.text.isdigit() and not SCORES & set(words_of(name)):
-            return
-        if unit in {"B", "bytes"}:
-            return
-        doubtful = token.bare and (not SCORES & set(words_of(name)) or (token.text.isdigit() and not unit))
-        self._add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
-
 
 def _counts(following: Token) -> bool:
     """Whether a decimal without a name of its own follows at once."""
@@ -457,7 +283,3 @@ def _counts(following: Token) -> bool:
 def _is_adjacent(before: str) -> bool:
     """Whether nothing but brackets and blanks stands between a value and the one before."""
     return not before.strip(" \t[](),:|>-") and len(before) <= 8
-
-
-def _tail_unit(tail: str) -> str:
-    return tail if tail.lower() in {"ms", "mb", "gb", "gib", "mib", "s", "%", "k", "m"} else ""
