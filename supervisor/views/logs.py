@@ -189,6 +189,10 @@ class LogReader:
         self._sources: dict[tuple[int, str, str], _Source] = {}
         self._open_lines: tuple[LogLine, ...] = ()
 
+    def folders(self) -> set[str]:
+        """Where the logs lie."""
+        return {str(source.path.parent) for source in self._sources.values() if not source.final}
+
     def refresh(self, state: RunState) -> LogNews:
         """Lines added since the last call, in the order of attempts; ranks interleaved."""
         added = self._discover(state)

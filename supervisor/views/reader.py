@@ -54,6 +54,10 @@ class SnapshotReader:
         self._revision = 0
         self._last: Snapshot | None = None
 
+    def folders(self) -> set[str]:
+        """Where facts and log lines are written."""
+        return {str(self._node.root), *self._logs.folders()}
+
     def refresh(self) -> Snapshot:
         """Read what was added and return the run as it stands.
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-# Ten deliveries a second at most; a quiet directory is looked at four times a second.
+from supervisor.sources.wake import FolderEvents, Waker, folder_events
+
+# Ten deliveries a second at most; a change after quiet wakes the reader at once, and where a filesystem tells of
+# none a quiet directory is looked at four times a second.
 BUSY_S = 0.1
 IDLE_S = 0.25
 JOIN_S = 3.0
@@ -32,6 +35,14 @@ class Reader(Protocol[Read_co]):
         """Read what was added."""
 
 
+@runtime_checkable
+class Watchable(Protocol):
+    """A reader that knows where changes show."""
+
+    def folders(self) -> Iterable[str]:
+        """The folders whose changes are worth a look."""
+
+
 class Feeder(Generic[Moment]):
     """Reads and delivers, one snapshot at a time.
 
@@ -42,6 +53,7 @@ class Feeder(Generic[Moment]):
         reader: what is read.
         deliver: called in this thread with each changed snapshot.
         trouble: called in this thread with what went wrong, as one line.
+        events: where wake-ups come from; a function that returns None leaves polling.
     """
 
     def __init__(
@@ -49,7 +61,9 @@ class Feeder(Generic[Moment]):
         reader: Reader[Moment],
         deliver: Callable[[Moment], object],
         trouble: Callable[[str], object],
+        events: Callable[[Callable[[], None]], FolderEvents | None] = folder_events,
     ) -> None:
+        self._events = events
         self._reader = reader
         self._deliver = deliver
         self._trouble = trouble
@@ -57,6 +71,9 @@ class Feeder(Generic[Moment]):
         self._wake = threading.Event()
         self._free = threading.Event()
         self._free.set()
+        self._lock = threading.Lock()
+        self._waker: Waker | None = None
+        self._watched: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
@@ -70,7 +87,8 @@ class Feeder(Generic[Moment]):
     def ask_to_stop(self) -> None:
         """End the thread after what it is doing; does not wait."""
         self._stop.set()
-        self._wake.set()
+        self._free.set()
+        self._poke()
 
     def stop(self) -> None:
         """End the thread and wait for it, at most some seconds."""
@@ -85,17 +103,51 @@ class Feeder(Generic[Moment]):
     def submit(self, job: Callable[[], None]) -> None:
         """Do something that touches the disk (a request) in this thread, soon."""
         self._jobs.put(job)
-        self._wake.set()
+        self._poke()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        try:
+            while not self._stop.is_set():
+                self._do_jobs()
+                if not self._free.wait(BUSY_S):
+                    continue
+                if self._read():
+                    self._wake.wait(BUSY_S)
+                    self._wake.clear()
+                    self._watch()
+                else:
+                    self._rest()
             self._do_jobs()
-            delay_s = IDLE_S
-            if self._free.is_set() and self._read():
-                delay_s = BUSY_S
-            self._wake.wait(delay_s)
+        finally:
+            with self._lock:
+                if self._waker is not None:
+                    self._waker.close()
+                    self._waker = None
+
+    def _rest(self) -> None:
+        """Until something changes, or for a while."""
+        if self._waker is not None:
+            self._waker.wait(IDLE_S)
+        else:
+            self._wake.wait(IDLE_S)
             self._wake.clear()
-        self._do_jobs()
+
+    def _watch(self) -> None:
+        """Be woken by changes; begun after the first delivery, so that the first screen does not wait for it."""
+        if not isinstance(self._reader, Watchable):
+            return
+        folders = set(self._reader.folders())
+        if self._waker is None and folders:
+            with self._lock:
+                self._waker = Waker(self._events)
+        if self._waker is not None:
+            self._watched |= {folder for folder in folders - self._watched if self._waker.watch(folder)}
+
+    def _poke(self) -> None:
+        self._wake.set()
+        with self._lock:
+            if self._waker is not None:
+                self._waker.poke()
 
     def _do_jobs(self) -> None:
         while not self._jobs.empty():
