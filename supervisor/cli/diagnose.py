@@ -78,7 +78,7 @@ def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt:
             if place:
                 print()
             context = None if path == "-" else _context
-            print("\n".join(verdict_lines(path, number, verdict, context)))
+            print("\n".join(verdict_lines(path, number, verdict, context, _again(path, number, verdict))))
     sys.stdout.flush()
     if EXIT_FAILURE in codes:
         return EXIT_FAILURE
@@ -89,6 +89,15 @@ def _judge(job: JobEvidence, engine: Engine) -> Judgement:
     from supervisor.diagnosis.verdict import judge
 
     return judge(job, engine.signatures, engine.matcher)
+
+
+def _again(path: str, attempt: int | None, verdict: Judgement) -> list[str]:
+    """Where a run's failure was seen before: in its other attempts, in other runs of this user."""
+    if attempt is None or not verdict.fingerprint:
+        return []
+    from supervisor.cli.run_facts import seen_before
+
+    return seen_before(path, attempt, verdict.fingerprint)
 
 
 def _code(verdict: Judgement) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.job.errors import JobError
 from supervisor.preflight.ports import free_port
+from supervisor.run.index import known_runs
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
+from supervisor.run.recurrence import recurrence_lines, same_failure, seen_in_runs
 from supervisor.run.runfile import BadRunFile, read_run_file
 from supervisor.run.series import HOST, SeriesReader
 
@@ -37,6 +40,14 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
         with contextlib.suppress(JobError):
             job = job._replace(present=job.present._replace(free_port=free_port()))
     return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills)) if kills else job
+
+
+def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:
+    """In words, the other attempts of this run and the newest other run that failed alike."""
+    run = RunPaths(Path(path))
+    same = same_failure(read_state(run.node().journal), fingerprint, attempt)
+    known = known_runs(run.root.resolve().parent, os.environ)
+    return recurrence_lines(same, seen_in_runs(fingerprint, known, run.root))
 
 
 def _memory_kills(folder: Path, attempt: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from supervisor.text.decode import strip_escapes
@@ -15,9 +15,13 @@ ContextReader = Callable[[str, int], list[tuple[int, str]]]
 
 
 def verdict_lines(
-    path: str, attempt: int | None, verdict: Verdict | Judgement, context: ContextReader | None
+    path: str,
+    attempt: int | None,
+    verdict: Verdict | Judgement,
+    context: ContextReader | None,
+    again: Sequence[str] = (),
 ) -> list[str]:
-    """The lines to print; whatever came out of a log is free of control characters."""
+    """The lines to print; whatever came out of a log is free of control characters. `again`: where it was seen before."""
     where = f"{path} (attempt {attempt})" if attempt is not None else path
     reason = f", {verdict.reason.value.replace('_', ' ')}" if verdict.reason is not None else ""
     lines = [
@@ -26,6 +30,7 @@ def verdict_lines(
     ]
     if verdict.node is not None:
         lines[-1] += _safe(f" · node {verdict.node}")
+    lines += [_safe(f"  {text}") for text in again]
     cause = verdict.cause
     if cause is not None:
         place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"

@@ -27,6 +27,7 @@ from supervisor.run.fold import merge_progress
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
+from supervisor.run.recurrence import recurrence_lines, same_failure
 from supervisor.run.state import AttemptView, RunState
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.chart import draw, loss_points
@@ -321,6 +322,10 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
     for index, attempt in enumerate(state.attempts):
         lines += _attempt_story(attempt, run.node().attempt(attempt.number).root)
+        if attempt.verdict is not None:
+            same = same_failure(state, attempt.verdict.fingerprint, attempt.number)
+            earlier = tuple(number for number in same if number < attempt.number)
+            lines += [f"          {line}" for line in recurrence_lines(earlier, None)]
         following = state.attempts[index + 1] if index + 1 < len(state.attempts) else None
         if following is not None:
             lines.append(f"change    {strip_escapes(_change_story(attempt))}")

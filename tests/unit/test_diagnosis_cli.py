@@ -13,6 +13,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, FailureClass, Verdict
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -204,3 +205,36 @@ def test_a_damaged_journal_takes_nothing_from_the_logs(
     run = run_directory(tmp_path, [], rank1=STEPS + OOM)
     run.node().journal.write_bytes(b"\x00half a li")
     assert judged(run, capsys)["failure"] == "cuda_oom"
+
+
+def test_a_failure_seen_before_is_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = run_directory(tmp_path / "now", ended({0: -15, 1: 1}), rank1=STEPS + OOM)
+    found = judged(run, capsys)
+    verdict = Verdict(
+        failure=FailureClass(found["failure"]), reason=None, confidence=0.9, rank=1, ranks=(1,), node=None, title="t",
+        cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint=found["fingerprint"],
+    )  # fmt: skip
+    main(["diagnose", str(run.root)])
+    assert "same failure" not in capsys.readouterr().out
+
+    def journal(where: RunPaths, attempt: int, t: float) -> None:
+        writer = JournalWriter(where.node().journal)
+        writer.append(ev.LaunchIntended(t=t, attempt=attempt, argv=("x",), reason="again"))
+        writer.append(ev.Diagnosed(t=t, attempt=attempt, verdict=verdict))
+        writer.close()
+
+    older = run_directory(tmp_path / "now" / "older", [])
+    older.root.rename(run.root.parent / "20260101-1200-calm-heron")
+    journal(RunPaths(run.root.parent / "20260101-1200-calm-heron"), 1, 1767268800.0)
+    journal(run, 2, 20)
+    journal(run, 3, 30)
+    assert main(["diagnose", str(run.root), "--attempt", "1"]) == 10
+    said = capsys.readouterr().out
+    assert "the same failure as attempts 2, 3" in said
+    assert "seen before in run 20260101-1200-calm-heron (attempt 1) on 2026-01-01" in said
+    assert main(["diagnose", "--json", str(run.root), "--attempt", "1"]) == 10
+    (wire,) = verdicts(capsys)
+    check_schema(wire)

@@ -1,0 +1,80 @@
+"""The same failure again: other attempts of a run, and other runs, whose verdicts bear the same fingerprint."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+
+MOST_RUNS = 40
+# A week's journal is some 15 MB; verdicts stand between its progress lines.
+MOST_JOURNAL_BYTES = 32 << 20
+_WHOLE = 16  # digits: shorter marks name a failure before any log, and say nothing of its cause
+
+
+class Sighting(NamedTuple):
+    """Where a failure was seen before: the newest other run that had it, and how many more had."""
+
+    run_id: str
+    attempt: int
+    t: float
+    more_runs: int = 0
+
+
+def same_failure(state: RunState, fingerprint: str, attempt: int) -> tuple[int, ...]:
+    """The other attempts of a run that failed alike."""
+    return tuple(
+        view.number
+        for view in state.attempts
+        if view.number != attempt
+        and fingerprint
+        and view.verdict is not None
+        and view.verdict.fingerprint == fingerprint
+    )
+
+
+def seen_in_runs(fingerprint: str, runs: Iterable[RunPaths], own: Path) -> Sighting | None:
+    """The newest of other runs (given newest first) that failed alike; None if none of the last 40 did."""
+    if len(fingerprint) < _WHOLE:
+        return None
+    found: list[Sighting] = []
+    for run in [run for run in runs if run.root.resolve() != own.resolve()][:MOST_RUNS]:
+        sighting = _in_journal(run, fingerprint.encode())
+        if sighting is not None:
+            found.append(sighting)
+    return found[0]._replace(more_runs=len(found) - 1) if found else None
+
+
+def recurrence_lines(same: tuple[int, ...], sighting: Sighting | None) -> list[str]:
+    """The recurrence in words, a line a fact."""
+    lines = []
+    if same:
+        lines.append(f"the same failure as attempt{'s' if len(same) > 1 else ''} {', '.join(map(str, same))}")
+    if sighting is not None:
+        day = time.strftime("%Y-%m-%d", time.localtime(sighting.t))
+        more = f", and in {sighting.more_runs} more" if sighting.more_runs else ""
+        lines.append(f"seen before in run {sighting.run_id} (attempt {sighting.attempt}) on {day}{more}")
+    return lines
+
+
+def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
+    """The last verdict with this fingerprint; whole journals are not decoded for it."""
+    try:
+        with run.node().journal.open("rb") as file:
+            data = file.read(MOST_JOURNAL_BYTES)
+    except OSError:
+        return None
+    place = data.rfind(b'"fingerprint":"' + mark + b'"')
+    if place < 0:
+        return None
+    start, stop = data.rfind(b"\n", 0, place) + 1, data.find(b"\n", place)
+    try:
+        fact = json.loads(data[start : stop if stop >= 0 else len(data)])
+        return Sighting(run.run_id, int(fact["attempt"]), float(fact["t"]))
+    except (ValueError, KeyError, TypeError):
+        return None  # a damaged line is no sighting
