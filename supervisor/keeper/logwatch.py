@@ -158,7 +158,10 @@ class LogWatch:
             sample = reader.feed(line.text)
             if sample is not None:
                 rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                found.append((rank, {**sample.other, **sample.values}))
+                values = {**sample.other, **sample.values}
+                if sample.sums_up:
+                    values.pop("loss", None)  # the curve of a loss does not end with its mean
+                found.append((rank, values))
         now = self._clock.wall()
         for rank, values in thinned(found) if len(found) > BATCH_SAMPLES else found:
             self._put(StepSeen(t=now, rank=rank, values=values, from_wire=False))

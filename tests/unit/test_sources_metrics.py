@@ -197,6 +197,16 @@ def test_a_bad_rule_in_a_config_is_one_line(tmp_path: Path, regex: str, says: st
     assert "job.toml" in done.stderr
 
 
+def test_the_mean_over_a_whole_run_says_that_it_is_one() -> None:
+    reader = MetricReader()
+    for _ in range(2):
+        last = reader.feed("{'loss': 1.1, 'learning_rate': 0.0, 'epoch': 3.0}")
+        mean = reader.feed("{'train_runtime': 12.3, 'train_loss': 1.9, 'epoch': 3.0}")
+        assert last is not None
+        assert mean is not None
+        assert (last.sums_up, mean.sums_up, mean.loss) == (False, True, 1.9)
+
+
 @pytest.mark.parametrize(
     "line",
     [

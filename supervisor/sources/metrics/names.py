@@ -58,6 +58,10 @@ def is_score(name: str) -> bool:
     return not SCORES.isdisjoint(words_of(name)) or lower.startswith("map") or lower in SCORES
 
 
+# What Transformers prints once, when all is over, beside the mean loss of the whole run.
+RUN_TIME = "train_runtime"
+
+
 class Meaning(NamedTuple):
     """What a name stands for. `field` is canonical, "" for a name of its own, None for nothing to chart.
 
@@ -282,6 +286,8 @@ def _time(joined: str, words: list[str]) -> Meaning | None:
     rank = STEP_TIME_NAMES.get(joined)
     if rank is not None:
         return Meaning(STEP_TIME, rank, weak=joined in {"time", "seconds", "time_ms"})
+    if joined == RUN_TIME:
+        return Meaning("", weak=True)
     if joined in IGNORED_TIMES or {"elapsed", "wall", "walltime", "wallclock"} & have:
         per_step = "per" in have and {"iteration", "step", "iter", "batch", "it"} & have
         return Meaning(STEP_TIME, 8) if per_step else Meaning(None)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.sources.metrics.names import LOSS, STEP
+from supervisor.sources.metrics.names import LOSS, RUN_TIME, STEP
 from supervisor.sources.metrics.values import Conversion
 
 RANK = "rank"
@@ -64,6 +64,11 @@ class MetricSample(msgspec.Struct, frozen=True, gc=False):
         """The training step, if the line says it."""
         step = self.values.get(STEP)
         return int(step) if step is not None else None
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether the line sums up the whole run: its loss is a mean over all steps, not that of the last."""
+        return RUN_TIME in self.other
 
     @property
     def loss(self) -> float | None:

@@ -96,7 +96,7 @@ STEP_TIME_NAMES = {
     "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,
 }  # fmt: skip
 IGNORED_TIMES = _set(
-    "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed train_runtime eval_runtime runtime epoch_time sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
+    "total_time elapsed elapsed_time wall walltime train_wall wall_time time_elapsed eval_runtime runtime epoch_time sec_tick sec_kimg total_wall_time time_total_s train_wall_total e2e_train_time"
 )
 # What may stand beside "lr": whose it is.
 OPTIMIZER_WORDS = _set(
