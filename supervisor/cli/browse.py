@@ -12,6 +12,7 @@ def browse(env: Mapping[str, str]) -> int:
     from supervisor.cli.screen import adopt, kept_file
     from supervisor.cli.tastes import taste_from
     from supervisor.run.index import known_runs, runs_dir
+    from supervisor.run.trash import empty
     from supervisor.views.taste import BadTaste
     from supervisor.views.tui.app import run_browser
 
@@ -20,5 +21,6 @@ def browse(env: Mapping[str, str]) -> int:
     except BadTaste as error:
         return complain("runs", str(error))
     place = runs_dir(None, env)
+    empty(place)
     run_browser(lambda: known_runs(place, env), adopt=partial(adopt, env), taste=taste, keep=kept_file(env))
     return 0

@@ -112,6 +112,11 @@ class RunsReader:
         with self._lock:
             return self._refresh()
 
+    def look_again(self) -> None:
+        """List the folder at the next refresh: something was moved there."""
+        with self._lock:
+            self._due = -math.inf
+
     def _refresh(self) -> RunList:
         start = self._monotonic()
         if start >= self._due:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run.events import AttemptEnded, Diagnosed
-from supervisor.run.journal import JournalWriter
+from supervisor.run.index import known_runs
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.trash import KEPT_S, empty, throw_away
 from supervisor.views.runlist import RunsReader, SortKey, filtered, ordered
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.tui import recorded
 from tests.tui.driving import drive, pane, shown, until
 
@@ -33,8 +37,12 @@ def runs(tmp_path: Path) -> list[RunPaths]:
     ]
 
 
-def browse(runs: list[RunPaths], play: Callable[[StokerApp, Pilot[None]], Awaitable[None]]) -> None:
-    app = StokerApp(None, known=lambda: runs, clock=lambda: NOW)
+def browse(
+    runs: list[RunPaths],
+    play: Callable[[StokerApp, Pilot[None]], Awaitable[None]],
+    known: Callable[[], list[RunPaths]] | None = None,
+) -> None:
+    app = StokerApp(None, known=known or (lambda: runs), clock=lambda: NOW)
 
     async def scenario() -> None:
         async with app.run_test(size=(120, 40)) as pilot:
@@ -154,3 +162,59 @@ def test_watched_run_says_how_to_supervise(tmp_path: Path) -> None:
         assert "policy" not in card
 
     drive(run, play)
+
+
+def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
+    folder = runs[0].root.parent
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        await pilot.press("slash", *"state:failed", "enter", "x", "n")
+        assert panel.chosen is not None
+        name = panel.chosen.run_id
+        assert (folder / name).is_dir(), "only y is yes"
+        await pilot.press("x", "y")
+        await until(pilot, lambda: not (folder / name).exists(), "its folder to move")
+        await until(pilot, lambda: "u brings it back" in shown(app), "what to do about it")
+        await until(pilot, lambda: not panel.rows, "the list without it")
+        assert (folder / ".trash" / name).is_dir()
+        await pilot.press("u")
+        await until(pilot, lambda: bool(panel.rows), "the list with it again")
+        assert (folder / name).is_dir()
+        assert "u undo" not in shown(app)
+
+    browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
+
+
+def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")
+        await until(pilot, lambda: "its ranks may live" in shown(app), "the refusal")
+
+    browse(runs, play)
+    assert all(run.root.is_dir() for run in runs)
+
+
+def test_trash_is_emptied_after_a_week_and_only_of_runs(runs: list[RunPaths]) -> None:
+    done = next(run for run in runs if read_state(run.node().journal).is_over)
+    folder = done.root.parent
+    thrown = throw_away(done)
+    (folder / ".trash" / "precious").mkdir()
+    assert empty(folder, now=time.time() + KEPT_S - 60) == 0
+    assert empty(folder, now=time.time() + KEPT_S + 60) == 1
+    assert not thrown.root.exists()
+    assert (folder / ".trash" / "precious").is_dir()
+
+
+def test_two_runs_are_compared(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("space", "j", "c")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        page = app.dashboard.query_one("#metrics", MetricsPage)
+        await until(pilot, lambda: page.other is not None, "the other run's series")
+        assert page.other is not None
+        assert page.other.run_id == runs[0].run_id
+        assert page.display
+
+    browse(runs, play)

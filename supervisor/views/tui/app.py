@@ -24,6 +24,7 @@ from textual.message import Message
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
+from supervisor.run.trash import StillLives, bring_back, throw_away
 from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
@@ -196,6 +197,28 @@ class StokerApp(App[None]):
         """Open a run of the list."""
         if self._dashboard is None:
             await self._open(message.run)
+            if message.beside is not None:
+                self.dashboard.open_beside(str(message.beside.root))
+
+    def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
+        """Delete a run, or bring the last one back, in the reading thread."""
+        browser = self.browser
+        if browser is None or self._dashboard is not None:
+            return
+
+        def act() -> None:
+            try:
+                if message.run is not None:
+                    browser.thrown.append(throw_away(message.run))
+                    said = f"{message.run.run_id} is deleted; u brings it back"
+                else:
+                    said = f"{bring_back(browser.thrown.pop()).run_id} is back"
+            except (OSError, StillLives) as error:
+                said = str(error) if isinstance(error, StillLives) else f"{error.filename}: {error.strerror}"
+            self._reader.look_again()
+            self.call_later(browser.tell, said)
+
+        self._feeders[-1].submit(act)
 
     async def _open_replay(self, recording: Recording, clock: ReplayClock) -> None:
         from supervisor.views.replay import ReplayReader  # the usual start need not wait for it

@@ -15,7 +15,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.runlist import RunList, RunRow, SortKey, filtered, ordered
-from supervisor.views.tui.screens.prompts import AskLine
+from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, clip, fit, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -53,9 +53,17 @@ class RunsPanel(Panel, can_focus=True):
     ]
 
     class Opened(Message):
-        """A run was chosen."""
+        """A run was chosen; `beside`: the run whose series are to lie beside its own."""
 
-        def __init__(self, run: RunPaths) -> None:
+        def __init__(self, run: RunPaths, beside: RunPaths | None = None) -> None:
+            super().__init__()
+            self.run = run
+            self.beside = beside
+
+    class Thrown(Message):
+        """A run is to be deleted, or the last deletion (None) undone."""
+
+        def __init__(self, run: RunPaths | None) -> None:
             super().__init__()
             self.run = run
 
@@ -67,6 +75,8 @@ class RunsPanel(Panel, can_focus=True):
         self.sort = SortKey.NEWEST
         self.rows: list[RunRow] = []
         self.chosen: RunPaths | None = None
+        self.marked: RunPaths | None = None
+        self.said = ""
         self._top = 0
 
     @property
@@ -92,6 +102,8 @@ class RunsPanel(Panel, can_focus=True):
         """How many, filtered how, sorted by what."""
         total = len(self.list.rows) if self.list else 0
         left = [Span("runs", Ink.STRONG)]
+        if self.said:
+            left.append(Span(f" · {self.said}", Ink.WARN))
         if self.query_text:
             left.append(Span(f" · {self.query_text}", Ink.LIVE))
         reading = "" if self.list is None or self.list.complete else " · reading…"
@@ -113,7 +125,10 @@ class RunsPanel(Panel, can_focus=True):
         shown = self.rows[self._top : self._top + room]
         return [
             _head(width),
-            *(_line(found, width, now, here=found.run == self.chosen) for found in shown),
+            *(
+                _line(found, width, now, here=found.run == self.chosen, marked=found.run == self.marked)
+                for found in shown
+            ),
         ]
 
     def action_move(self, rows: int) -> None:
@@ -150,6 +165,10 @@ class BrowserScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", key_display="Enter"),
         Binding("slash", "filter", "filter", key_display="/"),
+        Binding("space", "mark", "mark", key_display="Space"),
+        Binding("c", "compare", "compare with the marked", key_display="c"),
+        Binding("x,delete", "delete", "delete", key_display="x"),
+        Binding("u", "undo", "undo", key_display="u"),
         Binding("o", "sort", "sort by", key_display="o"),
         Binding("escape", "clear", "clear filter", key_display="Esc"),
         Binding("q,d,ctrl+c,ctrl+q", "leave", "leave", show=False),
@@ -158,6 +177,7 @@ class BrowserScreen(Screen[None]):
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self.panel = RunsPanel(clock, id="runs")
+        self.thrown: list[RunPaths] = []
 
     def compose(self) -> ComposeResult:
         """The table and the keys."""
@@ -178,14 +198,52 @@ class BrowserScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Opening needs a run, clearing a filter."""
-        if action == "open":
+        if action in {"open", "mark", "delete"}:
             return bool(self.panel.rows)
+        if action == "compare":
+            return self.panel.marked is not None and self.panel.marked != self.panel.chosen
+        if action == "undo":
+            return bool(self.thrown)
         return bool(self.panel.query_text) if action == "clear" else True
 
     def action_open(self) -> None:
         """Open the run under the cursor."""
         if self.panel.chosen is not None:
             self.post_message(RunsPanel.Opened(self.panel.chosen))
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor, to be compared with; or take the mark away."""
+        panel = self.panel
+        panel.marked = None if panel.marked == panel.chosen else panel.chosen
+        panel.repaint()
+        self._offer()
+
+    def action_compare(self) -> None:
+        """Open the run under the cursor with the marked one's series beside its own."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Opened(self.panel.chosen, self.panel.marked))
+
+    def action_delete(self) -> None:
+        """Delete the run under the cursor, after a question; `u` undoes it for a week."""
+        run = self.panel.chosen
+        if run is None:
+            return
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self.post_message(RunsPanel.Thrown(run))
+
+        self.app.push_screen(Confirm(f"delete {run.run_id}? u brings it back, for a week"), closed)
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last."""
+        self.post_message(RunsPanel.Thrown(None))
+
+    def tell(self, text: str) -> None:
+        """Say what became of it, until the next time."""
+        self.panel.said = text
+        self.panel.repaint()
+        self._offer()
 
     def action_sort(self) -> None:
         """The next sort key."""
@@ -255,7 +313,7 @@ def _head(width: int) -> Row:
     return clip(row(Span(head + _columns(width, {name: name for name in names}), Ink.DIM)), width)
 
 
-def _line(found: RunRow, width: int, now: float, *, here: bool) -> Row:
+def _line(found: RunRow, width: int, now: float, *, here: bool, marked: bool) -> Row:
     state = found.state
     mark = _mark(found)
     roomy = width >= ROOMY_FROM
@@ -270,7 +328,7 @@ def _line(found: RunRow, width: int, now: float, *, here: bool) -> Row:
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else now - state.last_t),
     }
-    head = Span("▸ " if here else "  ", Ink.KEY)
+    head = Span(("▸" if here else " ") + ("◆" if marked else " "), Ink.KEY)
     ink = Ink.STRONG if here else Ink.PLAIN
     said = Span(_columns(width, texts), ink)
     return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.ink), said), width)

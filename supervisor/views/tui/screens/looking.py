@@ -116,23 +116,29 @@ class LookingScreen(PaneScreen):
         """All commands, to be found by their names."""
         self.app.push_screen(CommandPalette(placeholder="what should happen?"))
 
+    def open_beside(self, other: str) -> None:
+        """Show the metrics, with those of another run (a path, an id or a part of it) beside them."""
+        if self._zoomed != "metrics":
+            self.action_page("metrics")
+        self._feeder.submit(partial(self._load_beside, other))
+
+    def _load_beside(self, text: str) -> None:
+        """In the reading thread."""
+        try:
+            other = load_other(self._desk.run, text)
+        except RunNotFound as error:
+            self._told(Answer(f"compare: {error}", False))
+            return
+        self.app.call_later(self.query_one("#metrics", MetricsPage).compare_with, other)
+
     def action_compare(self) -> None:
         """Lay another run's series beside these; an empty answer takes them away."""
-        page = self.query_one("#metrics", MetricsPage)
-
-        def load(text: str) -> None:
-            try:
-                other = load_other(self._desk.run, text)
-            except RunNotFound as error:
-                self._told(Answer(f"compare: {error}", False))
-                return
-            self.app.call_later(page.compare_with, other)
 
         def closed(text: str | None) -> None:
             if text is not None and text.strip():
-                self._feeder.submit(partial(load, text.strip()))
+                self.open_beside(text.strip())
             elif text is not None:
-                page.compare_with(None)
+                self.query_one("#metrics", MetricsPage).compare_with(None)
 
         self.app.push_screen(AskLine("compare with (a run's id or a part of it; empty: none)"), closed)
 

@@ -1,0 +1,75 @@
+"""Deleting a run in a way that can be undone: it moves to ``<runs>/.trash/`` and is removed for good after a week."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.state import Finished
+
+TRASH = ".trash"
+THROWN = "thrown"
+KEPT_S = 7 * 86_400.0
+
+
+class StillLives(Exception):  # noqa: N818 - a state of affairs, not an error
+    """The run may still have processes: one line."""
+
+
+def throw_away(run: RunPaths) -> RunPaths:
+    """Move a run to the trash beside it; returns where it lies now.
+
+    Raises:
+        StillLives: a keeper holds it, or its ranks may live on without one.
+        OSError: it cannot be moved: another's folder, a name that is taken.
+    """
+    if keeper_is_alive(run.node().lock):
+        raise StillLives(f"{run.run_id} is kept by a live keeper: stop it first")
+    state = read_state(run.node().journal)
+    if state.mode == "launched" and state.attempts and not isinstance(state.condition, Finished):
+        raise StillLives(
+            f"{run.run_id} has no keeper, but its ranks may live: adopt it with Enter, then stop it"
+        )
+    trash = run.root.parent / TRASH
+    trash.mkdir(mode=0o700, exist_ok=True)
+    target = trash / run.run_id
+    (run.root / THROWN).touch()
+    run.root.rename(target)
+    return RunPaths(target)
+
+
+def bring_back(thrown: RunPaths) -> RunPaths:
+    """Undo `throw_away`.
+
+    Raises:
+        OSError: it is gone from the trash, or its old name is taken.
+    """
+    target = thrown.root.parent.parent / thrown.run_id
+    if target.exists():
+        raise FileExistsError(17, "a run of this name is there again", str(target))
+    thrown.root.rename(target)
+    (target / THROWN).unlink(missing_ok=True)
+    return RunPaths(target)
+
+
+def empty(runs: Path, now: float | None = None) -> int:
+    """Remove what was thrown away more than a week ago; how many that were. Only run directories are touched."""
+    now = time.time() if now is None else now
+    count = 0
+    try:
+        found = list((runs / TRASH).iterdir())
+    except OSError:
+        return 0
+    for path in found:
+        try:
+            old = now - (path / THROWN).stat().st_mtime > KEPT_S
+        except OSError:
+            continue  # no mark of ours: not ours to remove
+        if old and not path.is_symlink() and is_run_directory(path):
+            shutil.rmtree(path, ignore_errors=True)
+            count += 1
+    return count
