@@ -1,8 +1,10 @@
-"""tokens/s of the trainer's step: telemetry on against off, and all of it against a plain loop.
+"""tokens/s of the trainer's step: telemetry on against off, and all of it against plain loops.
 
-In one process, in turn (on, off, plain, on, off, plain …), same model, shape, threads and data; ratios of paired
-blocks, with a 95 % bootstrap interval of their median. The plain loop is what a reader would write by hand: fetch
-a random batch, forward, backward, clip, step; it logs nothing and checks nothing.
+In one process, in turn (on, off, plain, reference, on, off …), same shape, dtype and threads; ratios of paired blocks,
+with a 95 % bootstrap interval of their median. `plain` is what a reader would write by hand around the trainer's own
+model: fetch a random batch, forward, backward, clip, step; it logs nothing and checks nothing. `reference` is the
+loop and the model of bench/plain_gpt.py (GPT-2's parts, as nanoGPT trains them): as many layers, heads, channels,
+positions and ids, but no rotation of queries and keys and no norm on them.
 
     OMP_NUM_THREADS=2 python bench/trainer.py --blocks 150 [--keep bench/results/trainer.json]
 """
@@ -17,7 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import plain_gpt
 from trainer import build
 from trainer.config import Config
 from trainer.hooks import TelemetryHook
@@ -34,13 +37,16 @@ from trainer.loop import Run, next_micro_batches, train_step
 STEPS = 2
 
 
+SIZE = plain_gpt.Size(layers=4, heads=4, width=128, context=128, vocab_size=256, batch=12)
+
+
 def prepared(folder: str) -> tuple[Run, np.ndarray]:
     config = Config(
-        depth=4,
-        model_dim=128,
-        head_dim=32,
-        device_batch_size=12,
-        max_seq_len=128,
+        depth=SIZE.layers,
+        model_dim=SIZE.width,
+        head_dim=SIZE.width // SIZE.heads,
+        device_batch_size=SIZE.batch,
+        max_seq_len=SIZE.context,
         num_iterations=1_000_000,
         log_interval=1,
         telemetry_dir=folder,
@@ -81,6 +87,14 @@ def plain(run: Run, data: np.ndarray, generator: np.random.Generator, clock: Cal
     return STEPS * batch * length / (clock() - started)
 
 
+def reference(steps: Iterator[None], clock: Callable[[], float]) -> float:
+    """Tokens per second of the same number of steps of the reference."""
+    started = clock()
+    for _ in range(STEPS):
+        next(steps)
+    return STEPS * SIZE.batch * SIZE.context / (clock() - started)
+
+
 def interval(ratios: list[float]) -> dict[str, float]:
     generator = np.random.default_rng(0)
     medians = [statistics.median(generator.choice(ratios, len(ratios)).tolist()) for _ in range(4000)]
@@ -103,27 +117,37 @@ def main() -> int:
     parser.add_argument("--keep", type=Path)
     chosen = parser.parse_args()
     clock = time.process_time if chosen.cpu else time.perf_counter
-    rates: dict[str, list[float]] = {"on": [], "off": [], "plain": []}
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as quiet:
         screen, sys.stdout = sys.stdout, quiet
         run, data = prepared(folder)
         generator = np.random.default_rng(0)
+        tokens = Path(folder, "tokens.bin")
+        tokens.write_bytes(data.astype(np.uint16).tobytes())
+        model = plain_gpt.PlainGPT(SIZE)
+        steps = plain_gpt.loop(model, plain_gpt.adamw(model, fused=False), tokens, SIZE, quiet)
+        contestants: dict[str, Callable[[], float]] = {
+            "on": lambda: ours(run, clock, telemetry=True),
+            "off": lambda: ours(run, clock, telemetry=False),
+            "plain": lambda: plain(run, data, generator, clock),
+            "reference": lambda: reference(steps, clock),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in contestants}
+        names = list(contestants)
         for block in range(chosen.blocks + 1):
-            order = ["on", "off", "plain"]
-            for name in order[block % 3 :] + order[: block % 3]:
-                rate = (
-                    plain(run, data, generator, clock)
-                    if name == "plain"
-                    else ours(run, clock, telemetry=name == "on")
-                )
+            turn = block % len(names)
+            for name in names[turn:] + names[:turn]:
+                rate = contestants[name]()
                 if block:  # the first block warms up
                     rates[name].append(rate)
         sys.stdout = screen
     result = {
         "tokens_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()},
         "telemetry on / off": interval([a / b for a, b in zip(rates["on"], rates["off"], strict=True)]),
-        "all logging on / plain loop": interval(
+        "all logging on / plain loop, same model": interval(
             [a / b for a, b in zip(rates["on"], rates["plain"], strict=True)]
+        ),
+        "all logging on / reference loop and model": interval(
+            [a / b for a, b in zip(rates["on"], rates["reference"], strict=True)]
         ),
         "blocks": chosen.blocks,
         "clock": "CPU seconds" if chosen.cpu else "wall",
