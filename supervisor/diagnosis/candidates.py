@@ -68,6 +68,7 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
         if not _recovered(item, scans, steps[item.hit.source], died)
         and not _outlived(item, found, steps[item.hit.source])
     ]
+    found = [item for item in found if not (item.is_cause and is_talk(item) and _passed_by(item, found))]
     found = _plain_lines_after_exceptions(found)
     if (
         not died
@@ -200,6 +201,22 @@ _INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 def _talked_on(item: Candidate) -> bool:
     """Whether the program went on to inform of other things: a start that has not come to its first step yet."""
     return sum(1 for line in item.hit.lines_after() if _INFORMS.search(line[:200])) >= 2
+
+
+def _passed_by(notice: Candidate, found: Sequence[Candidate]) -> bool:
+    """Whether the program logged other things between a notice and the exception that it died of."""
+    raised = [
+        item.line
+        for item in found
+        if item.is_cause
+        and item.hit.source == notice.hit.source
+        and item.line > notice.line
+        and not is_talk(item)
+    ]
+    if not raised:
+        return False
+    between = notice.hit.lines_after()[: max(raised[0] - notice.line - 1, 0)]
+    return sum(1 for line in between if not _ALARM.search(line) and when(line) is not None) >= 2
 
 
 _RAISED_TOO = frozenset(

@@ -19,6 +19,7 @@ from supervisor.diagnosis.settle import (
     from_effect,
     from_exit,
     from_odd_exit,
+    lost_loss,
     quiet_end,
     silent_hang,
     weak_exit,
@@ -77,7 +78,7 @@ def choose(case: Case) -> Root:
         best = _pick_stop(stops)
         return from_candidate(best, stops, case)
     if first_effect is not None and (died or not first_effect.soft or not any_progress(case)):
-        return from_effect(first_effect, effects, case)
+        return lost_loss(case) or from_effect(first_effect, effects, case)
     if (abort := weak_exit(case)) is not None:
         return abort
     return quiet_end(case, died, job)

@@ -92,6 +92,8 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
             if other.failure is FailureClass.CUDA_ERROR and other.hit.origin.rank is not None:
                 return other.hit.origin.rank
     blamed = case.ranks.blamed()
+    if blamed is not None and (late := _late_instead_of(blamed, case)) is not None:
+        return late
     if blamed is not None:
         return blamed
     if case.launch.distributed and (silent := case.ranks.only_silent()) is not None:
@@ -99,6 +101,19 @@ def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> 
     if item.failure is FailureClass.PORT_IN_USE or not case.launch.distributed:
         return 0
     return None
+
+
+def _late_instead_of(blamed: int, case: Case) -> int | None:
+    """The rank that did not come, where the one that the launcher saw fall first only waited and timed out."""
+    waited = {
+        item.hit.origin.rank
+        for item in case.candidates
+        if not item.is_cause and not item.soft and item.failure is FailureClass.NCCL_TIMEOUT
+    }
+    if blamed not in waited:
+        return None
+    late = lagging_rank(case.candidates, case.launch, case.ranks)
+    return late if late not in waited else None
 
 
 _VAGUE = Lazy(
@@ -267,8 +282,8 @@ def silent_hang(case: Case) -> Root | None:
     return None
 
 
-def quiet_end(case: Case, died: bool, job: JobEvidence) -> Root:
-    """No line to point at: a loss that stayed nan, a good end, or nothing known."""
+def lost_loss(case: Case) -> Root | None:
+    """A loss that was nan to the last line that told one."""
     for scan in case.scans:
         row = timeline.ends_in_nan(scan.tail)
         if row is not None:
@@ -284,6 +299,13 @@ def quiet_end(case: Case, died: bool, job: JobEvidence) -> Root:
                 scan.tail[row],
                 0.88,
             )
+    return None
+
+
+def quiet_end(case: Case, died: bool, job: JobEvidence) -> Root:
+    """No line to point at: a loss that stayed nan, a good end, or nothing known."""
+    if (lost := lost_loss(case)) is not None:
+        return lost
     first = next((item for item in case.launch.exits if item.code != 0), None)
     if died:
         blamed = case.ranks.blamed() if first is not None else None
