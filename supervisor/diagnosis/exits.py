@@ -93,7 +93,8 @@ def read_launch(
     sigtermed: set[int] = set()
     by_pid: dict[int, int] = {}
     root: int | None = None
-    distributed = False
+    # Files of several nodes are one job of several ranks, whatever else is said.
+    distributed = len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
     for scan in scans:
         for hit in scan.hits:
             name = hit.signature.id

@@ -49,7 +49,7 @@ def other_gpu_users(
         if mine is None:
             return ()
         indices = [device.index for device in mine[: job.nproc_per_node]]
-        samples = [sample for sample in reader.read() if sample.index in indices]
+        samples = [sample for sample in reader.read() if sample.device.index in indices]
     finally:
         reader.close()
     return tuple(line for sample in samples for line in _others(sample, own))[:_OTHERS_SHOWN]
@@ -61,7 +61,9 @@ def _others(sample: GpuSample, own: frozenset[int]) -> list[str]:
         if process.pid not in own and process.pid != os.getpid():
             user, used = user_of(process.pid), process.memory_used_bytes
             held = f"{used / (1 << 30):.1f} GiB on " if used else "on "
-            found.append(f"process {process.pid}{f' of {user}' if user else ''} ({held}GPU {sample.index})")
+            found.append(
+                f"process {process.pid}{f' of {user}' if user else ''} ({held}GPU {sample.device.index})"
+            )
     return found
 
 

@@ -238,3 +238,14 @@ def test_a_failure_seen_before_is_said_so(
     assert main(["diagnose", "--json", str(run.root), "--attempt", "1"]) == 10
     (wire,) = verdicts(capsys)
     check_schema(wire)
+
+
+def test_a_node_that_names_no_rank_is_not_taken_for_rank_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or there was a network error\n"
+    (tmp_path / "node0.log").write_text(STEPS + lost)
+    (tmp_path / "node1.log").write_text(STEPS + "Traceback (most recent call last):\nKeyError: 'x'\n")
+    assert main(["diagnose", "--json", str(tmp_path)]) == 10
+    (found,) = verdicts(capsys)
+    assert (found["failure"], found["node"], found["rank"]) == ("code_error", "node1", None)
