@@ -2,6 +2,7 @@
 #   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
 #   make test    the test suite (under 10 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
+#   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
 #   make check   ruff, mypy --strict, import-linter
 #
 # PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
@@ -14,10 +15,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e check format corpus bench pictures soak clean
+.PHONY: help install demo test e2e check format corpus bench pictures soak venv-gpu gpu clean
 
 help:
-	@sed -n '2,9p' Makefile
+	@sed -n '2,10p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -42,6 +43,22 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# torch comes from the package index itself: on Linux that is the wheel with CUDA. Another: GPU_TORCH, PIP_ARGS.
+GPU_VENV := .venv-gpu
+GPU_TORCH ?= torch
+$(GPU_VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(GPU_VENV)/bin/python || $(PYTHON) -m venv $(GPU_VENV)
+	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) $(GPU_TORCH)
+	$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) -e '.[trainer,dev]'
+	$(GPU_VENV)/bin/python -c 'import torch, sys; sys.exit(torch.version.cuda is None and "this torch has no CUDA: name another index with PIP_ARGS")'
+	touch $@
+
+venv-gpu: $(GPU_VENV)/.installed
+
+gpu: venv-gpu
+	$(GPU_VENV)/bin/python -m pytest -q -m gpu tests/gpu
+	$(GPU_VENV)/bin/python bench/gpu.py --keep bench/results/gpu.json
 
 format: $(STAMP)
 	$(BIN)/ruff format .

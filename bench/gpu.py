@@ -32,7 +32,8 @@ from trainer.config import Config
 from trainer.loop import Run, next_micro_batches, train_step
 from trainer.model import flops_per_token, shape_of
 
-# The sizes of the goals: depth 20 is width 1280, 0.5 G parameters with a vocabulary of 50304.
+# The sizes of the goals: depth 20 is width 1280, 0.5 G parameters with a vocabulary of 50304. In float32 8 samples hold
+# some 60 GiB, beside 25 for three trainings' weights and moments (computed, not measured).
 FULL = Config(
     depth=20,
     device_batch_size=16,
@@ -42,7 +43,7 @@ FULL = Config(
     num_iterations=1_000_000,
 )
 # Recomputing blocks saves what blocks hold: bytes as the vocabulary, so that the logits are no part of the figure.
-BLOCKS = replace(FULL, vocab_size=256, device_batch_size=8)
+BLOCKS = replace(FULL, vocab_size=256)
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Figures:
     step_s: float
     mfu: float | None
     activation_bytes: int | None
+    compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Contestant:
         parameters = sum(p.numel() for p in self.run.bare.parameters())
         peak = peak_flops_of(self.device, 1, compute_type(self.config, self.device))
         work = rate * flops_per_token(shape, parameters, self.config.max_seq_len)
-        return Figures(rate, step_s, work / peak if peak else None, self.activation_bytes())
+        compiled = hasattr(self.run.model, "_orig_mod")  # torch.compile's wrapper
+        return Figures(rate, step_s, work / peak if peak else None, self.activation_bytes(), compiled)
 
     def close(self) -> None:
         """Lets go of its memory, for the next one."""
@@ -206,10 +209,10 @@ def goals(found: Mapping[str, Mapping[str, Figures]], device_name: str) -> list[
     kept, recomputed = blocks["kept"].activation_bytes, blocks["recomputed"].activation_bytes
     if kept and recomputed:
         told.append(Goal("recomputed / kept activation memory", recomputed / kept, 0.5, at_least=False))
-    mfu = found["compiled"]["bfloat16"].mfu
-    if mfu is not None:
+    best = found["compiled"]["bfloat16"]
+    if (mfu := best.mfu) is not None:
         fast = any(word in device_name for word in ("H100", "H200"))
-        told.append(Goal("MFU, bfloat16, compiled", mfu, 0.45, at_least=True, judged=fast))
+        told.append(Goal("MFU, bfloat16, compiled", mfu, 0.45, at_least=True, judged=fast and best.compiled))
     return told
 
 

@@ -37,7 +37,7 @@ DEADLINE_S = 240.0
 def lines_of(folder: Path) -> list[dict[str, object]]:
     """Every telemetry line below a folder, by wall time."""
     found = []
-    for path in folder.rglob("rank*.jsonl"):
+    for path in folder.rglob("rank[0-9]*.jsonl"):
         for line in path.read_text().splitlines():
             try:
                 found.append(json.loads(line))

@@ -1,0 +1,25 @@
+"""The goals of bench/gpu.py, on this machine's GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench import gpu
+
+GIB = 1 << 30
+
+
+@pytest.mark.timeout(1500)
+def test_the_goals_are_met() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    if total < 40 * GIB:
+        pytest.skip(f"this GPU has {total / GIB:.0f} GiB: depth 20 in float32 wants 40")
+    micro = {"device_batch_size": max(min(int(total / GIB) // 16, 8), 2)}
+    found = gpu.measure(replace(gpu.FULL, **micro), replace(gpu.BLOCKS, **micro), gpu.Rounds())
+    judged = gpu.goals(found, torch.cuda.get_device_name())
+    assert {goal.name for goal in judged} >= {"recomputed / kept activation memory"}
+    missed = [f"{goal.name}: {goal.value:.3f}, wanted {goal.bound}" for goal in judged if goal.met is False]
+    assert not missed

@@ -1,0 +1,133 @@
+"""The trainer on a real CUDA device: number types, optimizer, feed, compiler, ranks that share it, and its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from supervisor.run.events import Outcome
+from supervisor.run.records import FailureClass
+from supervisor.run.state import Finished
+from tests.integration.harness import ROOT, run_headless
+from tests.unit.trainer_runs import TINY, flags, losses, records, run, train_here
+from trainer.config import Batch, Config, LengthSchedule
+from trainer.data import Samples, Stream
+from trainer.loading import Feed, Plan, Workers, of_step
+from trainer.optim import build_optimizer
+
+CUDA: dict[str, Any] = {"device": "cuda", "compile": "off"}
+
+
+def test_it_learns_as_on_a_cpu(tmp_path: Path) -> None:
+    train_here(tmp_path / "cpu", None)
+    train_here(tmp_path / "cuda", None, **CUDA, tf32=False)
+    assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), abs=1e-3)
+    last = records(tmp_path / "cuda", kind="step")[-1]
+    for name in ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", "alloc_retries"):
+        assert isinstance(last[name], int), name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_learns_alike(dtype: str, tmp_path: Path) -> None:
+    train_here(tmp_path / "full", None, **CUDA, num_iterations=20)
+    train_here(tmp_path / "half", None, **CUDA, num_iterations=20, dtype=dtype)
+    full, half = losses(tmp_path / "full"), losses(tmp_path / "half")
+    assert all(abs(half[step] - full[step]) < 0.08 for step in full)
+
+
+def test_a_training_with_a_scaler_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = {**CUDA, "dtype": "float16"}
+    assert train_here(tmp_path, None, **half, num_iterations=4) == 0
+    capsys.readouterr()
+    assert train_here(tmp_path, None, **half, num_iterations=6, resume_from="auto") == 0
+    assert "step 4" in capsys.readouterr().out
+    assert max(losses(tmp_path)) == 6
+
+
+def test_the_compiled_model_is_the_same_model(tmp_path: Path) -> None:
+    train_here(tmp_path / "eager", None, **CUDA, tf32=False)
+    train_here(tmp_path / "compiled", None, **{**CUDA, "compile": "on"}, tf32=False)
+    assert losses(tmp_path / "compiled") == pytest.approx(losses(tmp_path / "eager"), abs=1e-3)
+    phases = [r["phase"] for r in records(tmp_path / "compiled", kind="phase")]
+    assert "compiling" in phases
+
+
+def test_recomputed_blocks_change_no_loss(tmp_path: Path) -> None:
+    train_here(tmp_path / "kept", None, **CUDA, tf32=False)
+    train_here(tmp_path / "recomputed", None, **CUDA, tf32=False, gradient_checkpointing=True)
+    assert losses(tmp_path / "kept") == pytest.approx(losses(tmp_path / "recomputed"), abs=1e-4)
+
+
+def test_the_fused_optimizer_steps_as_on_a_cpu() -> None:
+    torch.manual_seed(0)
+    there, here = torch.nn.Linear(64, 64).cuda(), torch.nn.Linear(64, 64)
+    here.load_state_dict({name: value.cpu() for name, value in there.state_dict().items()})
+    gradient = torch.randn(64, 64)
+    for model in (there, here):
+        device = model.weight.device
+        optimizer = build_optimizer(Config(), model, device)
+        assert optimizer.defaults["fused"]
+        for _ in range(5):
+            model.weight.grad = gradient.to(device)
+            model.bias.grad = gradient[0].to(device)
+            optimizer.step()
+    assert torch.allclose(there.weight.cpu(), here.weight, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_come_by_pinned_memory(workers: int) -> None:
+    stream = Stream("t", np.arange(4000, dtype=np.uint16), 1 << 16)
+    samples, batch, lengths = Samples(stream, 16, 7), Batch(4, 2, 1), LengthSchedule(((0, 16),))
+    feed = Feed(
+        samples,
+        torch.device("cuda", 0),
+        pin=True,
+        workers=Workers(workers, 60.0, True),
+        plan=Plan(range(2), 0, batch, lengths, 0),
+    )
+    try:
+        got = [pair for seen in (0, 8) for pair in feed.bring(of_step(batch, seen, 16, 0))]
+        for number, (tokens, targets) in enumerate(got):
+            expected = samples.batch(range(4 * number, 4 * number + 4), 16)
+            assert tokens.is_cuda
+            assert torch.equal(tokens.cpu(), expected[:, :-1])
+            assert torch.equal(targets.cpu(), expected[:, 1:])
+    finally:
+        feed.close()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() != 1, reason="with two GPUs two ranks do not share one")
+def test_two_ranks_share_one_gpu_over_gloo(tmp_path: Path) -> None:
+    args = flags(**{**TINY, **CUDA, "telemetry_dir": "tel", "checkpoint_dir": "ck"})
+    done = run(2, *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks share 1 GPU(s)" in done.stdout
+    train_here(tmp_path / "one", None, **CUDA)
+    assert losses(tmp_path) == pytest.approx(losses(tmp_path / "one"), abs=1e-2)
+
+
+@pytest.mark.timeout(400)
+def test_a_real_out_of_memory_error_is_survived_by_a_smaller_batch(tmp_path: Path) -> None:
+    """The demo on a GPU: rank 1 under a share of the device's memory, then half the micro-batch."""
+    config = str(ROOT / "configs" / "demo" / "demo.toml")
+    done, _, state = run_headless("--config", config, cwd=tmp_path, timeout_s=380)
+    assert done.code == 0, done.out + done.err
+    assert isinstance(state.condition, Finished)
+    assert state.condition.outcome is Outcome.SUCCEEDED
+    first, second = state.attempts
+    assert first.verdict is not None
+    assert first.verdict.failure is FailureClass.CUDA_OOM
+    assert first.verdict.rank == 1
+    assert first.verdict.cause is not None
+    assert "OutOfMemoryError" in (first.verdict.cause.text or "")
+    assert first.batch is not None
+    assert second.batch is not None
+    assert (first.batch.micro_batch_per_rank, second.batch.micro_batch_per_rank) == (16, 8)
+    assert second.batch.global_batch == first.batch.global_batch
+    assert second.last_step == state.total_steps
