@@ -150,10 +150,14 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
 
 def _command_world(spec: JobSpec, world: int | None) -> int | None:
     """Ranks of a plain command: one for ``python script.py``; a launcher's own count is not ours to know."""
-    plain = is_python(spec.entry) and "-m" not in spec.entry_args[:2]
-    return world if plain or spec.nproc_per_node > 1 else None
+    return world if is_plain_python(spec) or spec.nproc_per_node > 1 else None
 
 
 def is_python(program: str) -> bool:
     """Whether a command is a Python interpreter, by its name."""
     return re.fullmatch(r"python[\d.]*", posixpath.basename(program)) is not None
+
+
+def is_plain_python(spec: JobSpec) -> bool:
+    """Whether a command is a Python script run directly: the process is then the job's one rank, no launcher's."""
+    return spec.entry_kind is EntryKind.COMMAND and is_python(spec.entry) and "-m" not in spec.entry_args[:2]

@@ -17,6 +17,7 @@ from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.rise import rise_step
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.foreign import is_plain_python
 from supervisor.job.loader import find_loader
 from supervisor.job.oom_text import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
@@ -66,6 +67,8 @@ def evidence_of(
         machine=machine_records(node, view, state),
     )
     found = with_journal_facts(found, [(state, view)], spec=job)
+    if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
+        found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
     present = with_machine(found.present, job, os.environ)
     return found._replace(ranks_per_node=job.nproc_per_node, present=present)
 

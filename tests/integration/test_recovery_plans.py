@@ -1,0 +1,149 @@
+"""Recovery as a whole: the loss of an unbroken run, probes in the middle of which a keeper dies, cycles, explanations."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import DecisionKind
+from supervisor.run.state import Finished
+from tests.conftest import wait_until
+from tests.integration.harness import ROOT, SCRIPTS, facts, run_headless, stoker, wait_for_state
+from tests.integration.test_recovery_matrix import TINY
+
+STYLES = SCRIPTS / "styles"
+
+
+def bench(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def trained(cwd: Path, *more: str) -> tuple[float, list[ev.Event], str]:
+    """The last loss of the bundled trainer on one rank, global batch 48, micro-batch 16."""
+    cwd.mkdir()
+    words = [w for w in TINY if not w.startswith(("--device_batch_size", "--total_batch_size"))]
+    (cwd / "job.toml").write_text('nproc_per_node = 1\n[env]\nOMP_NUM_THREADS = "1"\n', encoding="utf-8")
+    done, run, state = run_headless(
+        "--config",
+        "job.toml",
+        *words,
+        "--device_batch_size=16",
+        f"--total_batch_size={48 * 32}",
+        *more,
+        cwd=cwd,
+    )
+    assert done.code == 0, done.out + done.err
+    loss = state.attempts[-1].last_loss
+    assert loss is not None
+    return loss, facts(run), done.out
+
+
+@pytest.mark.e2e
+def test_out_of_memory_goes_to_12_and_its_loss_is_that_of_an_unbroken_run(tmp_path: Path) -> None:
+    whole, _, _ = trained(tmp_path / "whole")
+    broken, journal, out = trained(tmp_path / "broken", "--fault=oom@7:0")
+    launches = [fact for fact in journal if isinstance(fact, ev.LaunchIntended)]
+    assert [fact.batch.micro_batch_per_rank for fact in launches if fact.batch] == [16, 12]
+    assert [fact.batch.global_batch for fact in launches if fact.batch] == [48 * 32] * 2
+    assert broken == pytest.approx(whole, abs=2e-4), "the same samples, the same schedule"
+    trials = [fact.trial for fact in journal if isinstance(fact, ev.MemoryMeasured)]
+    assert [(trial.micro_batch, trial.fitted) for trial in trials] == [(16, False), (12, True)]
+    assert "change: - --device_batch_size=16" in out
+
+
+@pytest.mark.e2e
+def test_the_next_start_says_what_fitted_and_applies_nothing(tmp_path: Path) -> None:
+    script = (str(STYLES / "argparse_style.py"), "--batch-size", "16", "--grad-accum", "3")
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    done, _, _ = run_headless("--", sys.executable, *script, cwd=first)
+    assert done.code == 0, done.out
+    done, _, state = run_headless("--", sys.executable, *script, cwd=second)
+    assert done.code == 0, done.out
+    assert "micro-batch 16 ran out of memory in an earlier run" in done.out
+    assert "--micro-batch 12" in done.out
+    assert state.attempts[0].batch is not None
+    assert state.attempts[0].batch.micro_batch_per_rank == 16, "proposed, never applied"
+    assert "it fitted before" in state.attempts[1].reason
+
+
+@pytest.mark.e2e
+def test_probing_goes_on_after_its_keeper_was_killed(tmp_path: Path) -> None:
+    script = (str(STYLES / "argparse_style.py"), "--batch-size", "16", "--grad-accum", "3")
+    done = stoker("run", "--detach", "--fit-batch", "--", sys.executable, *script, cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    assert wait_until(lambda: read_state(run.node().journal).probing is not None, 60)
+    keeper = read_state(run.node().journal).keeper_pid
+    assert keeper is not None
+    os.kill(keeper, signal.SIGKILL)
+    assert wait_until(lambda: stoker("attach", run.run_id, "--adopt", cwd=tmp_path).code == 0, 30, 0.5)
+    state = wait_for_state(run, Finished, 120)
+    assert state.fitted is not None
+    assert state.fitted.batch is not None
+    assert state.fitted.batch.micro_batch_per_rank == 12
+    assert state.attempts[0].batch == state.fitted.batch
+
+
+@pytest.mark.e2e
+def test_cycles_of_crash_and_restart_leave_nothing_behind(tmp_path: Path) -> None:
+    cycles = bench("cycles")
+    result = cycles.run(5, tmp_path)
+    assert result["exit_code"] == 0, (tmp_path / "out.log").read_text(encoding="utf-8")
+    assert result["completed"] == 6
+    assert result["processes_left"] == 0
+    assert result["shared_memory_left"] == []
+    assert cycles.clean(result), result
+
+
+CRASH_ONCE = """
+import os, signal, sys
+for step in range(3 if "--resume" in sys.argv else 1, 5):
+    print(f"step {step}/4 loss: {4 / step:.3f}", flush=True)
+    if step == 2:
+        os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) -> None:
+    (tmp_path / "crash.py").write_text(CRASH_ONCE, encoding="utf-8")
+    done, run, state = run_headless(
+        "--resume-knob", "--resume", "--", sys.executable, "crash.py", cwd=tmp_path
+    )
+    assert done.code == 0, done.out
+    assert [a.decision.kind for a in state.attempts if a.decision] == [
+        DecisionKind.RESTART,
+        DecisionKind.SUCCEED,
+    ]
+    before = {p: p.stat().st_mtime_ns for p in run.root.rglob("*")}
+    same = stoker("policy", "explain", cwd=tmp_path)
+    assert same.code == 0, same.err
+    lines = same.out.splitlines()
+    assert lines[0].startswith("attempt 1: worker_crash/signal at step 2 → restart: ")
+    assert lines[1].startswith("attempt 2: healthy at step 4 → succeed")
+    assert len(lines) == 2, "nothing differs from what was done"
+    (tmp_path / "other.toml").write_text('[policy.worker_crash]\nanswer = "hold"\n', encoding="utf-8")
+    for words in (("--no-retry",), ("--config", "other.toml"), ("--max-retries", "0")):
+        other = stoker("policy", "explain", run.run_id, *words, cwd=tmp_path)
+        assert "→ fail, exit code 1" in other.out
+        assert "was (policy): restart" in other.out
+    held = stoker("policy", "explain", run.run_id, "--config", "other.toml", "--interactive", cwd=tmp_path)
+    assert "→ hold" in held.out
+    assert {p: p.stat().st_mtime_ns for p in run.root.rglob("*")} == before, "nothing was run or written"
+    assert stoker("policy", "explain", "nobody", cwd=tmp_path).code == 2
+    assert stoker("policy", "explain", run.run_id, "--config", "missing.toml", cwd=tmp_path).code == 2
