@@ -1,4 +1,10 @@
-"""The training loop: one step fits on one screen."""
+"""The training loop; one step fits on one screen.
+
+Read `train` first, then `train_step`. Every rank runs this same code on its own share of the global batch. Ranks
+talk in four places: DDP averages gradients in the backward pass of a step's last micro-batch; `train_step` sums
+four numbers; `evaluate` sums losses; a checkpoint is agreed on. All ranks come to each of these in the same order, or
+they wait for each other for ever: whatever decides about a collective must be known to all of them.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +50,9 @@ class Ending(Enum):
 
 @dataclass(slots=True)
 class TrainState:
-    """Where the training stands; all of it is in a checkpoint. `step` counts finished optimizer steps."""
+    """Where the training stands; a checkpoint has all of it (of `val_losses` that of its own step)."""
 
-    step: int = 0
+    step: int = 0  # finished optimizer steps
     samples_seen: int = 0
     tokens_seen: int = 0
     skipped_in_a_row: int = 0
@@ -106,27 +112,27 @@ class Saving(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """What one process needs to train; built once by `trainer.app`."""
+    """What one process needs to train; `trainer.build` puts it together once."""
 
     config: Config
-    group: Group
+    group: Group  # the other ranks
     device: torch.device
     model: nn.Module  # wrapped for the group, called with (tokens, targets)
     synced: Callable[[bool], AbstractContextManager[None]]  # gradients meet in the last micro-step only
     bare: nn.Module  # the same parameters, unwrapped
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    peak_rate: float
-    batch: Batch
-    lengths: LengthSchedule
-    feed: Feed
-    probe: Feed  # reads here, whatever `feed` does
+    peak_rate: float  # learning rate after the warm-up
+    batch: Batch  # how a step is cut over ranks and micro-steps
+    lengths: LengthSchedule  # tokens of a sample, by step
+    feed: Feed  # micro-batches, maybe read ahead
+    probe: Feed  # reads here and now, and leaves `feed` where it is
     validation: Samples
-    autocast: Callable[[], AbstractContextManager[None]]
-    wish: StopWish
-    faults: Faults
+    autocast: Callable[[], AbstractContextManager[None]]  # the compute type of forward passes
+    wish: StopWish  # whether this rank was asked to stop
+    faults: Faults  # failures on request; none unless --fault
     console: Console
-    saving: Saving
+    saving: Saving  # checkpoints
     state: TrainState = field(default_factory=TrainState)
     hooks: list[Hook] = field(default_factory=list)
 
@@ -165,14 +171,15 @@ def train(run: Run) -> Ending:
 
 
 def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
-    """One optimizer step over the global batch: accumulate, agree, clip, step."""
+    """One optimizer step over the global batch: accumulate, clip, agree, apply."""
     config, state, batch = run.config, run.state, run.batch
-    started = time.perf_counter()
+    started, waited = time.perf_counter(), run.feed.waited_s
     length = run.lengths.at(state.step)
     rate = rate_at(config, run.peak_rate, state.step)
     set_rate(run.optimizer, rate)
+
+    # Gradients add up in .grad over the micro-steps; each loss counts its share, so that the sum is the mean.
     loss_sum = torch.zeros((), dtype=torch.float32, device=run.device)
-    waited = run.feed.waited_s
     for turn, (tokens, targets) in enumerate(micro_batches):
         with run.synced(turn == batch.accumulation - 1):
             with run.autocast():
@@ -182,9 +189,12 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
             torch.autograd.backward(run.scaler.scale(loss))
         loss_sum += loss.detach()
         del loss  # the graph must not outlive its micro-step
+
+    # Here gradients are the mean over ranks too. They are clipped at their true size: fp16's scale comes off first.
     run.scaler.unscale_(run.optimizer)
     limit = config.gradient_clip_val or math.inf
     grad_norm = float(whole(nn.utils.clip_grad_norm_(run.bare.parameters(), limit)))
+
     mine = float(loss_sum)
     healthy = math.isfinite(mine) and math.isfinite(grad_norm)
     # The one small collective of a step: the mean loss, is any rank unwell, does anybody want to stop, has the
@@ -192,6 +202,9 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     mean, unwell, stop, saved = run.group.total(
         [mine, float(not healthy), float(run.wish.asked()), float(run.saving.ended())]
     )
+    mean /= batch.world_size
+
+    # All ranks apply the step or none does: their weights would differ from here on.
     applied = unwell == 0
     if applied or run.scaler.is_enabled():
         run.scaler.step(run.optimizer)  # a scaler skips what overflowed, and lowers its scale
@@ -200,7 +213,6 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     state.step += 1
     state.samples_seen += batch.samples
     state.tokens_seen += batch.samples * length
-    mean /= batch.world_size
     _allow_skipping(run, applied, mean, grad_norm)
     return StepReport(
         step=state.step,
