@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,14 @@ def score(name: str) -> tuple[collections.Counter[str], collections.Counter[str]
                     if not good:
                         missed.append(f"{record['id']} row {row} {key}: want {entry[key]} got {got.get(key)}")
         for row, got in found.items():
+            if row in record.get("lenient", ()):
+                continue  # an expert would not agree with himself
             invented += [
                 f"{record['id']} row {row} {key}={got[key]}"
                 for key in ("loss", "val_loss", "step", "lr")
                 if got.get(key) is not None and key not in expected.get(row, {})
             ]
-            if not record["expect"]:
+            if not record["expect"] and not record.get("other_ok"):
                 invented.append(f"{record['id']} row {row}: {got}")
     return hit, want, missed, invented
 
@@ -75,3 +78,13 @@ def test_the_goals_hold(name: str) -> None:
     assert hit["step"] + hit["loss"] >= 0.98 * (want["step"] + want["loss"]), report
     assert hit.total() >= 0.95 * want.total(), report
     print(f"\n{name}: {hit.total()}/{want.total()} values, nothing invented")
+
+
+def test_formats_of_other_projects_are_read() -> None:
+    # Their first blind readings, and what was mended after, are in docs/metrics.md.
+    hit, want, missed, invented = score("metrics_unseen.jsonl")
+    report = "\n".join(missed)
+    assert not [one for one in invented if re.search(r"\b(?:val_)?loss=|\blr=", one)]
+    assert len(invented) <= 2
+    assert hit["loss"] == want["loss"], report
+    assert hit.total() >= 0.97 * want.total(), report
