@@ -95,6 +95,8 @@ def timed(command: list[str], env: dict[str, str]) -> Run:
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in {0, 10}:
+        raise SystemExit(f"{command[0]} ended with {done.returncode}: {done.stderr[-500:]}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Run(cpu_s, wall_s, done.stdout.strip())
 
