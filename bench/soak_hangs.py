@@ -22,13 +22,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader
 from supervisor.run.paths import RunPaths
 
+ROOT = Path(__file__).resolve().parents[1]
 FOREIGN = str(ROOT / "tests" / "integration" / "scripts" / "training.py")
 STOKER = (
     sys.executable,

@@ -164,6 +164,8 @@ def _proves(places: Sequence[RankPlace], odd: Sequence[int]) -> bool:
     doings = {place.rank: place.doing for place in places}
     if not doings or Doing.UNKNOWN in doings.values():
         return False
+    if all(doing is Doing.STOPPED for doing in doings.values()):
+        return False  # somebody suspended the job: that is to go on, not to be restarted
     if odd:
         # Where the odd one only waits for its device it may be computing for all (an evaluation on one rank).
         return any(doings[rank] is not Doing.GPU for rank in odd)

@@ -34,6 +34,9 @@ SETTLE_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
 """Steps read from one batch of a log come at the same moment: only a gap between batches is one."""
+AWAY_S = 2.0
+RESET_STEPS = 10
+"""A counter that falls by more than ranks can lie apart starts anew with each epoch."""
 STRAGGLER_INTERVAL_S = 10.0
 SURE_ROUNDS, KERNEL_ROUNDS = 2, 3
 """Rounds that must be alike before an act; where only /proc could be read, one more: it says less."""
@@ -54,12 +57,14 @@ class Health:
         emit: Callable[[ev.Event], None],
         clock: Clock,
         targets: Callable[[], Targets | None],
+        take: Callable[[Targets, Clock], Round] = take_round,
     ) -> None:
         self._node = node
         self._settings = settings
         self._emit = emit
         self._clock = clock
         self._targets = targets
+        self._take = take
         self._paces = Paces()
         self._quota = Quota()
         self._working: list[Background[Any]] = []
@@ -75,7 +80,8 @@ class Health:
         if adopted is None or view is None:
             return
         past = past_of(self._node, attempt)
-        self._past, self._settled = past, now + SETTLE_S
+        self._past = past
+        self._settled = self._replayed = now + SETTLE_S
         for stage, durations in past.durations.items():
             for duration in durations:
                 self._paces.add(stage, duration)
@@ -123,7 +129,7 @@ class Health:
 
     def line_seen(self, mono: float | None) -> None:
         """When some rank last wrote to its log, by the keeper's clock."""
-        if self._watch is None or mono is None or mono <= self._line or mono < self._settled:
+        if self._watch is None or mono is None or mono <= self._line or mono < self._replayed:
             return
         self._line = mono
         self._watch.line(mono)
@@ -134,6 +140,11 @@ class Health:
         if watch is None:
             return False
         now = self._clock.mono()
+        if now - self._last_tick > AWAY_S:
+            self._settled = max(
+                self._settled, now + AWAY_S
+            )  # we slept, not the ranks: look at the logs first
+        self._last_tick = now
         self._probe()
         self._look_for_stragglers(now)
         taken = self._taker.poll()
@@ -155,7 +166,7 @@ class Health:
         targets = self._targets()
         if targets is None:
             return None
-        taken = take_round(targets, self._clock)
+        taken = self._take(targets, self._clock)
         self._tell(taken)
         if taken.artifact is None:
             raise OSError("the stacks could not be written: see keeper.log")
@@ -168,7 +179,9 @@ class Health:
         self._early = EarlySigns()
         self._stragglers = Stragglers()
         self._past = Past()
-        self._settled = float("-inf")
+        self._settled = self._replayed = float("-inf")
+        self._wire = False
+        self._last_tick = self._clock.mono()
         self._line: float = float("-inf")
         self._max_step = -1.0
         self._log_step_mono = float("-inf")
@@ -190,22 +203,29 @@ class Health:
     def _step(self, watch: StallWatch, seen: StepSeen) -> None:
         if seen.from_wire and seen.t <= self._past_until:
             return
+        self._wire = self._wire or seen.from_wire
+        if self._wire and not seen.from_wire:
+            return  # the console line of what telemetry says exactly
         step = seen.values.get("step")
         if not seen.from_wire:
             known = self._past.last_step
-            if self._clock.mono() < self._settled or (
+            if self._clock.mono() < self._replayed or (
                 step is not None and known is not None and step <= known
             ):
                 return
         mono = self._mono(seen.t)
         if not seen.from_wire and mono - self._log_step_mono < LOG_STEP_GAP_S:
             watch.sign(mono)
-        elif step is not None and step > self._max_step:
+        elif step is not None and (step > self._max_step or step < self._max_step - RESET_STEPS):
+            self._max_step = step
             watch.step(mono)
             self._log_step_mono = mono
         else:
             watch.sign(mono)
         self._max_step = max(self._max_step, step if step is not None else -1.0)
+        total = seen.values.get("total_steps")
+        if step is not None and total is not None and total > 0:
+            watch.finish(done=step >= total)
         if seen.rank is not None:
             self._stragglers.step(seen.rank, seen.t, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))
@@ -291,7 +311,7 @@ class Health:
     def _start_round(self, now: float) -> None:
         targets = self._targets()
         if targets is not None and not self._taker.busy:
-            self._taker.start(lambda: take_round(targets, self._clock))
+            self._taker.start(lambda: self._take(targets, self._clock))
             self._next_round = now + self._gap_s
 
     def _keep(self, taken: Round, *, during_stall: bool) -> None:

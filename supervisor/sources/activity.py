@@ -8,6 +8,9 @@ from pathlib import Path
 
 from supervisor.sources.processes import ProcessId, descendants, is_alive
 
+# System calls, and besides what a mapped file reads from the disk, which is none.
+_COUNTED = frozenset(("rchar", "wchar", "read_bytes"))
+
 
 def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
     """CPU seconds of the ranks' own children, living and waited for (data workers, compilers), not of the ranks."""
@@ -42,7 +45,7 @@ def _io(pid: int) -> int:
     total = 0
     for line in _read(pid, "io").splitlines():
         name, _, value = line.partition(":")
-        if name in {"rchar", "wchar"} and value.strip().isdecimal():
+        if name in _COUNTED and value.strip().isdecimal():
             total += int(value)
     return total
 

@@ -26,8 +26,10 @@ _PHASE_STAGES = {
 }
 AGAIN_FACTOR = 2.0
 """After a stall that ended by itself, only one this much longer is flagged in the same stage."""
-LINE_ACT_FACTOR = 5.0
-"""Where only lines tell that it moves, acting waits this much longer: a silent evaluation writes none for minutes."""
+PATIENT_FACTOR = 5.0
+"""Acting waits this much longer where a pace says least: a silent evaluation writes no line for minutes, and a start that
+loads a checkpoint or compiles may take far longer than the one before."""
+_PATIENT = frozenset((Stage.LOG, Stage.START, Stage.COMPILE))
 LINE_GAP_S = 1.0
 MOVED_CPU_S = 0.5
 MOVED_BYTES = 1 << 20
@@ -71,6 +73,7 @@ class StallWatch:
         self._phase_since = started
         self._launched = started
         self._stepped = False
+        self._finished = False
         self._forgiven: dict[Stage, float] = {}
         self._flagged: Threshold | None = None
         self._over_s: float | None = None
@@ -127,6 +130,10 @@ class StallWatch:
         """Something else moved: a checkpoint was committed, another rank came."""
         self._move(now)
 
+    def finish(self, *, done: bool) -> None:
+        """Whether the last step is done: what comes then (a last save, an upload) has no pace."""
+        self._finished = done
+
     def resume(self, phase: Phase | None, last_sign: float) -> None:
         """A new keeper took over: what the old one had seen of a training that had stepped already."""
         self._phase = phase if phase is not None else Phase.STEPPING
@@ -140,7 +147,7 @@ class StallWatch:
     def threshold(self) -> Threshold | None:
         """How long a silence may last in what the attempt does now; None: unknown, so for ever."""
         settings = self._settings
-        if not settings.enabled:
+        if not settings.enabled or self._finished:
             return None
         stage = self._stage()
         pace = self._paces.p99_s(stage)
@@ -153,7 +160,7 @@ class StallWatch:
         if settings.act_s <= 0:
             return Threshold(stage, pace, flag, None)
         act = max(settings.act_s, settings.act_factor * pace)
-        act *= LINE_ACT_FACTOR if stage is Stage.LOG else 1.0
+        act *= PATIENT_FACTOR if stage in _PATIENT else 1.0
         return Threshold(stage, pace, flag, max(act, flag))
 
     def flag(self, now: float) -> Threshold | None:
