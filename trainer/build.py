@@ -203,7 +203,7 @@ def build_run(session: Session) -> Run:
     )
     run.hooks.append(ConsoleHook(console, interval=config.log_interval, total_steps=config.num_iterations))
     if config.profile:
-        run.hooks.append(TraceHook(config.profile, group.rank))
+        run.hooks.append(TraceHook(config.profile, group.rank, console.say))
     if group.is_main:
         run.hooks.extend(asked_for(config, console.warn))
     headroom = by_rank(

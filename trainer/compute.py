@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,16 +13,21 @@ import torch
 from trainer.config import Config
 from trainer.dist import Device
 
-# Dense bfloat16 tensor-core FLOP/s, from NVIDIA's data sheets (the figures without sparsity).
+# Dense tensor-core FLOP/s in bfloat16 (float16 where there is none), from NVIDIA's data sheets, without sparsity.
 PEAK_BFLOAT16: Final = (
+    ("H200 NVL", 835e12),
     ("H200", 989e12),
     ("H100 PCIe", 756e12),
+    ("H100 NVL", 835e12),
     ("H100", 989e12),
     ("GH200", 989e12),
     ("B200", 2250e12),
     ("A100", 312e12),
     ("A800", 312e12),
+    ("A30", 165e12),
     ("L40S", 362e12),
+    ("L40", 181e12),
+    ("L4", 121e12),
     ("A10", 125e12),
     ("RTX 4090", 165e12),
     ("RTX 3090", 71e12),
@@ -71,6 +77,13 @@ def peak_flops_of(device: torch.device, world_size: int, compute: torch.dtype) -
     """FLOP/s of all ranks' devices together in half precision; None where that is not known."""
     if device.type != "cuda" or compute is torch.float32:
         return None
-    name = torch.cuda.get_device_name(device)
-    found = next((peak for word, peak in PEAK_BFLOAT16 if word in name), None)
-    return found * world_size if found else None
+    peak = peak_of(torch.cuda.get_device_name(device))
+    return peak * world_size if peak else None
+
+
+def peak_of(device_name: str) -> float | None:
+    """Dense FLOP/s in half precision of a GPU by its name; None where that is not known."""
+    if "Laptop" in device_name:  # the same words, another chip
+        return None
+    # Whole words: an RTX A1000 is no A100.
+    return next((peak for words, peak in PEAK_BFLOAT16 if re.search(rf"\b{words}\b", device_name)), None)

@@ -272,6 +272,8 @@ def check_gradients(run: Run) -> None:
     names = without_gradient(run.bare, batch, run.autocast)
     if names:
         run.console.warn(f"no gradient for: {', '.join(names)}")
+    else:
+        run.console.say("debug: every parameter gets a gradient")
     if run.group.any_of(bool(names)) and not run.config.find_unused_parameters and run.group.world_size > 1:
         where = f"rank {run.group.rank}: {', '.join(names)}" if names else "another rank"
         raise UnusedParameterError(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, NoReturn, Self
 
 from trainer.errors import DataError
 from trainer.tokenfile import HEADER_BYTES, header
@@ -91,8 +91,8 @@ def prepare(sources: Sequence[str], out: Path, *, field: str = "text", val_share
 
 def main(argv: Sequence[str]) -> int:
     """``python -m trainer.data prepare|check``. Returns: 0, or 2 for what cannot be read or is at fault."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.data", description="Make and check token files.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    parser = _Parser(prog="python -m trainer.data", description="Make and check token files.")
+    verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
     verb = verbs.add_parser("prepare", help="write train.bin and val.bin")
     verb.add_argument(
         "sources", nargs="*", help="text or .jsonl files, or folders; none: Python's own source"
@@ -131,6 +131,13 @@ def main(argv: Sequence[str]) -> int:
         sys.stderr.write(f"trainer.data: {error}\n")
         return 2
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad input is one line; --help has the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"trainer.data: {message}; {self.prog} --help\n")
 
 
 def _prepare(texts: Iterable[Iterable[bytes]], out: Path, val_share: float, sources: Sequence[str]) -> str:

@@ -74,7 +74,8 @@ class TrackerHook(Quiet):
 class TraceHook(Quiet):
     """Writes a trace of a few steps, readable by chrome://tracing and Perfetto."""
 
-    def __init__(self, folder: str, rank: int) -> None:
+    def __init__(self, folder: str, rank: int, say: Callable[[str], None]) -> None:
+        self._say = say
         self._path = Path(folder) / f"rank{rank}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._seen = 0
@@ -95,6 +96,7 @@ class TraceHook(Quiet):
             self._profile.stop()
             self._profile.export_chrome_trace(str(self._path))
             self._profile = None
+            self._say(f"trace: {self._path} (open it in chrome://tracing or ui.perfetto.dev)")
 
 
 def asked_for(config: Config, warn: Callable[[str], None]) -> list[Quiet]:

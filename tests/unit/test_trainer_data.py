@@ -233,3 +233,12 @@ def test_no_text_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert data_main(["prepare", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]) == 2
     assert "no text in there" in capsys.readouterr().err
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_bad_words_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        data_main(["prepare"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "trainer.data: the following arguments are required: --out; python -m trainer.data prepare --help\n"
+    )

@@ -15,7 +15,7 @@ from torch import Tensor
 from supervisor.job.config_files import parse_config
 from tests.unit.trainer_runs import MAIN, TINY, flags, losses, records, run, train_here
 from trainer import checkpoint, checkpoint_cli, text
-from trainer.compute import wants_compile
+from trainer.compute import peak_of, wants_compile
 from trainer.config import Config, UsageError
 from trainer.dist import Device
 from trainer.elementwise import rms_norm, squared_relu
@@ -120,6 +120,25 @@ def test_compile_is_off_on_a_cpu_and_says_why() -> None:
     assert wants_compile(Config(compile="on"), cpu, {"TORCH_COMPILE": "0"}) == (False, "TORCH_COMPILE=0")
     shared = Device(torch.device("cuda", 0), "gloo", shared=True, reason="2 ranks share 1 GPU(s)")
     assert wants_compile(Config(), shared, {}) == (False, "2 ranks share 1 GPU(s)")
+
+
+def test_a_gpus_peak_is_found_by_whole_words() -> None:
+    names = (
+        "NVIDIA H200",
+        "NVIDIA H100 80GB HBM3",
+        "NVIDIA H100 PCIe",
+        "NVIDIA A100-SXM4-80GB",
+        "Tesla V100-SXM2-16GB",
+    )
+    assert [peak_of(name) for name in names] == [989e12, 989e12, 756e12, 312e12, 125e12]
+    for unknown in (
+        "NVIDIA RTX A1000",
+        "NVIDIA A10G",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA H20",
+        "",
+    ):
+        assert peak_of(unknown) is None, unknown
 
 
 # Checkpoints
@@ -328,8 +347,11 @@ def test_debug_names_what_gets_no_gradient(tmp_path: Path, capsys: pytest.Captur
     assert "no gradient for: spare" in capsys.readouterr().err
 
 
-def test_a_trace_is_written(tmp_path: Path) -> None:
-    train_here(tmp_path, profile=str(tmp_path / "trace"))
+def test_a_trace_is_written_and_its_place_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_here(tmp_path, profile=str(tmp_path / "trace"), debug=True)
+    told = capsys.readouterr().out
+    assert f"trace: {tmp_path / 'trace' / 'rank0.json'}" in told
+    assert "debug: every parameter gets a gradient" in told
     assert "traceEvents" in json.loads((tmp_path / "trace" / "rank0.json").read_text())
 
 
