@@ -17,8 +17,9 @@ def test_the_goals_are_met() -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     if total < 40 * GIB:
         pytest.skip(f"this GPU has {total / GIB:.0f} GiB: depth 20 in float32 wants 40")
-    micro = {"device_batch_size": max(min(int(total / GIB) // 16, 8), 2)}
-    found = gpu.measure(replace(gpu.FULL, **micro), replace(gpu.BLOCKS, **micro), gpu.Rounds())
+    micro = max(min(int(total / GIB) // 16, 8), 2)
+    full, blocks = (replace(config, device_batch_size=micro) for config in (gpu.FULL, gpu.BLOCKS))
+    found = gpu.measure(full, blocks, gpu.Rounds())
     judged = gpu.goals(found, torch.cuda.get_device_name())
     assert {goal.name for goal in judged} >= {"recomputed / kept activation memory"}
     missed = [f"{goal.name}: {goal.value:.3f}, wanted {goal.bound}" for goal in judged if goal.met is False]

@@ -92,9 +92,11 @@ def main() -> None:
     pictures = read(chosen.data) if chosen.data else drawn(4096, seed=1)
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(pictures, world, rank, seed=0)
     loader = DataLoader(pictures, chosen.batch_size, sampler=sampler, drop_last=True)
-    micro, right, seen = 0, 0.0, 0
+    if not len(loader):
+        raise SystemExit(f"--batch-size {chosen.batch_size} is more than a rank's {len(sampler)} images")
+    micro, right, seen = step * chosen.accumulation_steps, 0.0, 0
     while step < chosen.steps:
-        sampler.set_epoch(micro // max(len(loader), 1))
+        sampler.set_epoch(micro // len(loader))
         for images, labels in loader:
             scores = model(images.to(device))
             loss = F.cross_entropy(scores, labels.to(device)) / chosen.accumulation_steps
