@@ -60,6 +60,13 @@ _NODE = Lazy(
     r"\[?((?:node|host|worker|gpu|dgx|ip|pod|trainer|compute|nid|cn|gn)[_-]?[\w.-]{0,40}?\d[\w.-]{0,20}|n\d{1,5})(?:\]:? | {0,20}\| |: |:(?=\[)|:$)"
 )
 _TIME = Lazy(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d) ")
+_WRAPPED = Lazy(
+    r"(?:\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]?(?: (?:- )?(?:INFO|ERROR|WARNING)(?: -|:|\]))?|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d [\w.-]{1,63} [\w./-]{1,40}(?:\[\d{1,7}\])?:|stderr:|stdout:|\[\d{3,7}\]) "
+)
+# What a wrapped line must go on with to be taken as such: a traceback's own lines have no time of their own.
+_TRACE = Lazy(
+    r"(?:\S+ )?(?:Traceback \(most recent call last\)|  File \"|    \S|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|NotFound)(?:: |$)|\[rank\d)"
+)
 _HOST = Lazy(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
 _BARE_TASK = Lazy(r"\[(\d{1,5})\]:? ")
 _NOT_HOSTS = frozenset(
@@ -106,6 +113,12 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
     return origin, rest
 
 
+def _wrapper(text: str) -> int:
+    """The length of a logger's or a collector's prefix before a traceback's own lines; 0 if there is none."""
+    match = _WRAPPED.match(text)
+    return match.end() if match and _TRACE.match(text[match.end() :]) else 0
+
+
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
     head = text[:1]
     if head == "[":
@@ -121,6 +134,8 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
             return Origin(node=match.group(1), worker=match.group(1)), text[match.end() :]
         if so_far.node is None and (match := _NODE.match(text)) and text[match.end(1)] == "]":
             return Origin(node=match.group(1)), text[match.end() :]
+        if text[1:2].isdigit() and (end := _wrapper(text)):
+            return NOWHERE, text[end:]
     elif head == "(":
         if match := _RAY.match(text):
             name, rank, pid, address = match.groups()
@@ -133,6 +148,10 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
             return Origin(task=int(match.group(1))), text[match.end() :]
         if match := _TIME.match(text):
             return NOWHERE, text[match.end() :]
+        if end := _wrapper(text):
+            return NOWHERE, text[end:]
+    elif head and head in "sADFJMNOS" and (end := _wrapper(text)):
+        return NOWHERE, text[end:]
     elif so_far.node is None and (match := _NODE.match(text)) and text[match.end(1)] in ": |":
         return Origin(node=match.group(1)), text[match.end() :]
     if hosts and so_far.node is None and (match := _HOST.match(text)):
