@@ -59,6 +59,7 @@ class LogDesk:
         self._following = True
         self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
         self._jump = 0
+        self._on_match = False
         self._folders: set[str] = set()
         self._looked_t = 0.0
         self._asked: tuple[str, int] | None = None  # a line to go to once it is counted
@@ -266,7 +267,7 @@ class LogDesk:
         return next((n for n, r in enumerate(rows) if any((i, x.offset) == wanted for i, x in r.parts)), None)
 
     def _place_of_cursor(self, rows: Sequence[Row]) -> Place | None:
-        number = self._cursor_in(rows)
+        number = self._cursor_in(rows) if self._on_match else None
         return rows[number].place if number is not None else None
 
     def _tally(self, tasks: Sequence[Task], place: Place | None) -> lw.Tally:
@@ -301,6 +302,9 @@ class LogDesk:
         """The first line."""
         self._following, self._cursor = False, None
         self._place = (0,) * len(self._streams)
+        first = next(rows_from(self._streams, self._place), None)
+        if first is not None:
+            self._stand_on(first.parts[0][0], first.parts[0][1].offset)
 
     def follow(self, on: bool) -> None:
         """The newest line, or stand still."""
@@ -342,8 +346,7 @@ class LogDesk:
         if first is None:
             self._following = True
             raise NothingThereError(f"no line is as late as {time.strftime('%H:%M:%S', time.localtime(t))}")
-        self._cursor = (first.parts[0][0], first.parts[0][1].offset)
-        self._jump += 1
+        self._stand_on(first.parts[0][0], first.parts[0][1].offset)
         self._centre(first.place)
 
     def _newest_t(self, index: int) -> float:
@@ -358,11 +361,15 @@ class LogDesk:
             raise NothingThereError("that line is not there any more")
         t = self._streams[index].key(line)
         self._following = False
-        self._cursor = (index, line.offset)
-        self._jump += 1
+        self._stand_on(index, line.offset)
         self._centre(
             tuple(line.offset if i == index else s.offset_at(t) for i, s in enumerate(self._streams))
         )
+
+    def _stand_on(self, index: int, offset: int) -> None:
+        self._cursor = (index, offset)
+        self._on_match = False
+        self._jump += 1
 
     def _centre(self, place: Place) -> None:
         above = rows_before(self._streams, place, self.height // 2)
@@ -447,6 +454,7 @@ class LogDesk:
                 raise NothingThereError("not found")
             raise NothingThereError("no match further " + ("down" if way > 0 else "up"))
         self._go(best[1], best[2].offset)
+        self._on_match = True
 
     def copied(self, first: Row, last: Row) -> lw.Copied:
         """The lines from one row to another, each as it is shown, without who said it."""
