@@ -12,7 +12,7 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "bytes
 
 
 def _size(text: str, pattern: str) -> float | None:
-    match = re.search(pattern.replace("SIZE", r"([\d.]+) (KiB|MiB|GiB|TiB|bytes)"), text)
+    match = re.search(pattern.replace("SIZE", r"(\d{1,9}(?:\.\d{1,9})?) (KiB|MiB|GiB|TiB|bytes)"), text)
     return float(match.group(1)) * _UNITS[match.group(2)] if match else None
 
 

@@ -41,7 +41,7 @@ def test_megabytes_without_a_newline_hide_no_failure_above_them(token: bytes, tm
     assert time.process_time() - began < 4 * CASE_CPU_S
 
 
-@pytest.mark.parametrize("where", ["rank", "pid", "world", "exit code", "local rank", "sequence"])
+@pytest.mark.parametrize("where", ["rank", "pid", "world", "exit code", "local rank", "sequence", "size"])
 def test_absurd_numbers_are_read_as_numbers(where: str, tmp_path: Path) -> None:
     nines = "9" * 5000
     said = {
@@ -51,6 +51,7 @@ def test_absurd_numbers_are_read_as_numbers(where: str, tmp_path: Path) -> None:
         "exit code": f"torch.distributed.elastic.multiprocessing.api:failed (exitcode: {nines}) local_rank: 0 (pid: 7)",
         "local rank": f"torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: {nines} (pid: 7)",
         "sequence": f"[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum={nines}, OpType=ALLREDUCE)",
+        "size": f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.2.3 GiB. {nines} GiB already allocated; 1.2.3 GiB cached",
     }[where]
     path = tmp_path / "case.log"
     path.write_bytes(STEPS + said.encode() + b"\n")
