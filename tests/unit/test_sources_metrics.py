@@ -197,6 +197,21 @@ def test_a_bad_rule_in_a_config_is_one_line(tmp_path: Path, regex: str, says: st
     assert "job.toml" in done.stderr
 
 
+def test_what_stands_below_a_test_heading_is_no_training_loss() -> None:
+    reader = MetricReader()
+    for _ in range(3):
+        found = [
+            reader.feed(line) for line in ("loss: 2.3  [  640/60000]", "Test Error: ", " Avg loss: 2.1 ")
+        ]
+        assert [None if one is None else one.values for one in found] == [
+            {"loss": 2.3},
+            None,
+            {"val_loss": 2.1},
+        ]
+    block = [reader.feed(line) for line in ("val:", "  batch: 2", "  loss: 0.5")]
+    assert block == [None, None, None]
+
+
 def test_the_mean_over_a_whole_run_says_that_it_is_one() -> None:
     reader = MetricReader()
     for _ in range(2):

@@ -58,16 +58,19 @@ _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<t>\
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
+# "[1,  2000] loss: 2.169": epoch and step.
+_LEADING_PAIR = re.compile(r"\W*\[(\d+),\s*(\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
-def parse_line(text: str, *, in_record: bool = False) -> Parsed:
+def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
     """Read one clean line whose launcher's prefix is off.
 
     Args:
         text: the line.
         in_record: lines of this kind belong to a heading above, so that one name a line is enough.
+        evaluates: a heading above says that this is about held-out data.
     """
     masked = mask(text)
     if _FAILURE.search(masked):
@@ -79,7 +82,7 @@ def parse_line(text: str, *, in_record: bool = False) -> Parsed:
             return NOTHING
         bar_readings = tuple(Reading(b.field, "", 2, b.start, b.end, b.conversion) for b in bar.readings)
         masked = bar.rest
-    found = _Line(masked, bar_readings, evaluates=bar is not None and bar.evaluates).read()
+    found = _Line(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates)).read()
     return judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
 
 
@@ -98,6 +101,9 @@ class _Line(NamedValues):
         """All readings, in order, before any choice between them."""
         if glued := _GLUED_EPOCH.search(self._text):
             self._out.append(Reading(EPOCH, "", 5, *glued.span(1), WHOLE))
+        if led := _LEADING_PAIR.match(self._text):
+            self._out.append(Reading(EPOCH, "", 5, *led.span(1), WHOLE))
+            self._out.append(Reading(STEP, "", 5, *led.span(2), WHOLE))
         for found in _CHINESE.finditer(self._text):
             for group, field in (("e", EPOCH), ("s", STEP), ("t", TOTAL_STEPS)):
                 if found[group] is not None:
@@ -181,6 +187,8 @@ class _Line(NamedValues):
             self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))
             self._after_epoch = True
             return
+        if any(reading.field in {LOSS, VAL_LOSS} for reading in self._out) and not words:
+            return  # "loss: 2.3  [  640/60000]": samples, not steps
         deepspeed = _DEEPSPEED.match(self._text, token.start)
         if deepspeed is not None:
             # DeepSpeed's timer prints epoch_count/local_step here, not step/total.

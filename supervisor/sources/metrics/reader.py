@@ -39,6 +39,10 @@ _BLOCK = re.compile(
     r"^\s*(?:[-*=# ]*(?:[\w .-]*(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*)[:\s=*-]*|[\w.-]+:)\s*$",
     re.IGNORECASE,
 )
+# "Test Error:" with its values on the lines below.
+_EVALUATION = re.compile(
+    r"(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}:\s*$", re.IGNORECASE
+)
 _BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s*:\s*$", re.IGNORECASE)
 # In a block that looks like settings a number of so many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
@@ -56,6 +60,7 @@ class _State(NamedTuple):
     in_settings: bool = False
     in_section: bool = False
     skip_next: bool = False
+    in_evaluation: bool = False
 
 
 class _Known(NamedTuple):
@@ -215,12 +220,16 @@ def _parse(text: str, state: _State) -> tuple[Parsed, _State, bool]:
     if parsed is not None:
         return parsed, after, True
     if not indented:
-        after = after._replace(in_record=False)
+        after = after._replace(in_record=False, in_evaluation=False)
     if len(text) <= MAX_HEADING and _BLOCK.match(text):
         return NOTHING, after._replace(in_settings=True), False
+    if _EVALUATION.match(text):
+        return NOTHING, after._replace(in_evaluation=True), False
     if after.in_settings and indented and not _MEASURED.search(text):
         return NOTHING, after, False
-    parsed = parse_line(text, in_record=after.in_record or (after.in_settings and indented))
+    parsed = parse_line(
+        text, in_record=after.in_record or (after.in_settings and indented), evaluates=after.in_evaluation
+    )
     if not indented:
         after = after._replace(in_settings=parsed.settings and not parsed.readings)
     return parsed, after._replace(in_record=after.in_record or parsed.heading), False

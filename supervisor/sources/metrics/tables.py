@@ -44,6 +44,8 @@ _CLOCK = re.compile(
     r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE
 )
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
+# Parts of a detector's loss: beside them "total" is their sum.
+_PARTS = frozenset({"box", "obj", "cls", "dfl"})
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
     r"\s*\|\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*\|\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*\|\s*$",
@@ -140,6 +142,9 @@ def read_row(header: Header, text: str) -> Parsed | None:
                 return None
             continue
         numbers += 1
+        if name == "total" and not _PARTS.isdisjoint(names):
+            out.append(Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN))
+            continue
         out += _cell(name, match, begin)
     return Parsed(tuple(out)) if numbers >= min(2, len(header.names)) and out else None
 
@@ -197,6 +202,8 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
         return [Reading(MEMORY, name, found.rank, *place, how)] if how is not None else []
     if field == MFU:
         return [Reading(MFU, name, found.rank, *place, Conversion(How.SHARE, 0.01 if unit == "%" else 1.0))]
+    if field == ETA and time_scale(unit) is not None:
+        return [Reading(ETA, name, found.rank, *place, Conversion(How.NUMBER, time_scale(unit) or 1.0))]
     if field in {STEP_TIME, ETA}:
         return []
     if (

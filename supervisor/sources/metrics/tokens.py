@@ -62,7 +62,7 @@ _OPENERS = re.compile(r"(?:[\[({\"'<`*~≈]|\btensor\(|\bArray\(|\barray\()\s*$"
 _CALL = re.compile(r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()")
 _UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24})\s*[)\]]\s*$")
 _BREAK = re.compile(
-    r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~|(?<=[a-z]{5})\.\s+(?=[A-Z])"
+    r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~|['\"]\s+|(?<=[a-z]{5})\.\s+(?=[A-Z])"
 )
 _INDEXED = re.compile(
     r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE
