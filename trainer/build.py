@@ -214,6 +214,7 @@ def build_run(session: Session) -> Run:
         run.hooks.append(
             CapHook(session.limit, console, session.telemetry, headroom_mib=headroom, after_steps=after)
         )
+    saver.reserve()
     return run
 
 

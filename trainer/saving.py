@@ -132,8 +132,11 @@ class Saver:
             raise UsageError(problem)
         if problem and self.group.is_main:
             self.console.warn(f"{problem}; training goes on")
+
+    def reserve(self) -> None:
+        """Gets host memory for the copies, in the background: touching it takes as long as a write."""
         if self.group.is_main and self.config.async_save and self.config.save_every:
-            self._reserving = self._writer.afterwards(self._reserve)
+            self._reserving = self._writer.afterwards(self._get_memory)
 
     def save(self, state: TrainState, final: bool) -> None:
         """Commits a checkpoint of `state`; a collective. In the background, unless it is final or not wanted so.
@@ -195,9 +198,10 @@ class Saver:
         A checkpoint that is committed meanwhile rank 0 tells of alone: its marker is on disk.
         """
         pending, self._pending = self._pending, None
-        if pending is not None and (written := self._writer.take(LEAVE_S)) and not written.problem:
+        written = self._writer.take(LEAVE_S) if pending is not None else None
+        if pending is not None and written is not None and not written.problem:
             self._tell(pending, written)
-        self._writer.close(LEAVE_S)
+        self._writer.close(0.0 if self._writer.busy else LEAVE_S)
         self._pass_on_complaints(pending.step if pending else self.last_step)
 
     def _word(self, pending: Pending, end: float) -> str:
@@ -213,8 +217,8 @@ class Saver:
         limit = f"{self.config.save_timeout_s:g} s (save_timeout_s)"
         return f"checkpoint {pending.path} could not be written: it is not done after {limit}"
 
-    def _reserve(self) -> list[str]:
-        """Runs in the writer's thread, beside the first steps: touching fresh memory takes as long as a write."""
+    def _get_memory(self) -> list[str]:
+        """Runs in the writer's thread."""
         for place, tensor in self.parts.large().items():
             self._staging.reserve(place, tensor)
         return []
