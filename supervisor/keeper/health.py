@@ -50,6 +50,9 @@ class Health:
         targets: whom stacks are to be taken of now; None while no rank is known.
     """
 
+    _line: float
+    _last_tick: float
+
     def __init__(
         self,
         node: NodePaths,
@@ -98,6 +101,11 @@ class Health:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
         self._watch = None
         self._working = [work for work in (*self._working, self._taker, self._prober) if work.busy]
+
+    @property
+    def working(self) -> bool:
+        """Whether stacks are being taken now."""
+        return self._taker.working or self._prober.working
 
     def close(self) -> None:
         """Wait for what is still being taken."""
@@ -182,7 +190,7 @@ class Health:
         self._settled = self._replayed = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
-        self._line: float = float("-inf")
+        self._line = float("-inf")
         self._max_step = -1.0
         self._log_step_mono = float("-inf")
         self._speaker: int | None = None

@@ -102,6 +102,11 @@ class Background(Generic[Result]):
         """Whether something is being done, or its result waits to be fetched."""
         return self._thread is not None
 
+    @property
+    def working(self) -> bool:
+        """Whether the thread is at it."""
+        return self._thread is not None and self._thread.is_alive()
+
     def start(self, work: Callable[[], Result]) -> None:
         """Begin; nothing happens while something is being done."""
         if self._thread is None:

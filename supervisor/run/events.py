@@ -16,6 +16,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.run import fact
+from supervisor.run import health_events as health
 from supervisor.run import recovery_events as recovery
 from supervisor.run.records import Decision, FailureClass, Finding, Verdict
 
@@ -30,6 +31,11 @@ ProbeEnded = recovery.ProbeEnded
 ProbeStarted = recovery.ProbeStarted
 Recovered = recovery.Recovered
 WaitingFor = recovery.WaitingFor
+HangFound = health.HangFound
+StacksProbed = health.StacksProbed
+StacksTaken = health.StacksTaken
+StallEnded = health.StallEnded
+StallFlagged = health.StallFlagged
 
 
 class Phase(StrEnum):
@@ -311,71 +317,6 @@ class Advisory(Fact, frozen=True, kw_only=True, tag="advisory"):
     code: str
     text: str
     rank: int | None = None
-
-
-class StacksProbed(Fact, frozen=True, kw_only=True, tag="stacks_probed"):
-    """What will give the ranks' stacks: "py-spy", "faulthandler" or "proc"; `note` says why nothing better does."""
-
-    attempt: int
-    source: str
-    note: str = ""
-
-
-class StallFlagged(Fact, frozen=True, kw_only=True, tag="stall_flagged"):
-    """Nothing has moved for longer than this phase of this run usually takes. Nothing is done about it yet.
-
-    `since`: wall time of the last sign of life. `stage`: what the pace was learned of (step, log, start, compile,
-    evaluation, checkpoint). `act_s`: the silence that would be ended, None: none would. `pace_s`: the 99th percentile.
-    """
-
-    attempt: int
-    since: float
-    waited_s: float
-    stage: str
-    pace_s: float
-    flag_s: float
-    act_s: float | None = None
-
-
-class StacksTaken(Fact, frozen=True, kw_only=True, tag="stacks_taken"):
-    """A round of stacks of all ranks. `text`: what the ranks do, in one line; `odd`: those who keep the others waiting.
-
-    `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
-    see `StacksProbed`. `collective`: what a flight recorder or NCCL's RAS adds.
-    """
-
-    attempt: int
-    text: str
-    odd: tuple[int, ...] = ()
-    line_at: str | None = None
-    artifact: str | None = None
-    source: str = ""
-    collective: str | None = None
-
-
-class StallEnded(Fact, frozen=True, kw_only=True, tag="stall_ended"):
-    """A flagged stall ended by itself: it moves again."""
-
-    attempt: int
-    stalled_s: float
-
-
-class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
-    """A stall that is a hang: the attempt is ended for it. Journalled just before the intent to stop.
-
-    `ranks`: the odd ones out, empty where nothing tells. `line`: of `artifact`, 1-based, where the stack of the first
-    of them begins. The rest as in `StacksTaken`.
-    """
-
-    attempt: int
-    waited_s: float
-    act_s: float
-    text: str
-    ranks: tuple[int, ...] = ()
-    line_at: str | None = None
-    artifact: str | None = None
-    line: int | None = None
-    collective: str | None = None
 
 
 class NoteAdded(Fact, frozen=True, kw_only=True, tag="note_added"):

@@ -82,12 +82,8 @@ class Bench:
             if self.health.tick():
                 return True
             # A round is taken in a thread of its own, in no time at all by this clock.
-            wait_until(lambda: not any(w._thread and w._thread.is_alive() for w in self.threads), 5)
+            assert wait_until(lambda: not self.health.working, 5)
         return False
-
-    @property
-    def threads(self) -> tuple[object, ...]:
-        return (self.health._taker, self.health._prober)
 
     def facts(self, kind: type) -> list[ev.Event]:
         return [fact for fact in self.told.facts if isinstance(fact, kind)]
