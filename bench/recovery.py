@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -31,7 +32,8 @@ TINY = (
     "--corpus_mib=1", "--device=cpu", "--async_save=false",
 )  # fmt: skip
 # torchrun gives a failed rank's peers 30 s to heed SIGTERM; in both arms they are killed or gone long before.
-DEADLINE_S = 240.0
+DEADLINE_S = 120.0
+MARK = "STOKER_RECOVERY_MARK"
 
 
 def lines_of(folder: Path) -> list[dict[str, object]]:
@@ -62,6 +64,8 @@ def with_stoker(folder: Path) -> tuple[bool, float | None]:
     command += ["--config", "job.toml", *TINY, "--fault=sigkill@6:1"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state")}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, timeout=DEADLINE_S, check=False)
+    if done.returncode != 0:
+        print((done.stdout + done.stderr).decode(errors="replace")[-6000:], file=sys.stderr)
     return done.returncode == 0, recovery_s(folder / "runs")
 
 
@@ -90,6 +94,17 @@ def with_torchrun(folder: Path) -> tuple[bool, float | None]:
     except subprocess.TimeoutExpired:
         return False, None
     return done.returncode == 0, recovery_s(folder / "telemetry")
+
+
+def sweep(mark: str) -> None:
+    """End what torchrun left: its ranks lead sessions of their own and outlive it."""
+    wanted = f"{MARK}={mark}".encode()
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and wanted in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                os.kill(int(entry), signal.SIGKILL)
+        except OSError:
+            continue
 
 
 # The trainer's fault strikes in the first attempt alone; torchrun counts attempts in another variable.

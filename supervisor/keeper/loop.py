@@ -15,13 +15,14 @@ from typing import assert_never
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
+from supervisor.keeper.aftermath import Aftermath
 from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import Clock, SystemClock
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.gate import Gate, Way
 from supervisor.keeper.health import Health
-from supervisor.keeper.judgement import decide_next, diagnose_attempt, memory_point_of
+from supervisor.keeper.judgement import decide_next, diagnose_attempt
 from supervisor.keeper.observations import Observation
 from supervisor.keeper.opening import opening
 from supervisor.keeper.probing import Prober
@@ -37,18 +38,16 @@ from supervisor.keeper.process import (
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.stack_rounds import Targets, targets_of
-from supervisor.keeper.trials import remember_trial, trial_of
 from supervisor.keeper.wishes import Wishes
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold
-from supervisor.run.journal import JournalReader, JournalWriter, read_state
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, Finding, Verdict
-from supervisor.run.recovery import recovery_of
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id
 
@@ -100,7 +99,7 @@ class Keeper:
         self._collector: Collector | None = None
         self._engine = EngineLoader()
         self._provisional_at: float | None = None
-        self._recovery_told = 0
+        self._aftermath = Aftermath(run, self._node, record, self._env, self._clock, self.emit)
         self._gate = Gate(record.job, self._node, self._env, self._clock, self.emit)
         self._prober = Prober(
             run, self._node, record, env=self._env, clock=self._clock, emit=self.emit, engine=self._engine.get
@@ -322,7 +321,7 @@ class Keeper:
             if isinstance(fact, ev.RankStarted):
                 collector.add_rank(fact)
         collector.look()
-        self._say_recovery(live.number)
+        self._aftermath.say_recovery(self.state)
         if live.is_over():
             self._finish_attempt(live, collector)
         elif collector.agent_is_ending() and live.ladder is None:
@@ -358,7 +357,7 @@ class Keeper:
         collector.stop()
         self._drain_queue(0.0)  # after the threads: what comes later would count for the next attempt
         self._recorder.flush()
-        self._say_recovery(live.number)
+        self._aftermath.say_recovery(self.state)
         code = live.exit.exit_code if live.exit is not None else None
         view = self.state.attempt
         self.emit(
@@ -380,29 +379,7 @@ class Keeper:
     def _diagnose(self, number: int) -> None:
         verdict = self._judge(number)
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-        self._measure()
-
-    def _measure(self) -> None:
-        """Keep what the attempt showed of its micro-batch: for the next plan, and for later runs."""
-        view = self.state.attempt
-        assert view is not None, "what was diagnosed is an attempt"
-        trial = trial_of(self._node, view, view.batch, memory_point_of(view, view.batch))
-        if trial is not None:
-            now = self._clock.wall()
-            self.emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
-            remember_trial(self._record.job, self.state, trial, self._env, now)
-
-    def _say_recovery(self, number: int) -> None:
-        """Once a restarted attempt has made a step: how long it took since the failure, and where the time went."""
-        view = self.state.attempt
-        if number < 2 or view is None or view.first_step is None or view.recovery is not None:
-            return
-        if self._recovery_told == number:
-            return
-        self._recovery_told = number
-        found = recovery_of(JournalReader(self._node.journal).read(), number)
-        if found is not None:
-            self.emit(found)
+        self._aftermath.measure(self.state)
 
     def _decide(self) -> None:
         view = self.state.attempt
@@ -417,7 +394,7 @@ class Keeper:
         now = self._clock.wall()
         match decision.kind:
             case DecisionKind.RESTART:
-                self._say_change(number)
+                self._aftermath.say_change(self.state)
                 until = now + decision.delay_s
                 self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
             case DecisionKind.HOLD:
@@ -434,12 +411,6 @@ class Keeper:
                 self._end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
-
-    def _say_change(self, number: int) -> None:
-        """Journal what the next launch does differently, before it is made."""
-        lines = plans.planned_change(self._record, self.state, self._run, self._node, self._env)
-        if lines:
-            self.emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         self.emit(

@@ -48,17 +48,27 @@ def backoff(*proofs_: Proof, wait_s: float = 10.0) -> st.Backoff:
     return st.Backoff(attempt=1, until=100.0, decision=decision)
 
 
-def gate(clock: Clock, found: list[Missing | None], told: list[ev.Event]) -> Gate:
-    node = NodePaths(Path("/nowhere"))
-    return Gate(JOB, node, {}, clock, told.append, look=lambda *_: found[0])
+class Look:
+    """What is missing, as a test says."""
+
+    def __init__(self, found: Missing | None) -> None:
+        self.found = found
+
+    def __call__(self, *_: object) -> Missing | None:
+        return self.found
+
+
+def gate(clock: Clock, look: Look, told: list[ev.Event]) -> Gate:
+    return Gate(JOB, NodePaths(Path("/nowhere")), {}, clock, told.append, look=look)
 
 
 def test_the_gate_waits_then_opens_and_says_how_long_it_took() -> None:
-    clock, told, found = Clock(), [], [Missing(Proof.GPU_MEMORY, "GPU 0: 1 GiB is not back")]
-    door = gate(clock, found, told)
+    told: list[ev.Event] = []
+    clock, look = Clock(), Look(Missing(Proof.GPU_MEMORY, "GPU 0: 1 GiB is not back"))
+    door = gate(clock, look, told)
     assert door.way(st.RunState(), backoff(Proof.GPU_MEMORY)) is Way.WAIT
     assert isinstance(told[0], ev.WaitingFor)
-    found[0] = None
+    look.found = None
     clock.now += 2.0
     assert door.way(st.RunState(), backoff(Proof.GPU_MEMORY)) is Way.GO
     assert isinstance(told[1], ev.LaunchCleared)
@@ -66,19 +76,20 @@ def test_the_gate_waits_then_opens_and_says_how_long_it_took() -> None:
 
 
 def test_a_wait_that_is_over_launches_all_the_same_unless_that_is_pointless() -> None:
-    clock, told = Clock(), []
-    door = gate(clock, [Missing(Proof.GPU_MEMORY, "GPU 0: 1 GiB is not back")], told)
+    told: list[ev.Event] = []
+    clock = Clock()
+    door = gate(clock, Look(Missing(Proof.GPU_MEMORY, "GPU 0: 1 GiB is not back")), told)
     clock.now += 11.0
     assert door.way(st.RunState(), backoff(Proof.GPU_MEMORY)) is Way.GO
     assert isinstance(told[0], ev.LaunchCleared)
     assert "not back" in told[0].text
-    full = gate(clock, [Missing(Proof.DISK, "1 MiB free", fatal=True)], told)
+    full = gate(clock, Look(Missing(Proof.DISK, "1 MiB free", fatal=True)), told)
     assert full.way(st.RunState(), backoff(Proof.DISK)) is Way.NEVER
     assert "1 MiB free" in full.refusal
 
 
 def test_nothing_to_show_waits_for_nothing() -> None:
-    assert gate(Clock(), [Missing(Proof.DISK, "x")], []).way(st.RunState(), backoff()) is Way.GO
+    assert gate(Clock(), Look(Missing(Proof.DISK, "x")), []).way(st.RunState(), backoff()) is Way.GO
 
 
 def dead_ranks(pid: int) -> st.RunState:
