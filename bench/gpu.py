@@ -27,7 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from trainer import build
-from trainer.compute import compute_type, peak_flops_of
+from trainer.compute import allow_tf32, compute_type, peak_flops_of
 from trainer.config import Config
 from trainer.loop import Run, next_micro_batches, train_step
 from trainer.model import flops_per_token, shape_of
@@ -168,7 +168,7 @@ def in_turn(configs: Mapping[str, Config], rounds: Rounds) -> dict[str, Figures]
 
 def set_tf32(entrant: Contestant) -> None:
     """The switch that `trainer.compute.allow_tf32` sets once a process."""
-    build.allow_tf32(entrant.config, entrant.device)
+    allow_tf32(entrant.config, entrant.device)
 
 
 def measure(full: Config, blocks: Config, rounds: Rounds) -> dict[str, dict[str, Figures]]:

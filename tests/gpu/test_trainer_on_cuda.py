@@ -39,9 +39,7 @@ def test_half_precision_learns_alike(dtype: str, tmp_path: Path) -> None:
     assert all(abs(half[step] - full[step]) < 0.08 for step in full)
 
 
-def test_a_training_with_a_scaler_resumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_with_a_scaler_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     half = {**CUDA, "dtype": "float16"}
     assert train_here(tmp_path, None, **half, num_iterations=4) == 0
     capsys.readouterr()
