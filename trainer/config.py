@@ -249,6 +249,8 @@ def check(config: Config) -> None:
     for name in ("cooldown_ratio", "min_lr_ratio", "beta1", "beta2", "ema_decay"):
         if not 0 <= getattr(config, name) <= 1:
             raise UsageError(f"{name} is a share from 0 to 1, got {getattr(config, name)}")
+    if config.save_timeout_s <= 0:
+        raise UsageError(f"save_timeout_s must be above 0, got {config.save_timeout_s}")
     if not 0 < config.learning_rate < 100:
         raise UsageError(f"learning_rate must be above 0, got {config.learning_rate}")
     if config.width % config.head_width or config.head_width % 2:
