@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import log2
 
+import msgspec
+
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
 from supervisor.job.errors import JobError
+from supervisor.job.knobs import set_value
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, FitSettings
 from supervisor.keeper import plans
@@ -123,7 +126,7 @@ class Prober:
             # A probe is the run's first launch in a folder of its own: checkpoints and telemetry go there.
             lab = st.RunState(fitted=ev.BatchFitted(t=0.0, probes=0, batch=batch, text=""))
             home = RunPaths(paths.root / "run")
-            plan = plans.plan_next(self._record, lab, home, paths, self._env)
+            plan = plans.plan_next(self._lab_record(paths), lab, home, paths, self._env)
             plans.write_plan(paths, plan)
             plans.write_edits(plan)
         except (JobError, OSError) as error:
@@ -163,6 +166,14 @@ class Prober:
             whole_tree=job.entry_kind is EntryKind.COMMAND,
         )
         self._collector.start()
+
+    def _lab_record(self, paths: AttemptPaths) -> RunFile:
+        """The job as a probe runs it: the bundled trainer's checkpoints stay in the probe's folder."""
+        job = self._record.job
+        if job.entry_kind is not EntryKind.TRAINER:
+            return self._record
+        args = set_value(job.entry_args, "--checkpoint_dir", str(paths.root / "checkpoints"))
+        return msgspec.structs.replace(self._record, job=replace(job, entry_args=args))
 
     def _watch(self, state: st.RunState, live: LiveAttempt) -> None:
         assert self._collector is not None, "a live probe has its sensors"
@@ -252,11 +263,11 @@ class Prober:
         if fits is None:
             self._done(state, None, "not even the smallest micro-batch fits; starting as asked for")
             return
-        found = replace(with_micro_batch(batch, fits))
+        found = with_micro_batch(batch, fits)
         self._done(state, found, f"micro-batch {fits} is the largest that fits: {describe(found)}")
 
     def _done(self, state: st.RunState, batch: BatchSpec | None, text: str) -> None:
         probes = len(state.probes)
         took_s = sum(p.took_s for p in state.probes)
-        text = f"{text} ({probes} probes, {took_s:.0f} s)" if probes else text
+        text = f"{text} ({probes} probe{'s' if probes != 1 else ''}, {took_s:.0f} s)" if probes else text
         self._emit(ev.BatchFitted(t=self._clock.wall(), probes=probes, batch=batch, text=text))
