@@ -18,6 +18,8 @@ from supervisor.cli.common import complain
 from supervisor.cli.job_files import BadInputError, file_chunks, read_jobs
 from supervisor.cli.watcher import Watcher
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.keeper.beginning import Beginning
+from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.lock import keeper_is_alive
@@ -42,7 +44,7 @@ def observe(target: str, args: argparse.Namespace) -> int:
     except OSError as error:
         return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
-        what, _ = resolve(target, run, looks=False)
+        what, _ = resolve(target, run, looks=False, speaks=True)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
         return complain("attach", str(error))
@@ -95,12 +97,17 @@ def observer_of(
     Raises:
         BadInputError: nothing to watch; one line.
     """
+    beginning = None
+    if pipe is None and target != "-":
+        # First the facts that a screen waits for, then what takes longer: who writes the logs, and what reads them.
+        quick, _ = resolve(target, run, looks=False)
+        beginning = Beginning(run, quick, host=socket.gethostname(), clock=SystemClock())
+    what, read = resolve(target, run, pipe=pipe)
+
     from supervisor.diagnosis.verdict import diagnose
     from supervisor.keeper.observe import Observer
     from supervisor.run.records import Verdict
     from supervisor.sources.signature_files import Engine
-
-    what, read = resolve(target, run, pipe=pipe)
 
     def judge(engine: Engine) -> Verdict:
         try:
@@ -108,7 +115,9 @@ def observer_of(
         except (BadInputError, OSError):  # the log was removed while it was watched: nothing is left to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
-    return Observer(run, what, host=socket.gethostname(), judge=judge, interval_s=interval_s), what
+    host = socket.gethostname()
+    observer = Observer(run, what, host=host, judge=judge, interval_s=interval_s, beginning=beginning)
+    return observer, what
 
 
 def _clear_away(observed: Path) -> None:
@@ -165,9 +174,10 @@ def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
 
 
 def resolve(
-    target: str, run: RunPaths, *, looks: bool = True, pipe: int | None = None
+    target: str, run: RunPaths, *, looks: bool = True, speaks: bool = False, pipe: int | None = None
 ) -> tuple[Target, Callable[[], JobEvidence]]:
-    """What `target` names and how to read it for a verdict. `looks`: find out whether somebody still writes it.
+    """What `target` names and how to read it for a verdict. `looks`: find out whether somebody still writes it; `speaks`:
+    say on stderr what cannot be seen.
 
     Raises:
         BadInputError: nothing to watch; one line.
@@ -177,7 +187,7 @@ def resolve(
     path = Path(os.path.expanduser(target))
     if path.is_dir() or path.is_file() or not target.isdecimal():
         return _logs(path, looks=looks)
-    return _process(int(target), speaks=not looks)
+    return _process(int(target), speaks=speaks)
 
 
 def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvidence]]:

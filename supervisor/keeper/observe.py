@@ -6,33 +6,29 @@ than notes and stacks are refused, because nothing here may be stopped or restar
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from supervisor import __version__
+from supervisor.keeper.beginning import ATTEMPT, Beginning
 from supervisor.keeper.clock import Clock, SystemClock
 from supervisor.keeper.copies import PipeCopy, Unpacking
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.judgement import write_stacks
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
 from supervisor.keeper.observations import Observation
-from supervisor.keeper.process import own_identity
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.sensors import Sensors
-from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
+from supervisor.keeper.target import PIPE_NAME, Target
 from supervisor.keeper.wishes import Powerless, Wishes
 from supervisor.run import events as ev
-from supervisor.run.fold import fold
-from supervisor.run.journal import JournalWriter
-from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.state import DiagnosedAs, RunState
-from supervisor.sources.processes import ProcessId, is_alive
+from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
@@ -41,7 +37,6 @@ QUIET_S = 1.0
 # A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
-ATTEMPT = 1
 
 
 class Observer(Powerless):
@@ -56,27 +51,22 @@ class Observer(Powerless):
         judge: Callable[[Engine], Verdict],
         interval_s: float = 1.0,
         clock: Clock | None = None,
+        beginning: Beginning | None = None,
     ) -> None:
         self._run = run
         self._node = run.node()
         self._target = target
         self._judge = judge
-        self._host = host
         self._clock = clock or SystemClock()
         self._leave = threading.Event()
         self._stop = threading.Event()
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._engine = EngineLoader()
-        for folder in (self._node.root, run.control, run.artifacts, self._node.attempt(ATTEMPT).root):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._pipe: PipeCopy | None = None
         self._unpacked: list[Unpacking] = []
         if target.pipe is not None:
             self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
-        me = own_identity()
-        self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
-        self._journal = JournalWriter(self._node.journal)
-        self._state = RunState()
+        self._beginning = beginning or Beginning(run, target, host=host, clock=self._clock)
         self._recorder = Recorder(self._node.series, self.emit, self._clock)
         self._wishes = Wishes(run, self, self._clock)
         self._sensors = Sensors(
@@ -98,7 +88,7 @@ class Observer(Powerless):
     @property
     def state(self) -> RunState:
         """The folded state."""
-        return self._state
+        return self._beginning.state
 
     def start(self) -> None:
         """Begin to watch, in a thread."""
@@ -123,8 +113,7 @@ class Observer(Powerless):
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
-        self._journal.append(event, durable=durable)
-        self._state = fold(self._state, event)
+        self._beginning.emit(event, durable=durable)
 
     def dump_stacks(self) -> str:
         """Write the stacks of the observed processes; the artifact's name."""
@@ -137,68 +126,21 @@ class Observer(Powerless):
     # -- the thread --------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        now, target, me = self._clock.wall(), self._target, own_identity()
-        self.emit(
-            ev.RunStarted(
-                t=now,
-                run_id=self._run.run_id,
-                name=target.name,
-                mode="observed",
-                host=self._host,
-                source=target.source,
-                world_size=len(target.processes) or None,
-            )
-        )
-        self.emit(ev.KeeperStarted(t=now, pid=me.pid, start_time=me.start_time, version=__version__))
-        self.emit(ev.LaunchIntended(t=now, attempt=ATTEMPT, argv=(), reason=f"watching {target.source}"))
-        first = target.processes[0][1] if target.processes else ProcessId(0, 0.0)
-        self.emit(ev.AttemptStarted(t=now, attempt=ATTEMPT, pid=first.pid, start_time=first.start_time))
-        for index, log in enumerate(target.logs):
-            rank = log.origin.rank if log.origin.rank is not None else log.origin.local_rank
-            slot = rank if rank is not None else index
-            is_stderr = log.origin.stream == "stderr"
-            path = self._plain(index, log)
-            self.emit(
-                ev.RankStarted(
-                    t=now,
-                    attempt=ATTEMPT,
-                    local_rank=slot,
-                    rank=rank,
-                    stdout=None if is_stderr else path,
-                    stderr=path if is_stderr else None,
-                )
-            )
+        for index, log in enumerate(self._target.logs):
+            path = self._beginning.path_of(index, log)
+            if log.packed:
+                copy = Unpacking(log.path, Path(path), self._stop)
+                self._unpacked.append(copy)
+                copy.start()
             self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path)
-        for rank, process in target.processes:
+        for rank, process in self._target.processes:
             self._sensors.watch(str(rank), process)
-            self.emit(
-                ev.RankStarted(
-                    t=now,
-                    attempt=ATTEMPT,
-                    local_rank=rank,
-                    rank=rank,
-                    pid=process.pid,
-                    start_time=process.start_time,
-                )
-            )
         if self._pipe is not None:
-            path = str(self._pipe.path)
-            self.emit(ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path))
-            self._logs.follow(LogKey(PIPE_NAME, LogKind.RANK, Origin()), path)
+            self._logs.follow(LogKey(PIPE_NAME, LogKind.RANK, Origin()), str(self._pipe.path))
             self._pipe.start()
         self._recorder.begin(ATTEMPT)
         self._logs.start()
         self._sensors.start()
-
-    def _plain(self, index: int, log: ObservedLog) -> str:
-        """Where a log can be read as it is: itself, or its copy."""
-        if not log.packed:
-            return log.path
-        name = os.path.basename(log.path).removesuffix(".gz")
-        copy = Unpacking(log.path, self._node.attempt(ATTEMPT).root / f"{index}-{name}", self._stop)
-        self._unpacked.append(copy)
-        copy.start()
-        return str(copy.path)
 
     def _observe(self) -> None:
         try:
@@ -220,8 +162,8 @@ class Observer(Powerless):
             self._logs.close()
             self._sensors.join()
             self._recorder.close()
-            self._journal.close()
-            self._lock.release()
+            self._beginning.journal.close()
+            self._beginning.lock.release()
 
     def _judge_quiet(self) -> None:
         """The logs have fallen quiet: what do they say? Of a file of gigabytes not at every pause."""
@@ -262,8 +204,8 @@ class Observer(Powerless):
         self._take(0.0)
         self._recorder.flush()
         verdict = self._judge(self._engine.get())
-        if not isinstance(self._state.condition, DiagnosedAs):
-            now, attempt = self._clock.wall(), self._state.attempt
+        if not isinstance(self.state.condition, DiagnosedAs):
+            now, attempt = self._clock.wall(), self.state.attempt
             last = attempt.last_step if attempt is not None else None
             self.emit(ev.AttemptEnded(t=now, attempt=ATTEMPT, exit_code=None, last_step=last))
             self._tell(verdict, provisional=False)
@@ -286,7 +228,7 @@ class Observer(Powerless):
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _tell(self, verdict: Verdict, *, provisional: bool) -> None:
-        known = self._state.attempt.verdict if self._state.attempt else None
+        known = self.state.attempt.verdict if self.state.attempt else None
         if provisional and (known == verdict or verdict.failure is FailureClass.HEALTHY):
             return
         self.emit(

@@ -189,7 +189,7 @@ class Query:
         at = place = row = 0  # in text; `place` and `row` follow it in data
         if len(lowered) != len(text):
             driver = None
-        while at < len(text):
+        while (at < len(text)) if plain else (place < len(data)):
             if driver is not None:
                 found = driver.find(text, lowered, at)
                 if found is None:

@@ -332,7 +332,7 @@ def rows_from(
                 yield Row(before, (who,), said, tone_of(said), ((other, line),))
                 given += 1
         before = tuple(now)
-        folded = [(i, *take(i)) for i in (first, *(other for other, _ in others))]
+        folded = [(i, *take(i)) for i in sorted((first, *(other for other, _ in others)))]
         whose = tuple(dict.fromkeys(who for _, _, who, _ in folded))
         yield Row(before, whose, text, tone_of(text), tuple((i, line) for i, line, _, _ in folded))
         given += 1
