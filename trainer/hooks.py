@@ -73,6 +73,7 @@ class TelemetryHook(Quiet):
             loss=report.loss,
             lr=report.rate,
             grad_norm=report.grad_norm,
+            loss_scale=report.loss_scale,
             tokens_per_sec=rate,
             samples_per_sec=rate / report.length,
             step_time_s=report.step_time_s,

@@ -75,6 +75,7 @@ class StepReport:
     applied: bool  # False: skipped, for it was not finite
     stop: bool  # some rank was asked to stop
     saved: bool  # a write in the background has ended
+    loss_scale: float | None = None  # of float16, after the step
 
 
 class Hook(Protocol):
@@ -226,6 +227,7 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
         applied=applied,
         stop=stop > 0,
         saved=saved > 0,
+        loss_scale=run.scaler.get_scale() if run.scaler.is_enabled() else None,
     )
 
 
