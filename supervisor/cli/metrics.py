@@ -130,12 +130,15 @@ def _print(found: Iterator[_Found], *, as_csv: bool, as_json: bool) -> None:
     if as_csv:
         _print_csv(found)
         return
+    encode = json.JSONEncoder(
+        ensure_ascii=False, separators=(",", ":")
+    ).encode  # json.dumps would make one a line
     for file, row, sample in found:
         record = record_of(row, sample)
         if as_json:
             if file is not None:
                 record = {"file": file, **record}
-            print(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+            print(encode(record))
         else:
             print(_for_people(record, file))
     sys.stdout.flush()

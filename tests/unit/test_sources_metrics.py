@@ -300,6 +300,28 @@ def test_what_was_learnt_serves_numbers_of_other_lengths(line: str, data: st.Dat
         assert same(warm.feed(other), expected)
 
 
+def corpus_texts() -> list[str]:
+    """All excerpts of the corpora."""
+    return [
+        json.loads(raw)["text"]
+        for name in ("metrics.jsonl", "metrics_more.jsonl", "metrics_unseen.jsonl")
+        for raw in (CORPUS / name).read_text(encoding="utf-8").splitlines()
+    ]
+
+
+def test_a_log_reads_the_same_however_much_was_learnt_before() -> None:
+    # Headers, blocks and bars included: what was learnt in one state must not speak in another.
+    logs = [text.replace("\r", " ").split("\n") for text in corpus_texts()]
+    cold = [[reader.feed(line) for line in log] for log in logs for reader in (MetricReader(),)]
+    warm = MetricReader()
+    start = warm._book
+    for _ in range(3):  # by grammar, by shape, by place
+        for log, expected in zip(logs, cold, strict=True):
+            warm._book = start
+            for line, sample in zip(log, expected, strict=True):
+                assert same(warm.feed(line), sample), line
+
+
 WORDS = st.sampled_from(
     [
         "the",
