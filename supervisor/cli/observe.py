@@ -176,8 +176,14 @@ def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
 def resolve(
     target: str, run: RunPaths, *, looks: bool = True, speaks: bool = False, pipe: int | None = None
 ) -> tuple[Target, Callable[[], JobEvidence]]:
-    """What `target` names and how to read it for a verdict. `looks`: find out whether somebody still writes it; `speaks`:
-    say on stderr what cannot be seen.
+    """What `target` names and how to read it for a verdict.
+
+    Args:
+        target: as typed.
+        run: the claimed run directory.
+        looks: find out whether somebody still writes the logs.
+        speaks: say on stderr what cannot be seen.
+        pipe: the descriptor to read for ``-``; None: stdin.
 
     Raises:
         BadInputError: nothing to watch; one line.

@@ -276,7 +276,12 @@ def test_pager_and_editor_are_given_the_line_or_said_to_be_missing(
 ) -> None:
     run, _ = counted(tmp_path / "run", 500)
     ran: list[list[str]] = []
-    monkeypatch.setattr(log_screen, "run_outside", lambda _app, argv: ran.append(argv) or "")
+
+    def lend(_app: object, argv: list[str]) -> str:
+        ran.append(argv)
+        return ""
+
+    monkeypatch.setattr(log_screen, "run_outside", lend)
     monkeypatch.setenv("PAGER", "/bin/cat")
     monkeypatch.setenv("EDITOR", "/nowhere/vi")
     monkeypatch.setattr(outside, "EDITORS", ())
