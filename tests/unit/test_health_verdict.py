@@ -1,0 +1,101 @@
+"""What the stacks said outweighs what the ending left in the logs, but not a cause that a rank wrote itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenHang
+from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.job.env import INJECTED, applied, environment
+from supervisor.job.spec import EntryKind, HangSettings, JobSpec
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.records import FailureClass, Verdict
+from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
+
+SEEN = SeenHang(
+    (1,), "3 ranks in backward at train.py:23, rank 1 in read() at data.py:41", None, "artifacts/s.txt", 28
+)
+STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+AFTERMATH = (
+    "W1121 14:01:41.751000 22429 torch/distributed/elastic/agent/server/api.py:753] Received 15 death signal, shutting down workers\n"
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 22429 got signal: 15\n"
+)
+PEER = "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n"
+OWN = (
+    "[rank1]: Traceback (most recent call last):\n"
+    '[rank1]:   File "train.py", line 9, in main\n'
+    "[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.15 GiB\n"
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return load_engine(default_cache_dir())
+
+
+def judge(engine: Engine, text: str, hang: SeenHang | None) -> Verdict:
+    job = JobEvidence(
+        logs=(LogSource("agent.log", (text.encode(),), Origin()),),
+        exit_codes={0: -9, 1: -9},
+        launcher_exit=-9,
+        world_size=2,
+        hang=hang,
+    )
+    return diagnose(job, engine.signatures, engine.matcher)
+
+
+@pytest.mark.parametrize("text", [STEPS, STEPS + AFTERMATH, STEPS + PEER + AFTERMATH])
+def test_our_own_signals_and_peers_complaints_follow_from_the_hang(engine: Engine, text: str) -> None:
+    verdict = judge(engine, text, SEEN)
+    assert (verdict.failure, verdict.rank, verdict.ranks) == (FailureClass.HANG, 1, (1,))
+    assert verdict.cause is not None
+    assert (verdict.cause.path, verdict.cause.line, verdict.cause.text) == (SEEN.path, 28, SEEN.text)
+    assert (
+        verdict.fingerprint == judge(engine, text, SEEN._replace(line=99, path="artifacts/t.txt")).fingerprint
+    )
+
+
+def test_a_cause_that_a_rank_wrote_before_it_stopped_still_wins(engine: Engine) -> None:
+    verdict = judge(engine, STEPS + OWN + AFTERMATH, SEEN)
+    assert (verdict.failure, verdict.rank) == (FailureClass.CUDA_OOM, 1)
+
+
+def test_where_nothing_tells_the_ranks_apart_no_rank_is_blamed(engine: Engine) -> None:
+    verdict = judge(engine, STEPS, SEEN._replace(ranks=(), text="4 ranks in all_reduce at train.py:9"))
+    assert (verdict.failure, verdict.rank) == (FailureClass.HANG, None)
+    assert judge(engine, STEPS + AFTERMATH, None).failure is not FailureClass.HANG
+
+
+@pytest.mark.parametrize("why", [ev.StopWhy.HANG, ev.StopWhy.REQUEST])
+def test_a_hang_counts_only_where_the_attempt_was_ended_for_it(why: ev.StopWhy) -> None:
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first"),
+            ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
+            ev.StallFlagged(t=9.0, attempt=1, since=7.0, waited_s=2.0, stage="step", pace_s=0.2, flag_s=2.0),
+            ev.HangFound(
+                t=70.0, attempt=1, waited_s=61.0, act_s=60.0, text="x", ranks=(1,), artifact="artifacts/s.txt"
+            ),
+            ev.StopIntended(t=70.0, attempt=1, why=why, by="keeper", grace_s=5.0),
+        ]
+    )
+    view = state.attempt
+    assert view is not None
+    assert view.stall is not None
+    found = with_journal_facts(JobEvidence(logs=()), [(state, view)], run_root="/runs/x").hang
+    assert (found is not None) is (why is ev.StopWhy.HANG)
+    if found is not None:
+        assert found.path == "/runs/x/artifacts/s.txt"
+
+
+def test_faulthandler_comes_before_what_pythonpath_holds_already_and_only_when_asked_for() -> None:
+    plain = JobSpec("x", EntryKind.SCRIPT, "x.py")
+    base = {"PYTHONPATH": "/mine"}
+    assert applied(base, environment(plain, base=base, wire={}))["PYTHONPATH"] == "/mine"
+    asked = JobSpec("x", EntryKind.SCRIPT, "x.py", hang=HangSettings(faulthandler=True))
+    changes = environment(asked, base=base, wire={})
+    assert applied(base, changes)["PYTHONPATH"] == f"{INJECTED}:/mine"
+    assert any("faulthandler" in change.reason for change in changes)
