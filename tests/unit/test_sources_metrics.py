@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.metrics.names import CANONICAL
-from supervisor.sources.metrics.reader import MAX_EXACT, MAX_SHAPES
 from supervisor.sources.metrics.values import GIB, seconds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -244,14 +243,18 @@ def test_what_only_looks_like_a_metric_gives_nothing(line: str) -> None:
     assert not {"loss", "val_loss", "lr", "step", "step_time_s"} & set(found)
 
 
-def test_a_log_of_ever_new_shapes_stays_within_bounds() -> None:
+def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 200
+    for bound in ("MAX_SHAPES", "MAX_EXACT"):
+        monkeypatch.setattr(f"supervisor.sources.metrics.reader.{bound}", most)
     reader = MetricReader()
-    for number in range(MAX_SHAPES + 50):
-        reader.feed(
-            "x" * (number % 97) + " " + "ab"[number % 2] * (number // 97) + f" step {number} loss 2.5"
-        )
-    assert sum(len(book.shapes) for book in reader._books.values()) <= MAX_SHAPES + 1
-    assert sum(len(book.exact) for book in reader._books.values()) <= MAX_EXACT + 1
+    for number in range(2 * most + 50):
+        line = "x" * (number % 97) + " " + "ab"[number % 2] * (number // 97) + f" step {number} loss 2.5"
+        for _ in range(2):
+            reader.feed(line)
+    assert sum(len(book.shapes) for book in reader._books.values()) <= most + 1
+    assert sum(len(book.exact) for book in reader._books.values()) <= most + 1
+    assert len(reader._seen) <= most
     sample = reader.feed("step 5 loss 2.5")
     assert sample is not None
     assert sample.step == 5

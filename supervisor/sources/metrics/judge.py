@@ -41,7 +41,7 @@ _TALK = re.compile(
     re.IGNORECASE,
 )
 _TALK_ANYWHERE = re.compile(
-    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved",
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|memory usage for model",
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
