@@ -14,7 +14,7 @@ from supervisor.sources.metrics import MetricReader
 from supervisor.views import logwishes as lw
 from supervisor.views.logfile import Change, LogFile, TextLine
 from supervisor.views.logindex import CHUNK_BYTES, Counts
-from supervisor.views.logmatch import Query
+from supervisor.views.logmatch import Query, Term
 from supervisor.views.logmerge import Place, Row, Stream, rows_before, rows_from
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logs import logs_of, speaker_of
@@ -405,7 +405,8 @@ class LogDesk:
 
     def _to_step(self, step: float, who: str | None) -> bool:
         """The line that reports a step: of all that hold its number the one that the metrics' reader reads so."""
-        number = Query.search(rf"/(?<![\d.])0*{re.escape(f'{step:.0f}')}(?![\d.]*\d)/")
+        text = rf"(?<![\d.])0*{re.escape(f'{step:.0f}')}(?![\d.]*\d)"
+        number = Query((Term(text, re.compile(text)),))
         for index, stream in enumerate(self._streams):
             if who is not None and stream.ref.who not in {who, ""}:
                 continue

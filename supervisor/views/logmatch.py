@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.format import ranges
@@ -40,11 +40,25 @@ class BadQueryError(ValueError):
     """What was typed is no query; one line says why."""
 
 
+class Found(Protocol):
+    """What an expression found."""
+
+    def span(self) -> tuple[int, int]:
+        """Where it begins and ends."""
+
+
+class Pattern(Protocol):
+    """A compiled expression."""
+
+    def search(self, text: str, pos: int = 0, /) -> Found | None:
+        """The first match from `pos` on."""
+
+
 class Term(NamedTuple):
     """One word of a query. `text` is lower case for plain words; `pattern` is set for ``/re/``."""
 
     text: str
-    pattern: re.Pattern[str] | None = None
+    pattern: Pattern | None = None
 
     def find(self, line: str, lowered: str, start: int = 0) -> tuple[int, int] | None:
         """The first place from `start` on, as (start, stop) within the line."""
@@ -222,10 +236,14 @@ def _cleaned(data: bytes) -> str:
 
 
 def _regex(pattern: str) -> Term:
+    """An expression that no line can make hang. ``^`` and ``$`` are a line's ends within a chunk of lines too."""
+    from supervisor.text.linear import compile_linear
+
+    flags = "(?m)" if re.search(r"(?<!\\)[A-Z]", pattern) else "(?im)"
     try:
-        return Term(pattern, re.compile(pattern, 0 if re.search(r"(?<!\\)[A-Z]", pattern) else re.IGNORECASE))
-    except re.error as error:
-        raise BadQueryError(f"/{pattern}/: {error.msg}") from error
+        return Term(pattern, cast("Pattern", compile_linear(flags + pattern)))
+    except ValueError as error:
+        raise BadQueryError(f"/{pattern}/ {error}") from error
 
 
 def _ranks(named: str) -> set[str]:
