@@ -19,6 +19,7 @@ from supervisor.run.paths import RunPaths
 END_S = 5.0
 END_KEPT_S = 60.0
 NO_PIPE = -1
+NICENESS = 5
 
 
 class Watcher:
@@ -103,6 +104,8 @@ def main(argv: list[str]) -> int:
     except BadInputError as error:
         print(error, file=sys.stderr)
         return 2
+    # What watches yields to what is watched, and to the screen: reading a gigabyte anew is nobody's hurry.
+    os.nice(NICENESS)
     observer.start()
     while os.read(0, 1):
         continue
