@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from supervisor.views.tui.themes import DARK, THEMES
 if TYPE_CHECKING:
     from supervisor.views.replay import Recording, ReplayClock
 
+# The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
+SWITCH_S = 0.001
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -313,6 +316,7 @@ def run_tui(
     keep: Path | None = None,
 ) -> TuiResult:
     """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
+    sys.setswitchinterval(SWITCH_S)
     app = StokerApp(run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True)
     app.run()
     return app.result()

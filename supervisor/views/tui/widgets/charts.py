@@ -40,7 +40,7 @@ class LossPanel(ChartPanel):
             snapshot.lost,
             state.attempts,
             state.best_loss,
-            snapshot.logs.sources,
+            bool(snapshot.logs.sources),
         )
 
     def tracks(self) -> Sequence[Track]:

@@ -109,7 +109,10 @@ def x_of(look: Look, tracks: Sequence[Track]) -> Callable[[Point], float]:
 def extent(look: Look, tracks: Sequence[Track]) -> tuple[float, float] | None:
     """The least and the greatest place; None without points."""
     place = x_of(look, tracks)
-    values = [place(p) for track in tracks for p in (track if place is _step else (*track[:1], *track[-1:]))]
+    if place is _time:  # the order in which points are kept
+        values = [p.t for track in tracks for p in (*track[:1], *track[-1:])]
+    else:
+        values = [p.step or 0.0 for track in tracks for p in track]
     return (min(values), max(values)) if values else None
 
 
@@ -147,7 +150,9 @@ def plot(
         return None
     place = x_of(look, tracks)
     low_x, high_x = look.window or whole
-    shown = [_within(curve, place, low_x, high_x) for curve in curves]
+    shown = list(curves)
+    if look.window is not None:
+        shown = [_within(curve, place, low_x, high_x) for curve in curves]
     points = [p for curve in shown for p in curve.points]
     if not points:
         return None
