@@ -86,7 +86,7 @@ class Feed:
                 pin_memory=self._pin,
             )
             self._ahead = iter(loader)
-        self.waited_s = 0.0
+        self._waited_s = 0.0
 
     def bring(self, requests: Iterable[Request]) -> Iterator[MicroBatch]:
         """Inputs and targets of each request, int64 [samples, tokens], on the device.
@@ -102,8 +102,13 @@ class Feed:
                 block = self._samples.batch(range(first, first + count), length)
                 block = block.pin_memory() if self._pin else block
             block = block.to(self._device, non_blocking=True)
-            self.waited_s += time.perf_counter() - started
+            self._waited_s += time.perf_counter() - started
             yield block[:, :-1], block[:, 1:]
+
+    def take_wait(self) -> float:
+        """Seconds that `bring` has kept its caller waiting since this was asked last."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return waited_s
 
     def close(self) -> None:
         """Ends the workers."""

@@ -174,7 +174,7 @@ def train(run: Run) -> Ending:
 def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     """One optimizer step over the global batch: accumulate, clip, agree, apply."""
     config, state, batch = run.config, run.state, run.batch
-    started, waited = time.perf_counter(), run.feed.waited_s
+    started, before = time.perf_counter(), run.feed.take_wait()  # before: read ahead with --continue_on_error
     length = run.lengths.at(state.step)
     rate = rate_at(config, run.peak_rate, state.step)
     set_rate(run.optimizer, rate)
@@ -215,6 +215,7 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     state.samples_seen += batch.samples
     state.tokens_seen += batch.samples * length
     _allow_skipping(run, applied, mean, grad_norm)
+    waited = before + run.feed.take_wait()
     return StepReport(
         step=state.step,
         loss=mean,
@@ -222,8 +223,8 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
         grad_norm=grad_norm,
         length=length,
         tokens=batch.samples * length,
-        step_time_s=time.perf_counter() - started,
-        data_wait_s=run.feed.waited_s - waited,
+        step_time_s=before + time.perf_counter() - started,
+        data_wait_s=waited,
         applied=applied,
         stop=stop > 0,
         saved=saved > 0,

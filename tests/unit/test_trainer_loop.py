@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.config import UsageError
 from trainer.console import Console, bar
+from trainer.data import Samples
 from trainer.loop import NonFiniteError
 
 
@@ -170,3 +172,19 @@ def test_the_console_line_is_tidy(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [part.split()[0] for part in lines[0].split(" | ")[:4]] == ["step", "loss", "lr", "grad"]
     assert lines[1].startswith("step 4/4 | loss ")
     assert lines[1].endswith(" ms")
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["as needed", "before the step"])
+def test_a_slow_disk_shows_as_data_wait_within_the_step_time(
+    ahead: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Samples.batch
+
+    def slow(self: Samples, numbers: range, length: int) -> Any:
+        time.sleep(0.05)
+        return real(self, numbers, length)
+
+    monkeypatch.setattr(Samples, "batch", slow)
+    train_here(tmp_path, num_iterations=2, continue_on_error=ahead)
+    for record in records(tmp_path, kind="step"):  # two micro-batches a step
+        assert 0.1 <= record["data_wait_s"] <= record["step_time_s"]
