@@ -29,7 +29,8 @@ from supervisor.sources.sizes import tree_bytes
 from supervisor.sources.stacks import StackSource
 
 ROUND_GAP_S = 3.0
-LONGEST_GAP_S = 60.0
+LONGEST_GAP_S = 300.0
+"""Rounds of a long silence that prove nothing come at doubling distances up to this: each writes an artifact."""
 SETTLE_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
@@ -366,7 +367,7 @@ class Health:
             return False
         if not newest.stacks.proves_hang and not newest.absent:
             self._rounds.clear()
-            self._gap_s = LONGEST_GAP_S
+            self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
             self._next_round = now + self._gap_s
             return False
         line = (newest.lines or {}).get(newest.odd[0]) if newest.odd else 1

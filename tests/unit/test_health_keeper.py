@@ -142,7 +142,7 @@ def test_helpers_that_work_are_no_hang_until_they_stop(bench: Bench) -> None:
     bench.steps(30)
     assert not bench.wait(600)
     bench.stacks.change = lambda _stacks: None
-    assert bench.wait(200)
+    assert bench.wait(400)
 
 
 def test_the_kernel_alone_is_believed_after_a_third_round(bench: Bench) -> None:
@@ -232,3 +232,12 @@ def test_an_adopting_keeper_knows_the_pace_and_since_when_it_is_silent(tmp_path:
     assert flagged.pace_s == pytest.approx(0.2, rel=0.2)
     assert bench.wait(40)
     bench.health.close()
+
+
+def test_one_rank_that_computes_for_all_is_left_alone_and_looked_at_ever_less_often(bench: Bench) -> None:
+    gpu = 'Thread 1 (active): "MainThread"\n    synchronize (torch/cuda/__init__.py:1)\n    evaluate (eval.py:9)'
+    bench.stacks.texts = (gpu, WAITS)
+    bench.steps(30)
+    assert not bench.wait(3600)
+    assert not bench.facts(ev.HangFound)
+    assert bench.stacks.taken < 40
