@@ -232,6 +232,18 @@ def from_effect(item: Candidate, effects: Sequence[Candidate], case: Case) -> Ro
     )  # fmt: skip
 
 
+_LAUNCHERS = (
+    "srun: ",
+    "slurmstepd: ",
+    "sbatch: ",
+    "salloc: ",
+    "make: ",
+    "mpirun",
+    "prterun",
+    "docker: ",
+    "kubectl",
+    "pdsh",
+)
 _COMPLAINT = Lazy(r"^(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S")
 
 
@@ -271,7 +283,7 @@ def _said_at_exit(case: Case) -> tuple[str, int, str] | None:
         return None
     for scan in case.scans:
         for row, line in enumerate(scan.tail):
-            if _COMPLAINT.match(line):
+            if _COMPLAINT.match(line) and not line.startswith(_LAUNCHERS):
                 return scan.path, scan.tail_line + row, line
     return None
 

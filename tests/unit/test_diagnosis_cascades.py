@@ -189,6 +189,11 @@ CASES = {
         "usage_error",
         0,
     ),
+    "srun's own words": (
+        "*** JOB 771 starting\nsrun: error: n1: task 0: Exited with exit code 1\n",
+        "unknown",
+        0,
+    ),
     "oom caught on another rank": (
         STEPS
         + f"[rank1]: {OOM}\n[rank1]: WARNING: dropping the batch\n"
