@@ -55,14 +55,14 @@ def noisy_log(seed: int, blocks: int) -> Iterator[bytes]:
             yield b"x" * rng.randint(1, 1 << 21)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_large_log_gives_the_same_scan_with_two_threads(engine: Engine, seed: int) -> None:
     def whole(matcher: AheadMatcher | InTurn) -> SourceScan:
-        return scan_source("log", NOWHERE, noisy_log(seed, 90), engine.signatures, matcher)
+        return scan_source("log", NOWHERE, noisy_log(seed, 30), engine.signatures, matcher)
 
     one = whole(InTurn(engine.matcher.scan))
-    assert one.bytes_read > 9 << 20
-    assert one == whole(AheadMatcher(engine.matcher, from_bytes=1 << 20, cores=2))
+    assert one.bytes_read > 2 << 20
+    assert one == whole(AheadMatcher(engine.matcher, from_bytes=1 << 19, cores=2))
     assert one == whole(AheadMatcher(engine.matcher, cores=1))
 
 
