@@ -16,6 +16,11 @@ class EngineLoader:
         self._thread = threading.Thread(target=self._load, name="stoker-engine")
         self._thread.start()
 
+    @property
+    def ready(self) -> bool:
+        """Whether `get` would answer at once: on a busy machine a first compile has taken 20 s."""
+        return not self._thread.is_alive()
+
     def get(self) -> Engine:
         """The engine. Raises what loading it raised."""
         self._thread.join()

@@ -343,7 +343,7 @@ class Keeper:
         now = self._clock.mono()
         if self._provisional_at is None:
             self._provisional_at = now + PROVISIONAL_DELAY_S
-        elif now >= self._provisional_at:
+        elif now >= self._provisional_at and self._engine.ready:
             self._provisional_at = float("inf")
             verdict = self._judge(live.number)
             self.emit(

@@ -1,0 +1,35 @@
+"""The signature engine is never waited for while something else has to be done."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from supervisor.keeper import engine
+from tests.conftest import wait_until
+
+
+def test_it_says_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    go = threading.Event()
+    made = engine.load_engine(engine.default_cache_dir())
+
+    def slow(_cache: str | None) -> object:
+        assert go.wait(30)
+        return made
+
+    monkeypatch.setattr(engine, "load_engine", slow)
+    loader = engine.EngineLoader()
+    assert not loader.ready
+    go.set()
+    assert loader.get() is made
+    assert wait_until(lambda: loader.ready, 5)
+
+
+def test_what_loading_it_raised_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_cache: str | None) -> object:
+        raise OSError("no tables")
+
+    monkeypatch.setattr(engine, "load_engine", broken)
+    with pytest.raises(RuntimeError, match="signature tables"):
+        engine.EngineLoader().get()
