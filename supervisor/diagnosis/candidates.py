@@ -42,8 +42,8 @@ class Candidate(NamedTuple):
     died_after: bool
 
 
-def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
-    """All candidates of a job, in its order."""
+def gather(scans: Sequence[SourceScan], launch: Launch, *, failed: bool = False) -> list[Candidate]:
+    """All candidates of a job, in its order. `failed`: the launcher is known to have ended badly."""
     raw: list[tuple[Hit, list[Hit]]] = []
     for scan in scans:
         by_line: dict[int, list[Hit]] = {}
@@ -57,7 +57,7 @@ def gather(scans: Sequence[SourceScan], launch: Launch) -> list[Candidate]:
     year = years[0] if years else 2000
     steps_seen = any(is_progress(line) for scan in scans for line in scan.edges())
     found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
-    died = any(item.code != 0 for item in launch.exits)
+    died = failed or any(item.code != 0 for item in launch.exits)
     steps = [_tail_steps(scan) for scan in scans]
     found = _few(found)
     if not died and _launcher_is_content(scans):
@@ -291,12 +291,20 @@ def _recovered(
     return went_on(mine, need=60 if died else 6) and not _dies_soon(hit)
 
 
+_LAUNCHERS_LOG = Lazy(r"(?:console|agent|launch\w*|torchrun|nohup|slurm)[^/\\]*$|\.out$")
+
+
 def _launcher_is_content(scans: Sequence[SourceScan]) -> bool:
     """Whether logs of ranks stand beside a launcher's own, and that tells of no process that ended."""
     ranked = [scan.origin.rank is not None or scan.origin.local_rank is not None for scan in scans]
+    launchers = [
+        scan
+        for scan, is_ranks in zip(scans, ranked, strict=True)
+        if not is_ranks and _LAUNCHERS_LOG.search(scan.path)
+    ]
     return (
         any(ranked)
-        and not all(ranked)
+        and bool(launchers)
         and not any(
             hit.signature.id.startswith(("launch-", "crash-", "agent-death", "signal-exception"))
             for scan in scans

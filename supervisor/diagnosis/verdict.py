@@ -46,4 +46,5 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     launch = with_known_exits(
         read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes, job.first_dead_rank
     )
-    return Case(job, scans, launch, Ranks(scans, launch), tuple(gather(scans, launch)))
+    failed = bool(job.launcher_exit)
+    return Case(job, scans, launch, Ranks(scans, launch), tuple(gather(scans, launch, failed=failed)))
