@@ -113,7 +113,9 @@ class Prober:
     def stop(self) -> None:
         """End a live probe at once and let its files go."""
         if self._live is not None:
-            kill_all(self._live.alive())
+            # Ranks lead sessions of their own and may not have been seen yet: their environment tells.
+            kill_all([*self._live.alive(), *left_behind(self._live.paths)])
+            kill_all(left_behind(self._live.paths))
         self._close()
 
     def _paths(self, probe: int) -> AttemptPaths:

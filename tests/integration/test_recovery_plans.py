@@ -101,6 +101,21 @@ def test_probing_goes_on_after_its_keeper_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_a_stop_ends_a_probe_with_all_that_it_started(tmp_path: Path) -> None:
+    words = ("--tell", str(tmp_path / "tell"), "--limit", "99")
+    (tmp_path / "stoker.toml").write_text("[batch]\nfit_steps = 1000\n", encoding="utf-8")
+    done = stoker("run", "--detach", "--fit-batch", str(STYLES / "argparse_style.py"), *words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    assert wait_until((tmp_path / "tell").exists, 60)
+    assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
+    state = wait_for_state(run, Finished, 30)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 5
+    assert not state.attempts
+
+
+@pytest.mark.e2e
 def test_cycles_of_crash_and_restart_leave_nothing_behind(tmp_path: Path) -> None:
     cycles = bench("cycles")
     result = cycles.run(5, tmp_path)
