@@ -106,8 +106,10 @@ def _yaml_span(name: str, text: str, key: str) -> tuple[int, int]:
     """Where the value of `key` stands. JSON is read as YAML, which gives its places too."""
     import yaml
 
+    # YAML knows no tabs; a blank in their place keeps every position, and JSON has none within strings.
+    plain = text.replace("\t", " ") if name.lower().endswith(".json") else text
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(plain, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise JobError(f"{name}: {key}: its place in the file is not found: set it yourself") from error
     for part in key.split("."):

@@ -38,6 +38,8 @@ def test_a_copy_differs_in_the_value_alone() -> None:
     assert with_values("c.toml", TOML, [("data.more.batch_size", "1")]) == TOML.replace("= 2", "= 1")
     changed = with_values("c.json", JSON, [("per_device_train_batch_size", "12")])
     assert changed == JSON.replace(": 16", ": 12")
+    tabs = '{\n\t"batch_size": 16,\n\t"lr": 1e-4\n}\n'
+    assert with_values("c.json", tabs, [("batch_size", "12")]) == tabs.replace("16", "12")
 
 
 @pytest.mark.parametrize(
