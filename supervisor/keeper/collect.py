@@ -39,6 +39,7 @@ class Collector:
         interval_s: float,
         engine: Callable[[], Engine],
         job: JobSpec,
+        engine_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._paths = paths
         kind = job.entry_kind
@@ -57,6 +58,7 @@ class Collector:
             measure=kind is not EntryKind.TRAINER,
             rules=job.metric_rules,
             on_agent=self._on_agent,
+            engine_ready=engine_ready,
         )
 
     def start(self) -> None:

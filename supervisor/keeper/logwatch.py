@@ -23,6 +23,7 @@ from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
 from supervisor.text.prefixes import Origin
 
 DRAIN_S = 20.0
+MAX_WAITING_BYTES = 16 << 20
 # So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
 
@@ -49,7 +50,9 @@ class LogWatch:
 
     Args:
         put: takes the observations, in the tail thread.
-        engine: gives the signature engine; asked at the first batch, in the tail thread.
+        engine: gives the signature engine; asked in the tail thread.
+        engine_ready: whether it would come at once. Until then lines wait for their scan, but not for their metrics:
+            compiled afresh on a busy machine it takes tens of seconds, in which steps must keep their times.
         rank_of: the global rank of a log's origin, where it is known.
         measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
         rules: the user's own metrics, as (name, regex).
@@ -67,6 +70,7 @@ class LogWatch:
         measure: bool = True,
         rules: tuple[tuple[str, str], ...] = (),
         on_agent: Callable[[bytes], None] = lambda _data: None,
+        engine_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._put = put
         self._clock = clock
@@ -75,6 +79,9 @@ class LogWatch:
         self._measures = measure
         self._rules = compile_rules(rules)
         self._on_agent = on_agent
+        self._engine_ready = engine_ready
+        self._unscanned: list[tuple[LogKey, Batch]] = []
+        self._unscanned_bytes = 0
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
         self._keys: dict[str, LogKey] = {}
@@ -99,6 +106,7 @@ class LogWatch:
     def drain(self) -> None:
         """Read all to the end: the writers are gone."""
         self._tailer.drain(DRAIN_S)
+        self._scan_waiting()
 
     def close(self) -> None:
         """End the thread."""
@@ -131,6 +139,19 @@ class LogWatch:
                 assert_never(unreachable)
 
     def _scan(self, key: LogKey, batch: Batch) -> None:
+        if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:
+            self._unscanned.append((key, batch))
+            self._unscanned_bytes += len(batch.data)
+            return
+        self._scan_waiting()
+        self._scan_now(key, batch)
+
+    def _scan_waiting(self) -> None:
+        waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0
+        for key, batch in waiting:
+            self._scan_now(key, batch)
+
+    def _scan_now(self, key: LogKey, batch: Batch) -> None:
         if self._scanner is None:
             engine = self._engine()
             self._scanner = LiveScanner(engine.signatures, engine.matcher)

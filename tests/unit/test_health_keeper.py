@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from supervisor.diagnosis.stack_groups import RankStack, stack_round
 from supervisor.job.spec import HangSettings
+from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.health import Health
-from supervisor.keeper.observations import PhaseSeen, Sampled, StepSeen
+from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
+from supervisor.keeper.observations import EvidenceHit, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.process import own_identity
 from supervisor.keeper.stack_rounds import Round, Targets
 from supervisor.policy.health.stall import Activity
@@ -21,6 +24,8 @@ from supervisor.run.fold import replay
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
 from tests.conftest import wait_until
 from tests.unit.keeper_fakes import Emitted, FakeClock
 
@@ -241,3 +246,30 @@ def test_one_rank_that_computes_for_all_is_left_alone_and_looked_at_ever_less_of
     assert not bench.wait(3600)
     assert not bench.facts(ev.HangFound)
     assert bench.stacks.taken < 40
+
+
+def test_steps_keep_their_times_while_the_signature_engine_is_still_loading(tmp_path: Path) -> None:
+    seen: list[object] = []
+    ready, stop = threading.Event(), threading.Event()
+    engine = load_engine(default_cache_dir())
+    watch = LogWatch(
+        stop,
+        put=seen.append,
+        clock=SystemClock(),
+        engine=lambda: engine,
+        rank_of=lambda _origin: 0,
+        engine_ready=ready.is_set,
+    )
+    log = tmp_path / "stdout.log"
+    log.write_text("step 1/9 loss: 3.0 lr: 1.0e-03\nKeyError: 'labels'\n", encoding="utf-8")
+    watch.follow(LogKey("stdout.log", LogKind.RANK, Origin(local_rank=0)), str(log))
+    watch.start()
+    try:
+        assert wait_until(lambda: any(isinstance(item, StepSeen) for item in seen), 10)
+        assert not any(isinstance(item, EvidenceHit) for item in seen)
+        ready.set()
+        watch.drain()
+        assert any(isinstance(item, EvidenceHit) for item in seen), "what waited is scanned in the end"
+    finally:
+        stop.set()
+        watch.close()
