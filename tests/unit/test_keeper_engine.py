@@ -7,12 +7,13 @@ import threading
 import pytest
 
 from supervisor.keeper import engine
+from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import wait_until
 
 
 def test_it_says_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    made = engine.load_engine(engine.default_cache_dir())
+    made = load_engine(default_cache_dir())
 
     def slow(_cache: str | None) -> object:
         assert go.wait(30)
