@@ -209,6 +209,8 @@ class Query:
                 if found is None:
                     return
                 start = text.rfind("\n", at, found[0]) + 1 or at
+                if driver.pattern is not None:
+                    driver = None  # RE2 takes in all of the text at each search: from here line by line
             else:
                 start = at
             stop = text.find("\n", start)

@@ -378,10 +378,11 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
 
 def rows_before(streams: Sequence[Stream], place: Place, most: int) -> list[Row]:
     """The last `most` rows before `place`."""
-    lines = most if len(streams) == 1 else most * 4
+    speaking = sum(offset > 0 for offset in place)
+    lines = most if speaking == 1 else most * 4
     while True:
         start = place_before(streams, place, lines)
         rows = list(rows_from(streams, start, stop=place))
         if len(rows) >= most or lines >= MOST_BACK_LINES or sum(len(row.parts) for row in rows) < lines:
             return rows[-most:] if most else []
-        lines = min(max(lines * 4, most * len(streams)), MOST_BACK_LINES)
+        lines = min(max(lines * 4, most * speaking), MOST_BACK_LINES)
