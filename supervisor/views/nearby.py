@@ -73,7 +73,7 @@ class NearbyReader:
                 continue
             known = self._contexts.get(attempt.number)
             if known is None or (known.path, known.line) != (cause.path, cause.line):
-                self._contexts[attempt.number] = read_context(self._run, cause)
+                self._contexts[attempt.number] = read_context(self._run, attempt.number, cause)
                 changed = True
         changed |= self._look_for_stacks()
         if changed:
@@ -99,11 +99,11 @@ class NearbyReader:
         return True
 
 
-def read_context(run: RunPaths, cause: Cause) -> Context:
-    """The lines around a cause. A run directory that was copied elsewhere is read where it lies now."""
+def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
+    """The lines around a cause of an attempt. A run directory that was copied elsewhere is read where it lies now."""
     if cause.line is None:
         return Context(cause.path, 0, trouble="no line to point at")
-    path = _where_it_lies(run, cause.path)
+    path = where_it_lies(run, attempt, cause.path)
     first, last = max(1, cause.line - BEFORE_LINES), cause.line + AFTER_LINES
     lines: list[str] = []
     try:
@@ -119,11 +119,13 @@ def read_context(run: RunPaths, cause: Cause) -> Context:
     return Context(cause.path, cause.line, first, tuple(lines))
 
 
-def _where_it_lies(run: RunPaths, path: str) -> Path:
-    if os.path.exists(path):
-        return Path(path)
+def where_it_lies(run: RunPaths, attempt: int, path: str) -> Path:
+    """The file that a verdict names: relative to its attempt's folder, or the absolute path of a watched log."""
+    if not os.path.isabs(path):
+        return run.node().attempt(attempt).root / path
     _, slash, below = path.partition("/nodes/")
-    return run.root / "nodes" / below if slash else Path(path)
+    moved = run.root / "nodes" / below
+    return moved if slash and not os.path.exists(path) else Path(path)
 
 
 def _chunks(fd: int) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from supervisor.views.nearby import NearbyReader, read_context
 
 
 def context_of(path: Path, line: int) -> nearby.Context:
-    return read_context(RunPaths(path.parent), Cause(str(path), line, ""))
+    return read_context(RunPaths(path.parent), 1, Cause(str(path), line, ""))
 
 
 @given(
@@ -53,7 +53,19 @@ def test_gzip_and_a_run_that_was_moved(tmp_path: Path) -> None:
     log.parent.mkdir(parents=True)
     log.write_bytes(gzip.compress(b"one\ntwo\nthree\n"))
     cause = Cause("/elsewhere/runs/r/nodes/0/attempts/1/stderr.log.gz", 2, "two")
-    assert read_context(run, cause).lines == ("one", "two", "three")
+    assert read_context(run, 1, cause).lines == ("one", "two", "three")
+
+
+def test_a_cause_is_named_from_its_attempts_folder(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    log = run.node().attempt(2).root / "torchrun" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("KeyError: 'x'\n")
+    run.artifacts.mkdir()
+    (run.artifacts / "stacks-2-1.txt").write_text("3 ranks in all_reduce\n")
+    assert read_context(run, 2, Cause("torchrun/stderr.log", 1, "")).lines == ("KeyError: 'x'",)
+    hang = Cause("../../../../artifacts/stacks-2-1.txt", 1, "")
+    assert read_context(run, 2, hang).lines == ("3 ranks in all_reduce",)
 
 
 def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:

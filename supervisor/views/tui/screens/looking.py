@@ -23,7 +23,7 @@ from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.chart import ChartPanel
 from supervisor.views.tui.widgets.charts import LossPanel
 from supervisor.views.tui.widgets.paint import Ink
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.words import leave_word
 
@@ -114,7 +114,7 @@ class LookingScreen(PaneScreen):
 
     def action_commands(self) -> None:
         """All commands, to be found by their names."""
-        self.app.push_screen(CommandPalette(placeholder="what should happen?"))
+        self.app.push_screen(CommandPalette(placeholder=tr_of(self)("what should happen?")))
 
     def open_beside(self, other: str) -> None:
         """Show the metrics, with those of another run (a path, an id or a part of it) beside them."""
@@ -221,8 +221,12 @@ class LookingScreen(PaneScreen):
     def action_open_log(self) -> None:
         """The whole log: at the cause while that is looked at, else at the line in sight."""
         cause = self.query_one("#failure", FailurePage).cause() if self._zoomed == "failure" else None
-        if cause is not None:
-            self.open_log(LogAt(path=cause.path, line=cause.line))
+        if cause is not None and self.snapshot is not None:
+            owners = (
+                a for a in self.snapshot.state.attempts if a.verdict is not None and a.verdict.cause is cause
+            )
+            owner = next(owners, None)
+            self.open_log(LogAt(attempt=owner.number if owner else None, path=cause.path, line=cause.line))
         else:
             self.open_log(self.log_panel.place())
 
