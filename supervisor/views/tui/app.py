@@ -29,6 +29,7 @@ from supervisor.run.trash import StillLives, bring_back, throw_away
 from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import speech
 from supervisor.views.taste import USUAL, Taste
 from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
@@ -116,6 +117,7 @@ class StokerApp(App[None]):
     ) -> None:
         super().__init__()
         self._signals = SIGNALS if signals else ()
+        self.tr = speech(taste.lang)
         self.run_paths = run
         self._keep = keep
         self.kept = load(keep)
@@ -194,7 +196,7 @@ class StokerApp(App[None]):
         if self._dashboard is not None:
             self._dashboard.tell(Answer(message.text, False))
         else:
-            self.notify(message.text, severity="error", markup=False)
+            self.notify(self.tr(message.text), severity="error", markup=False)
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
         """Open a run of the list."""

@@ -7,7 +7,9 @@ from functools import partial
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
+from supervisor.views.speech import Tr
 from supervisor.views.tui.keys import KEYS
+from supervisor.views.tui.widgets.panel import tr_of
 
 
 class KeyCommands(Provider):
@@ -15,22 +17,25 @@ class KeyCommands(Provider):
 
     async def discover(self) -> Hits:
         """All of it, in the footer's order."""
+        tr = tr_of(self.screen)
         for binding in self._possible():
             yield DiscoveryHit(
-                _name(binding), partial(self.screen.run_action, binding.action), help=binding.tooltip
+                _name(binding, tr), partial(self.screen.run_action, binding.action), help=tr(binding.tooltip)
             )
 
     async def search(self, query: str) -> Hits:
         """What matches the words typed."""
-        matcher = self.matcher(query)
+        matcher, tr = self.matcher(query), tr_of(self.screen)
         for binding in self._possible():
-            score = max(matcher.match(_name(binding)), matcher.match(binding.tooltip))
+            name, said = _name(binding, tr), tr(binding.tooltip)
+            # English words are found in every language: they are what the documents call it.
+            score = max(map(matcher.match, (name, said, binding.description, binding.tooltip)))
             if score > 0:
                 yield Hit(
                     score,
-                    matcher.highlight(_name(binding)),
+                    matcher.highlight(name),
                     partial(self.screen.run_action, binding.action),
-                    help=binding.tooltip,
+                    help=said,
                 )
 
     def _possible(self) -> list[Binding]:
@@ -43,5 +48,5 @@ class KeyCommands(Provider):
         ]
 
 
-def _name(binding: Binding) -> str:
-    return f"{binding.description}  ({binding.key_display or binding.key})"
+def _name(binding: Binding, tr: Tr) -> str:
+    return f"{tr(binding.description)}  ({binding.key_display or binding.key})"

@@ -12,6 +12,7 @@ from supervisor.run.records import Cause, Consequence, Decision, DecisionKind, F
 from supervisor.views import format as fm
 from supervisor.views.nearby import Context
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.card import UNSURE, change_text
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
@@ -49,23 +50,24 @@ class FailurePage(Page):
         said += (
             " · L opens its log" if attempt.verdict is not None and attempt.verdict.cause is not None else ""
         )
-        return (*left, Span(said, Ink.DIM)), right
+        return (*left, Span(self.tr(said), Ink.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """The page."""
         snapshot = view.snapshot
         attempt = self._attempt(failures(snapshot.state))
         if attempt is None or attempt.verdict is None:
-            return [row(Span("nothing has failed yet: when something does, its cause stands here", Ink.DIM))]
-        verdict = attempt.verdict
+            said = "nothing has failed yet: when something does, its cause stands here"
+            return [row(Span(view.tr(said), Ink.DIM))]
+        verdict, tr = attempt.verdict, view.tr
         newest = attempt is snapshot.state.attempt
         return [
-            *_head(attempt, verdict, snapshot.state, width),
-            *_cause(verdict, snapshot.nearby.contexts.get(attempt.number), width),
-            *_followed(verdict, width),
-            *_advice(verdict, width),
-            *_policy(snapshot, attempt, view.now, width),
-            *(_instead(snapshot) if newest else []),
+            *_head(attempt, verdict, snapshot.state, width, tr),
+            *_cause(verdict, snapshot.nearby.contexts.get(attempt.number), width, tr),
+            *_followed(verdict, width, tr),
+            *_advice(verdict, width, tr),
+            *_policy(snapshot, attempt, view.now, width, tr),
+            *(_instead(snapshot, tr) if newest else []),
         ]
 
     def cause(self) -> Cause | None:
@@ -97,10 +99,11 @@ def failures(state: st.RunState) -> list[st.AttemptView]:
     ]
 
 
-def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int) -> list[Row]:
-    reason = f" ({verdict.reason.value.replace('_', ' ')})" if verdict.reason else ""
-    rows = [row(Span(line, Ink.BAD)) for line in wrap(f"✗ {verdict.title}", width, 4)]
-    parts = [f"{verdict.failure.value}{reason}", f"confidence {verdict.confidence:.2f}"]
+def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:
+    reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
+    rows = [row(Span(line, Ink.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
+    name = f"{verdict.failure.value}{reason}"
+    parts = [f"confidence {verdict.confidence:.2f}"]
     if verdict.rank is not None:
         parts.append(f"rank {verdict.rank} fell first")
     elif len(verdict.ranks) > 1:
@@ -112,11 +115,11 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
     )
     if attempt.exit_code is not None:
         parts.append(f"exit code {attempt.exit_code}")
-    rows.append(row(Span(" · ".join(parts), Ink.DIM)))
+    rows.append(row(Span(" · ".join([name, *map(tr, parts)]), Ink.DIM)))
     if attempt.verdict_provisional:
-        rows.append(row(Span("provisional: its processes are still ending, and more may come", Ink.WARN)))
+        rows.append(row(Span(tr("provisional: its processes are still ending, and more may come"), Ink.WARN)))
     if verdict.confidence < UNSURE:
-        rows.append(row(Span("not sure: read the evidence before you act", Ink.WARN)))
+        rows.append(row(Span(tr("not sure: read the evidence before you act"), Ink.WARN)))
     same = [
         a.number
         for a in failures(state)
@@ -126,20 +129,22 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
     ]
     if same:
         many = "s" if len(same) > 1 else ""
-        rows.append(row(Span(f"the same failure as attempt{many} {fm.ranges(tuple(same))}", Ink.WARN)))
+        said = f"the same failure as attempt{many} {fm.ranges(tuple(same))}"
+        rows.append(row(Span(tr(said), Ink.WARN)))
     return rows
 
 
-def _cause(verdict: Verdict, context: Context | None, width: int) -> list[Row]:
+def _cause(verdict: Verdict, context: Context | None, width: int, tr: Tr) -> list[Row]:
     cause = verdict.cause
     if cause is None:
-        return [*section("cause"), row(Span("no line to point at: exit codes and silence told it", Ink.DIM))]
+        said = "no line to point at: exit codes and silence told it"
+        return [*section(tr, "cause"), row(Span(tr(said), Ink.DIM))]
     place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
-    rows = section("cause", fit(place, max(width - 8, 8)).rstrip() if len(place) > width - 8 else place)
+    rows = section(tr, "cause", fit(place, max(width - 8, 8)).rstrip() if len(place) > width - 8 else place)
     if context is None or not context.lines:
         rows += [row(Span(line)) for line in wrap(cause.text.strip(), width, 6)]
         if context is not None and context.trouble:
-            rows.append(row(Span(context.trouble, Ink.DIM)))
+            rows.append(row(Span(tr(context.trouble), Ink.DIM)))
         return rows
     for number, text in enumerate(context.lines, start=context.first):
         here = number == context.line
@@ -153,45 +158,46 @@ def _cause(verdict: Verdict, context: Context | None, width: int) -> list[Row]:
     return rows
 
 
-def _followed(verdict: Verdict, width: int) -> list[Row]:
+def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """What followed, folded: one row for what several ranks said alike."""
     if not verdict.consequences:
         return []
     folded: dict[tuple[FailureClass, str], list[Consequence]] = {}
     for item in verdict.consequences:
         folded.setdefault((item.failure, item.text.strip()), []).append(item)
-    rows = section("what followed", f"{len(verdict.consequences)} lines: consequences, not causes")
+    rows = section(tr, "what followed", f"{len(verdict.consequences)} lines: consequences, not causes")
     for (failure, text), items in list(folded.items())[:FOLLOWED]:
         ranks = tuple(sorted({item.rank for item in items if item.rank is not None}))
         who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "somebody"
         where = items[0]
         place = fm.short_path(where.path) + (f":{where.line}" if where.line is not None else "")
-        rows += labelled(who, f"{failure.value.replace('_', ' ')}  {place}  {text}", width, Ink.DIM, most=2)
+        said = f"{tr(failure.value.replace('_', ' '))}  {place}  {text}"
+        rows += labelled(tr(who), said, width, Ink.DIM, most=2)
     if len(folded) > FOLLOWED:
-        rows.append(row(Span(f"… {len(folded) - FOLLOWED} more kinds", Ink.DIM)))
+        rows.append(row(Span(tr(f"… {len(folded) - FOLLOWED} more kinds"), Ink.DIM)))
     return rows
 
 
-def _advice(verdict: Verdict, width: int) -> list[Row]:
-    rows = section("what to do") if verdict.advice else []
+def _advice(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
+    rows = section(tr, "what to do") if verdict.advice else []
     for text in verdict.advice:
-        rows += labelled("·", text, width, most=4, label_cells=2)
+        rows += labelled("·", tr(text), width, most=4, label_cells=2)
     return rows
 
 
-def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -> list[Row]:
-    rows = section("what stoker does")
+def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, tr: Tr) -> list[Row]:
+    rows = section(tr, "what stoker does")
     if snapshot.state.mode == "observed":
-        return [*rows, row(Span("it only watches: it did not start this and restarts nothing"))]
+        return [*rows, row(Span(tr("it only watches: it did not start this and restarts nothing")))]
     decision = attempt.decision
     if decision is None:
-        return [*rows, row(Span("policy has not decided yet", Ink.DIM))]
-    who = "" if attempt.decided_by == "policy" else f" (decided by {attempt.decided_by})"
-    rows += labelled(decision.kind.value.replace("_", " "), f"{decision.reason}{who}", width)
+        return [*rows, row(Span(tr("policy has not decided yet"), Ink.DIM))]
+    who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")
+    rows += labelled(tr(decision.kind.value.replace("_", " ")), f"{tr(decision.reason)}{who}", width)
     if decision.change is not None:
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
-        rows += labelled(label, change_text(decision.change), width, Ink.STRONG)
-    rows += labelled("when", _when(snapshot, attempt, decision, now), width)
+        rows += labelled(tr(label), tr(change_text(decision.change)), width, Ink.STRONG)
+    rows += labelled(tr("when"), tr(_when(snapshot, attempt, decision, now)), width)
     return rows
 
 
@@ -211,7 +217,7 @@ def _when(snapshot: Snapshot, attempt: st.AttemptView, decision: Decision, now: 
             return "now" if decision.kind is DecisionKind.RESTART else "it stays so"
 
 
-def _instead(snapshot: Snapshot) -> list[Row]:
+def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
     """What each key would do instead."""
     condition = snapshot.state.condition
     if not isinstance(condition, (st.Backoff, st.HeldOpen)) or not snapshot.keeper_alive:
@@ -228,6 +234,6 @@ def _instead(snapshot: Snapshot) -> list[Row]:
             ("Esc Esc", "hold: nothing happens until you say so"),
             *keys,
         ]
-    rows = section("instead")
-    rows += [row(Span(fit(key, 9), Ink.KEY), Span(word)) for key, word in keys]
+    rows = section(tr, "instead")
+    rows += [row(Span(fit(key, 9), Ink.KEY), Span(tr(word))) for key, word in keys]
     return [*rows, EMPTY]

@@ -108,24 +108,28 @@ class MetricsPage(ChartPanel):
             word
             for word, on in (
                 ("log", look.log),
-                ("by time", look.by_time),
-                ("zoomed, 0 shows all", look.window),
+                (self.tr("by time"), look.by_time),
+                (self.tr("zoomed, 0 shows all"), look.window),
             )
             if on
         ]
-        left = row(Span("metrics", Ink.STRONG), Span(f" {' · '.join(modes)}" if modes else "", Ink.DIM))
+        left = row(
+            Span(self.tr("metrics"), Ink.STRONG), Span(f" {' · '.join(modes)}" if modes else "", Ink.DIM)
+        )
         if self.other is None:
-            return left, row(Span("Space draws · c compares", Ink.DIM))
-        return left, row(Span("this run ", Ink.LIVE), Span(f"beside {self.other.run_id}", Ink.STRONG))
+            return left, row(Span(self.tr("Space draws · c compares"), Ink.DIM))
+        return left, row(
+            Span(self.tr("this run "), Ink.LIVE),
+            Span(self.tr(f"beside {self.other.run_id}"), Ink.STRONG),
+        )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The list on the left, the charts on the right."""
         names = self.names()
         self.plotted = None
         if not names:
-            return [
-                row(Span(" no metric seen yet: the first log line that names one starts a series", Ink.DIM))
-            ]
+            said = " no metric seen yet: the first log line that names one starts a series"
+            return [row(Span(self.tr(said), Ink.DIM))]
         self._at = min(self._at, len(names) - 1)
         if width < LIST_FROM:
             if self.look.cursor is not None or self.look.window is not None:
@@ -191,7 +195,7 @@ class MetricsPage(ChartPanel):
         assert self.view is not None
         chosen = [name for name in self.chosen if any(len(track) > 1 for track in self._both(name))]
         if not chosen:
-            return [row(Span(" choose a series with Space; two values make a curve", Ink.DIM))]
+            return [row(Span(self.tr(" choose a series with Space; two values make a curve"), Ink.DIM))]
         fitting = chosen[: max(1, height // CHART_LEAST)]
         each = height // len(fitting)
         rows: list[Row] = []
@@ -216,15 +220,19 @@ class MetricsPage(ChartPanel):
             height - 1,
             marks=attempt_marks(self.view.snapshot.state.attempts) if mine else (),
         )
-        right = readout(self.look, [mine or other], say(name))
+        right = readout(self.look, [mine or other], say(name), self.tr)
         if not right:
             right = row(Span(say(name)((mine or other)[-1].mean), Ink.LIVE if mine else Ink.STRONG))
             if mine and other:
                 right = (*right, Span(f"  {say(name)(other[-1].mean)}", Ink.STRONG))
-        more = f"  {hidden} more chosen have no room" if hidden else ""
+        more = self.tr(f"  {hidden} more chosen have no room") if hidden else ""
         head = between(row(Span(f" {name}", Ink.STRONG), Span(more, Ink.DIM)), (*right, Span(" ")), width)
         if drawn is None:
-            return [head, row(Span(" nothing of it in this window", Ink.DIM)), *[EMPTY] * (height - 2)]
+            return [
+                head,
+                row(Span(self.tr(" nothing of it in this window"), Ink.DIM)),
+                *[EMPTY] * (height - 2),
+            ]
         self.plotted = Plot(drawn.rows, drawn.x, drawn.left + left)
         return [head, *drawn.rows, *[EMPTY] * (height - 1 - len(drawn.rows))]
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
+from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 
@@ -41,10 +42,9 @@ class Page(Panel, can_focus=True):
     def titles(self) -> tuple[Row, Row]:
         """The page's name, and how far it was scrolled."""
         hidden = self._count - self._height
-        right = row(
-            Span(f"{self._top + 1}-{min(self._top + self._height, self._count)} of {self._count}", Ink.DIM)
-        )
-        return row(Span(self.heading, Ink.STRONG)), right if hidden > 0 else EMPTY
+        place = f"{self._top + 1}-{min(self._top + self._height, self._count)} of {self._count}"
+        right = row(Span(self.tr(place), Ink.DIM)) if hidden > 0 else EMPTY
+        return row(Span(self.tr(self.heading), Ink.STRONG)), right
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight."""
@@ -84,9 +84,9 @@ class Page(Panel, can_focus=True):
         self.action_move(-3)
 
 
-def section(title: str, note: str = "") -> list[Row]:
+def section(tr: Tr, title: str, note: str = "") -> list[Row]:
     """A blank row and a title."""
-    return [EMPTY, row(Span(title, Ink.STRONG), Span(f"  {note}" if note else "", Ink.DIM))]
+    return [EMPTY, row(Span(tr(title), Ink.STRONG), Span(f"  {tr(note)}" if note else "", Ink.DIM))]
 
 
 def labelled(

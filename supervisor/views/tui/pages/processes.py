@@ -8,12 +8,13 @@ from supervisor.run import state as st
 from supervisor.views import format as fm
 from supervisor.views.logs import rank_label
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.pages.page import Page, section
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.tui.widgets.ranks import rank_state
 
-COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("memory", 9), ("threads", 8), ("seen", 6))
+COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("RAM", 9), ("threads", 8), ("seen", 6))
 
 
 class ProcessesPage(Page):
@@ -26,23 +27,25 @@ class ProcessesPage(Page):
         """The page."""
         attempt = view.snapshot.state.attempt
         if attempt is None:
-            return [row(Span("nothing was launched yet", Ink.DIM))]
-        head = row(*(Span(fit(name, size, right=at > 2), Ink.DIM) for at, (name, size) in enumerate(COLUMNS)))
-        rows: list[Row] = [head, *_machine(view.snapshot, attempt)]
+            return [row(Span(view.tr("nothing was launched yet"), Ink.DIM))]
+        tr = view.tr
+        head = row(
+            *(Span(fit(tr(name), size, right=at > 2), Ink.DIM) for at, (name, size) in enumerate(COLUMNS))
+        )
+        rows: list[Row] = [head, *_machine(view.snapshot, attempt, tr)]
         for _, rank in sorted(attempt.ranks.items()):
             rows.append(_rank(view, rank))
         return [*rows, *_stacks(view, width)]
 
 
-def _machine(snapshot: Snapshot, attempt: st.AttemptView) -> list[Row]:
+def _machine(snapshot: Snapshot, attempt: st.AttemptView, tr: Tr) -> list[Row]:
     state = snapshot.state
-    keeper = "lives" if snapshot.keeper_alive else "gone"
+    keeper = tr("lives" if snapshot.keeper_alive else "gone")
     rows = [_line("keeper", state.keeper_pid, Span(keeper, Ink.LIVE if snapshot.keeper_alive else Ink.DIM))]
     if state.mode != "observed":
         ended = attempt.ended_t is not None
-        rows.append(
-            _line("torchrun", attempt.pid, Span("ended" if ended else "runs", Ink.DIM if ended else Ink.LIVE))
-        )
+        word = tr("ended" if ended else "runs")
+        rows.append(_line("torchrun", attempt.pid, Span(word, Ink.DIM if ended else Ink.LIVE)))
     return rows
 
 
@@ -55,7 +58,7 @@ def _rank(view: View, rank: st.RankView) -> Row:
     return _line(
         f"  rank {rank_label(rank)}",
         rank.pid,
-        Span(word, ink),
+        Span(view.tr(word), ink),
         fm.percent(values.get("cpu_ratio")),
         fm.memory(values.get("rss_bytes")),
         fm.whole(threads) if threads is not None else fm.DASH,
@@ -77,9 +80,10 @@ def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
 def _stacks(view: View, width: int) -> list[Row]:
     dump = view.snapshot.nearby.stacks
     if dump is None:
-        return [*section("stacks"), row(Span("none were taken yet: K takes those of all ranks now", Ink.DIM))]
+        said = "none were taken yet: K takes those of all ranks now"
+        return [*section(view.tr, "stacks"), row(Span(view.tr(said), Ink.DIM))]
     age = fm.age(max(0.0, view.now - dump.taken_t))
-    rows = section("stacks", f"{dump.name}, taken {age} ago · K takes new ones")
+    rows = section(view.tr, "stacks", f"{dump.name}, taken {age} ago · K takes new ones")
     for text in dump.lines:
         if not text.strip():
             rows.append(EMPTY)

@@ -10,6 +10,7 @@ from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import View
@@ -32,8 +33,13 @@ class SettingsPage(Page):
                 said = "stoker only watches this run: what it was started with is not known"
             else:
                 said = "run.json cannot be read: what this run was started with is not known"
-            return [row(Span(said, Ink.DIM))]
-        return [*_command(snapshot, width), *_job(record, snapshot, width), *_origins(record, width)]
+            return [row(Span(view.tr(said), Ink.DIM))]
+        tr = view.tr
+        return [
+            *_command(snapshot, width, tr),
+            *_job(record, snapshot, width, tr),
+            *_origins(record, width, tr),
+        ]
 
 
 class PreflightPage(Page):
@@ -45,12 +51,12 @@ class PreflightPage(Page):
         """The page."""
         findings = view.snapshot.state.findings
         if not findings:
-            return [row(Span("nothing was written down before the launch", Ink.DIM))]
+            return [row(Span(view.tr("nothing was written down before the launch"), Ink.DIM))]
         rows: list[Row] = []
         for level in (FindingLevel.REFUSE, FindingLevel.WARNING, FindingLevel.INFO, FindingLevel.OK):
             for finding in findings:
                 if finding.level is level:
-                    rows += _finding(finding, width)
+                    rows += _finding(finding, width, view.tr)
         return rows
 
 
@@ -62,33 +68,34 @@ GLYPHS = {
 }
 
 
-def _finding(finding: Finding, width: int) -> list[Row]:
+def _finding(finding: Finding, width: int, tr: Tr) -> list[Row]:
     glyph, ink = GLYPHS[finding.level]
-    name = f"{glyph} {finding.check.replace('_', ' ')}"
-    rows = labelled(name, finding.what, width, label_cells=22, most=4)
+    name = f"{glyph} {tr(finding.check.replace('_', ' '))}"
+    rows = labelled(name, tr(finding.what), width, label_cells=22, most=4)
     first = rows[0]
     rows[0] = (Span(first[0].text, ink), *first[1:])
     if finding.fix:
-        rows += labelled("", f"→ {finding.fix}", width, Ink.DIM, label_cells=22, most=4)
+        rows += labelled("", f"→ {tr(finding.fix)}", width, Ink.DIM, label_cells=22, most=4)
     return rows
 
 
-def _command(snapshot: Snapshot, width: int) -> list[Row]:
+def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     attempt = snapshot.state.attempt
     if attempt is None or not attempt.argv:
-        return [row(Span("command", Ink.STRONG)), row(Span("nothing was launched yet", Ink.DIM))]
-    rows: list[Row] = [row(Span("command", Ink.STRONG), Span(f"  of attempt {attempt.number}", Ink.DIM))]
+        return [row(Span(tr("command"), Ink.STRONG)), row(Span(tr("nothing was launched yet"), Ink.DIM))]
+    head = row(Span(tr("command"), Ink.STRONG), Span(tr(f"  of attempt {attempt.number}"), Ink.DIM))
+    rows: list[Row] = [head]
     rows += labelled("", shlex.join(attempt.argv), width, most=12, label_cells=0)
     if attempt.resume:
-        rows += labelled("resumes by", attempt.resume, width)
+        rows += labelled(tr("resumes by"), attempt.resume, width)
     return rows
 
 
-def _job(record: RunFile, snapshot: Snapshot, width: int) -> list[Row]:
+def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     job = record.job
     knobs = job.knobs
     batch = snapshot.state.attempt.batch if snapshot.state.attempt else job.batch
-    torch = f"torch {record.torch_version}" if record.torch_version else "torch not seen"
+    torch = f"torch {record.torch_version}" if record.torch_version else tr("torch not seen")
     facts = [
         ("directory", job.cwd),
         ("python", f"{record.interpreter}  {record.python_version or ''}  {torch}"),
@@ -107,33 +114,33 @@ def _job(record: RunFile, snapshot: Snapshot, width: int) -> list[Row]:
         ("resume knob", f"{knobs.resume} {knobs.resume_value}" if knobs.resume else "not known"),
         ("run folder", str(record.run_id)),
     ]
-    rows = section("job")
+    rows = section(tr, "job")
     for name, text in facts:
         if text:
-            rows += labelled(name, text, width, most=3, label_cells=15)
+            rows += labelled(tr(name), tr(text), width, most=3, label_cells=15)
     for note in job.notes:
-        rows += labelled("note", note, width, most=3, label_cells=15)
+        rows += labelled(tr("note"), tr(note), width, most=3, label_cells=15)
     if job.env:
-        rows += section("environment", "what this job adds")
+        rows += section(tr, "environment", "what this job adds")
         for name, value in job.env:
             rows += labelled(name, value, width, most=2, label_cells=NAME_CELLS)
     return rows
 
 
-def _origins(record: RunFile, width: int) -> list[Row]:
+def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
     origins = record.job.origins
     if not origins:
         return []
     origin_cells = min(max(len(origin) for _, _, origin in origins), max(width // 3, 8))
     value_cells = max(width - NAME_CELLS - origin_cells - 2, VALUE_LEAST)
-    rows = section("settings", "each with where it came from")
+    rows = section(tr, "settings", "each with where it came from")
     for name, value, origin in origins:
         ink = Ink.DIM if origin == "default" else Ink.PLAIN
         rows.append(
             row(
                 Span(fit(name, NAME_CELLS), ink),
                 Span(fit(value or fm.DASH, value_cells) + "  ", ink),
-                Span(fit(origin, origin_cells), Ink.DIM),
+                Span(fit(tr(origin), origin_cells), Ink.DIM),
             )
         )
     return [*rows, EMPTY]

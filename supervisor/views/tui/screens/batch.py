@@ -20,6 +20,8 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
+from supervisor.views.tui.screens.prompts import key_line
+from supervisor.views.tui.widgets.panel import tr_of
 
 
 class BatchScreen(ModalScreen[int | None]):
@@ -45,19 +47,18 @@ class BatchScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         """What is, the field, what would be."""
+        tr = tr_of(self)
         box = Vertical(classes="box")
-        box.border_title = "restart with another batch"
+        box.border_title = tr("restart with another batch")
         with box:
-            yield Label(Content(f"now: micro-batch {describe(self.now)}"), classes="quiet")
+            yield Label(Content(tr(f"now: micro-batch {describe(self.now)}")), classes="quiet")
             with Horizontal(classes="field"):
-                yield Label("micro-batch per rank  ")
+                yield Label(tr("micro-batch per rank  "))
                 yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
             yield Label("", id="effect")
-            yield Label(Content(f"may be lost: {self.cost}" if self.cost else ""), classes="cost")
+            yield Label(Content(tr(f"may be lost: {self.cost}") if self.cost else ""), classes="cost")
             yield Label(
-                Content.from_markup(
-                    "[bold]Enter[/] restart   [bold]↑ ↓[/] others that divide   [bold]Esc[/] back"
-                ),
+                key_line(tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")),
                 classes="quiet",
             )
 
@@ -107,4 +108,4 @@ class BatchScreen(ModalScreen[int | None]):
         except JobError as error:
             said = str(error)
             effect.set_class(True, "-wrong")
-        effect.update(Content(said))
+        effect.update(Content(tr_of(self)(said)))

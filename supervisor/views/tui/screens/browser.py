@@ -15,9 +15,10 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.runlist import RunList, RunRow, SortKey, filtered, ordered
+from supervisor.views.speech import Tr
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, clip, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import outcome_span
 
@@ -32,12 +33,13 @@ DURATION_FROM = 108
 ROOMY_FROM = 96
 DATE_CELLS = len("20261121-1412-")
 TEACH = (
-    "no run yet",
-    "",
-    "start one      stoker run --nproc-per-node 2 train.py",
-    "watch a log    stoker attach train.log",
-    "try it         stoker run --config demo/demo",
+    ("no run yet", ""),
+    ("", ""),
+    ("start one", "stoker run --nproc-per-node 2 train.py"),
+    ("watch a log", "stoker attach train.log"),
+    ("try it", "stoker run --config demo/demo"),
 )
+TEACH_CELLS = 15
 
 
 class RunsPanel(Panel, can_focus=True):
@@ -101,32 +103,39 @@ class RunsPanel(Panel, can_focus=True):
     def titles(self) -> tuple[Row, Row]:
         """How many, filtered how, sorted by what."""
         total = len(self.list.rows) if self.list else 0
-        left = [Span("runs", Ink.STRONG)]
+        tr = self.tr
+        left = [Span(tr("runs"), Ink.STRONG)]
         if self.said:
-            left.append(Span(f" · {self.said}", Ink.WARN))
+            left.append(Span(tr(f" · {self.said}"), Ink.WARN))
         if self.query_text:
             left.append(Span(f" · {self.query_text}", Ink.LIVE))
         reading = "" if self.list is None or self.list.complete else " · reading…"
-        return tuple(left), row(Span(f"{len(self.rows)} of {total} · by {self.sort}{reading}", Ink.DIM))
+        return tuple(left), row(Span(tr(f"{len(self.rows)} of {total} · by {self.sort}{reading}"), Ink.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """A head line and the rows around the cursor."""
         if self.list is not None and not self.list.rows and self.list.complete:
             return [
                 EMPTY,
-                *(row(Span(f"  {line}", Ink.STRONG if i == 0 else Ink.DIM)) for i, line in enumerate(TEACH)),
+                *(
+                    row(Span(f"  {fit(self.tr(said), TEACH_CELLS)}{how}", Ink.DIM if how else Ink.STRONG))
+                    for said, how in TEACH
+                ),
             ]
         if not self.rows:
-            return [EMPTY, row(Span("  no run matches; / changes the filter, Esc clears it", Ink.DIM))]
+            said = "  no run matches; / changes the filter, Esc clears it"
+            return [EMPTY, row(Span(self.tr(said), Ink.DIM))]
         room = max(height - 1, 1)
         cursor = self.cursor
         self._top = max(min(self._top, cursor, len(self.rows) - room), cursor - room + 1, 0)
         now = self._clock()
         shown = self.rows[self._top : self._top + room]
         return [
-            _head(width),
+            _head(width, self.tr),
             *(
-                _line(found, width, now, here=found.run == self.chosen, marked=found.run == self.marked)
+                _line(
+                    found, width, now, self.tr, here=found.run == self.chosen, marked=found.run == self.marked
+                )
                 for found in shown
             ),
         ]
@@ -307,15 +316,15 @@ def _columns(width: int, texts: dict[str, str]) -> str:
     return " ".join([*parts, fit(texts["seen"], 5, right=True)])
 
 
-def _head(width: int) -> Row:
+def _head(width: int, tr: Tr) -> Row:
     names = ("run", "name", "step", "verdict", "best", "took", "seen")
-    head = fit("    state", STATE_CELLS + 3)
-    return clip(row(Span(head + _columns(width, {name: name for name in names}), Ink.DIM)), width)
+    head = fit(tr("    state"), STATE_CELLS + 3)
+    return clip(row(Span(head + _columns(width, {name: tr(name) for name in names}), Ink.DIM)), width)
 
 
-def _line(found: RunRow, width: int, now: float, *, here: bool, marked: bool) -> Row:
+def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: bool) -> Row:
     state = found.state
-    mark = _mark(found)
+    mark = spoken(_mark(found), tr)
     roomy = width >= ROOMY_FROM
     total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
     run_id = found.run.run_id

@@ -22,7 +22,7 @@ from supervisor.views.tui.screens.edit import Edited, EditScreen, current_argume
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.looking import LookingScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
 TICK_S = 1.0
 
@@ -85,7 +85,7 @@ class Dashboard(LookingScreen):
             return
         for answer in self._desk.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
-        view = View(self.snapshot, self._clock())
+        view = View(self.snapshot, self._clock(), tr_of(self))
         for panel in self.query(Panel):
             if panel.uses_clock:
                 panel.show(view)
@@ -110,9 +110,13 @@ class Dashboard(LookingScreen):
         self.app.push_screen(HelpScreen(self._help_lines()))
 
     def _help_lines(self) -> list[HelpLine]:
+        tr = tr_of(self)
         lines = [
             HelpLine(
-                title, binding.key_display or binding.key, binding.tooltip, self._does_something(binding)
+                tr(title),
+                binding.key_display or binding.key,
+                tr(binding.tooltip),
+                self._does_something(binding),
             )
             for group, title in GROUPS.items()
             for binding in KEYS
@@ -120,7 +124,7 @@ class Dashboard(LookingScreen):
         ]
         inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
         lines += [
-            HelpLine(GROUPS["move"], binding.key.replace(",", "  "), binding.description, True)
+            HelpLine(tr(GROUPS["move"]), binding.key.replace(",", "  "), tr(binding.description), True)
             for binding in inside
             if isinstance(binding, Binding)
         ]

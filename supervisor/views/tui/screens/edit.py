@@ -20,6 +20,8 @@ from supervisor.job.redact import redact
 from supervisor.run import state as st
 from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import RunFile
+from supervisor.views.tui.screens.prompts import key_line
+from supervisor.views.tui.widgets.panel import tr_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SHOWN_DIFFERENCES = 8
@@ -128,19 +130,20 @@ class EditScreen(ModalScreen[Edited | None]):
 
     def compose(self) -> ComposeResult:
         """The two fields, the difference."""
+        tr = tr_of(self)
         box = Vertical(classes="box")
-        box.border_title = "restart with other arguments"
+        box.border_title = tr("restart with other arguments")
         with box:
-            yield Label(Content(f"what follows {self.script}"), classes="quiet")
+            yield Label(Content(tr(f"what follows {self.script}")), classes="quiet")
             area = TextArea(shlex.join(self.before), soft_wrap=True, compact=True, id="arguments")
             area.highlight_cursor_line = False
             yield area
-            yield Label(Content("environment besides: NAME=VALUE …"), classes="quiet")
+            yield Label(Content(tr("environment besides: NAME=VALUE …")), classes="quiet")
             yield Input("", compact=True, id="environment")
             yield Label("", id="effect")
-            yield Label(Content(f"may be lost: {self.cost}" if self.cost else ""), classes="cost")
+            yield Label(Content(tr(f"may be lost: {self.cost}") if self.cost else ""), classes="cost")
             yield Label(
-                Content.from_markup("[bold]Enter[/] restart   [bold]Tab[/] other field   [bold]Esc[/] back"),
+                key_line(tr, ("Enter", "restart"), ("Tab", "other field"), ("Esc", "back")),
                 classes="quiet",
             )
 
@@ -181,18 +184,18 @@ class EditScreen(ModalScreen[Edited | None]):
         return parse_edit(self.before, self.query_one(TextArea).text, self.query_one(Input).value)
 
     def _show(self) -> None:
-        effect = self.query_one("#effect", Label)
+        effect, tr = self.query_one("#effect", Label), tr_of(self)
         try:
             lines = differences(self.before, self._edited())
         except BadEdit as error:
             effect.set_class(True, "-wrong")
-            effect.update(Content(str(error)))
+            effect.update(Content(tr(str(error))))
             return
         effect.set_class(False, "-wrong")
         shown = lines[:SHOWN_DIFFERENCES]
         if len(lines) > len(shown):
-            shown.append(f"… {len(lines) - len(shown)} more")
+            shown.append(tr(f"… {len(lines) - len(shown)} more"))
         styled = (
             Content.styled(f"{line}\n", "$error" if line.startswith("-") else "$success") for line in shown
         )
-        effect.update(Content("").join(styled).rstrip() if shown else Content("nothing is changed yet"))
+        effect.update(Content("").join(styled).rstrip() if shown else Content(tr("nothing is changed yet")))

@@ -12,6 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from supervisor.views.tui.widgets.panel import tr_of
+
 
 class HelpLine(NamedTuple):
     """One binding: `possible` tells whether it would do something now."""
@@ -37,9 +39,10 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Groups of keys."""
+        tr = tr_of(self)
         box = VerticalScroll(classes="box")
-        box.border_title = "keys"
-        box.border_subtitle = "Esc closes · Shift-drag selects text"
+        box.border_title = tr("keys")
+        box.border_subtitle = tr("Esc closes · Shift-drag selects text")
         with box:
             yield Static(self._text())
 

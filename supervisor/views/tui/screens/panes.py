@@ -22,7 +22,7 @@ from supervisor.views.tui.widgets.charts import LossPanel, UsePanel
 from supervisor.views.tui.widgets.devices import DevicesPanel
 from supervisor.views.tui.widgets.header import HeaderPanel
 from supervisor.views.tui.widgets.log import LogPanel
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.tiles import TilesPanel
 from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
@@ -85,7 +85,7 @@ class PaneScreen(Screen[None]):
     def _show(self) -> None:
         if self.snapshot is None:
             return
-        view = View(self.snapshot, self._clock())
+        view = View(self.snapshot, self._clock(), tr_of(self))
         for panel in self.query(Panel):
             panel.show(view)
 
@@ -119,7 +119,9 @@ class PaneScreen(Screen[None]):
         if not shows_failure(snapshot):
             return 0
         width = self.size.width if self.size.width < WIDE else self.size.width * 55 // 100
-        return self.query_one("#card", FailureCard).needed_rows(View(snapshot, self._clock()), width)
+        return self.query_one("#card", FailureCard).needed_rows(
+            View(snapshot, self._clock(), tr_of(self)), width
+        )
 
     def _apply(self, layout: Layout) -> None:
         shown = layout.shown

@@ -12,6 +12,15 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
+from supervisor.views.speech import Tr
+from supervisor.views.tui.widgets.panel import tr_of
+
+
+def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
+    """Keys and what they do, in one line."""
+    parts = [Content.assemble((key, "bold"), f" {tr(word)}") for key, word in keys]
+    return Content("   ").join(parts)
+
 
 class Confirm(ModalScreen[bool]):
     """Asks once, in one line. Only `y` is yes."""
@@ -27,9 +36,11 @@ class Confirm(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """The line."""
+        tr = tr_of(self)
         with Horizontal(classes="bar"):
-            yield Label(Content(f" {self.question}"), classes="question")
-            yield Label(Content.from_markup("  [bold]y[/] yes   [bold]n[/] no "), classes="answers")
+            yield Label(Content(f" {tr(self.question)}"), classes="question")
+            keys = key_line(tr, ("y", "yes"), ("n", "no"))
+            yield Label(Content.assemble("  ", keys, " "), classes="answers")
 
     def action_answer(self, answer: bool) -> None:
         """Close with the answer."""
@@ -56,7 +67,7 @@ class AskLine(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Label and field."""
         with Horizontal(classes="bar"):
-            yield Label(Content(f" {self.label} "), classes="question")
+            yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
             yield Input(self.value, compact=True, select_on_focus=False)
 
     def on_input_changed(self, event: Input.Changed) -> None:

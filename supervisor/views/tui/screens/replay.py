@@ -55,13 +55,13 @@ class ReplayBar(Panel):
         glyph = "■" if now >= clock.end_t else "‖" if clock.paused else "▶"
         left = row(
             Span(f" {glyph} ", Ink.WARN),
-            Span("replay ", Ink.STRONG),
+            Span(self.tr("replay "), Ink.STRONG),
             Span(f"{clock.speed:g}× ", Ink.DIM),
             Span(f"{fm.time_of_day(now)} "),
         )
-        keys = "  Space pause  ← → scrub  n p facts  < > speed" if width >= 100 else ""
+        keys = self.tr("  Space pause  ← → scrub  n p facts  < > speed") if width >= 100 else ""
         right = row(
-            Span(f" {fm.duration(now - clock.start_t)} of {fm.duration(span)}", Ink.DIM),
+            Span(self.tr(f" {fm.duration(now - clock.start_t)} of {fm.duration(span)}"), Ink.DIM),
             Span(f"{keys} ", Ink.DIM),
         )
         room = width - cells(left) - cells(right)

@@ -9,7 +9,7 @@ from textual import events
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, row
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import is_live
 
@@ -41,18 +41,16 @@ class NoticeBar(Panel):
         """The line."""
         if self.view is None:
             return []
-        snapshot = self.view.snapshot
+        snapshot, tr = self.view.snapshot, self.tr
         state = snapshot.state
         if snapshot.gone:
-            return [
-                row(Span(" ✗ the run directory is gone: what you see is the last that was read", Ink.BAD))
-            ]
+            said = " ✗ the run directory is gone: what you see is the last that was read"
+            return [row(Span(tr(said), Ink.BAD))]
         if state.started_t is None:
-            return [
-                row(Span(" no journal yet: a keeper has not begun, or this is not a run directory", Ink.WARN))
-            ]
+            said = " no journal yet: a keeper has not begun, or this is not a run directory"
+            return [row(Span(tr(said), Ink.WARN))]
         if self._answer is not None and self.view.now < self._answer_until:
-            return [row(" ", self._answer)]
+            return [row(" ", spoken(self._answer, tr))]
         if is_live(snapshot) and not snapshot.keeper_alive:
             then = (
                 "A adopts the run"
@@ -60,18 +58,18 @@ class NoticeBar(Panel):
                 else "`stoker attach` adopts the run"
             )
             said = f" ⚠ the keeper is gone; ranks may live on. {then}"
-            return [row(Span(said, Ink.BAD))]
+            return [row(Span(tr(said), Ink.BAD))]
         if state.advisories:
             newest = state.advisories[-1]
             more = len(state.advisories) - 1
-            right = row(Span(f"{more} more ", Ink.DIM)) if more else ()
-            return [between(row(Span(f" ⚠ {newest.text}", Ink.WARN)), right, width)]
+            right = row(Span(tr(f"{more} more "), Ink.DIM)) if more else ()
+            return [between(row(Span(f" ⚠ {tr(newest.text)}", Ink.WARN)), right, width)]
         if state.unknown_events:
             said = f" {state.unknown_events} facts of a newer version are not shown"
-            return [row(Span(said, Ink.DIM))]
+            return [row(Span(tr(said), Ink.DIM))]
         if state.timeline:
             newest_fact = state.timeline[-1]
-            return [row(Span(f" {fm.time_of_day(newest_fact.t)} {newest_fact.text}", Ink.DIM))]
+            return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", Ink.DIM))]
         return []
 
 
@@ -116,16 +114,17 @@ class FooterBar(Panel):
         """The line."""
         if self._last is None:
             return []
-        wanted = 1 + sum(cells(_hint(hint)) for hint in self._hints[:WANTED_HINTS])
-        last = self._last
+        hints = [hint._replace(word=self.tr(hint.word)) for hint in self._hints]
+        wanted = 1 + sum(cells(_hint(hint)) for hint in hints[:WANTED_HINTS])
+        last = self._last._replace(word=self.tr(self._last.word))
         if wanted + cells(_hint(last)) > width:
-            last = last._replace(word=last.word.partition(" (")[0])
+            last = last._replace(word=self.tr(self._last.word.partition(" (")[0]))
         right = _hint(last)
         room = width - cells(right)
         spans: list[Span] = [Span(" ")]
         self._places = [(width - cells(right), width, self._last.action)]
         at = 1
-        for hint in self._hints:
+        for hint in hints:
             found = _hint(hint)
             size = cells(found)
             if at + size >= room:

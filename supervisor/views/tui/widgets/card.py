@@ -10,6 +10,7 @@ from supervisor.run import state as st
 from supervisor.run.records import Decision, SpecChange, Verdict
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 
@@ -42,7 +43,7 @@ class FailureCard(Panel, can_focus=True):
         verdict = attempt.verdict
         name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
         return (
-            row(Span(f"✗ attempt {attempt.number} failed{after}, {step}", Ink.BAD)),
+            row(Span(self.tr(f"✗ attempt {attempt.number} failed{after}, {step}"), Ink.BAD)),
             row(Span(name, Ink.BAD), Span(f" · {verdict.confidence:.2f}", Ink.DIM)),
         )
 
@@ -51,18 +52,18 @@ class FailureCard(Panel, can_focus=True):
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None or attempt.verdict is None:
             return []
-        verdict = attempt.verdict
+        verdict, tr = attempt.verdict, self.tr
         inner = width - 2
-        head = [row(Span(line, Ink.STRONG)) for line in wrap(verdict.title, inner, 2)]
+        head = [row(Span(line, Ink.STRONG)) for line in wrap(tr(verdict.title), inner, 2)]
         if verdict.confidence < UNSURE:
-            head.append(row(Span("not sure: read the evidence before you act", Ink.WARN)))
-        cause = _cause(verdict, inner, 3 if height >= 12 else 2)
-        followed = _followed(verdict, inner)
+            head.append(row(Span(tr("not sure: read the evidence before you act"), Ink.WARN)))
+        cause = _cause(verdict, inner, 3 if height >= 12 else 2, tr)
+        followed = _followed(verdict, inner, tr)
         advice = [
-            _labelled("advice" if i == 0 else "", Span(text), inner)
+            _labelled("advice" if i == 0 else "", Span(tr(text)), inner, tr)
             for i, text in enumerate(verdict.advice[:3])
         ]
-        plan = _plan(self.view.snapshot, attempt, self.view.now, inner)
+        plan = _plan(self.view.snapshot, attempt, self.view.now, inner, tr)
         blocks = [head, cause, followed, advice, plan]
         gaps = 1
         while sum(map(len, blocks)) + gaps * (sum(1 for b in blocks if b) - 1) > height:
@@ -83,23 +84,23 @@ class FailureCard(Panel, can_focus=True):
         return [(Span(" "), *spans) for spans in rows]
 
 
-def _labelled(label: str, said: Span, width: int) -> Row:
-    return row(Span(fit(label, LABEL), Ink.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink))
+def _labelled(label: str, said: Span, width: int, tr: Tr) -> Row:
+    return row(Span(fit(tr(label), LABEL), Ink.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink))
 
 
-def _cause(verdict: Verdict, width: int, most: int) -> list[Row]:
+def _cause(verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
     if verdict.cause is None:
-        return [_labelled("cause", Span("no line to point at", Ink.DIM), width)]
+        return [_labelled("cause", Span(tr("no line to point at"), Ink.DIM), width, tr)]
     line = f":{verdict.cause.line}" if verdict.cause.line is not None else ""
     where = f"{fm.short_path(verdict.cause.path)}{line}"
     lines = wrap(verdict.cause.text.strip(), width - LABEL, most)
     return [
-        _labelled("cause", Span(where, Ink.KEY), width),
-        *(_labelled("", Span(text), width) for text in lines),
+        _labelled("cause", Span(where, Ink.KEY), width, tr),
+        *(_labelled("", Span(text), width, tr) for text in lines),
     ]
 
 
-def _followed(verdict: Verdict, width: int) -> list[Row]:
+def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """Consequences, folded by class and rank."""
     folded: dict[str, list[int]] = {}
     for item in verdict.consequences:
@@ -110,64 +111,65 @@ def _followed(verdict: Verdict, width: int) -> list[Row]:
         f"{name.replace('_', ' ')}{f' (rank {fm.ranges(tuple(set(ranks)))})' if ranks else ''}"
         for name, ranks in folded.items()
     ]
-    return [_labelled("then", Span(" · ".join(parts), Ink.DIM), width)]
+    return [_labelled("then", Span(" · ".join(map(tr, parts)), Ink.DIM), width, tr)]
 
 
-def _only_watched(attempt: st.AttemptView, width: int) -> list[Row]:
+def _only_watched(attempt: st.AttemptView, width: int, tr: Tr) -> list[Row]:
     """What stoker did not start it cannot restart: said, with the command that would supervise."""
     command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
+    watched = tr("stoker only watches this: it did not start it and restarts nothing")
     return [
-        _labelled("next", Span("stoker only watches this: it did not start it and restarts nothing"), width),
-        _labelled("", Span(f"to supervise it: stoker run {command}", Ink.STRONG), width),
+        _labelled("next", Span(watched), width, tr),
+        _labelled("", Span(tr(f"to supervise it: stoker run {command}"), Ink.STRONG), width, tr),
     ]
 
 
-def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int) -> list[Row]:
+def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, tr: Tr) -> list[Row]:
     """What is about to happen, and why."""
     decision = attempt.decision
     condition = snapshot.state.condition
     if snapshot.state.mode == "observed":
-        return _only_watched(attempt, width)
+        return _only_watched(attempt, width, tr)
     if decision is None:
-        return [_labelled("next", Span("policy has not decided yet", Ink.DIM), width)]
+        return [_labelled("next", Span(tr("policy has not decided yet"), Ink.DIM), width, tr)]
     rows = []
     change = _change_text(decision)
     if change:
         rows.append(
             _labelled(
                 "plan" if not isinstance(condition, st.HeldOpen) else "on offer",
-                Span(change, Ink.STRONG),
+                Span(tr(change), Ink.STRONG),
                 width,
+                tr,
             )
         )
     resume = _resume_text(attempt)
     if resume and not isinstance(condition, st.Finished):
-        rows.append(_labelled("resume", Span(resume), width))
+        rows.append(_labelled("resume", Span(tr(resume)), width, tr))
     if not change or change not in decision.reason:
-        rows.append(_labelled("why", Span(decision.reason), width))
+        rows.append(_labelled("why", Span(tr(decision.reason)), width, tr))
     match condition:
         case st.Backoff():
-            rows.append(_countdown(condition, now, decision))
+            rows.append(_countdown(condition, now, decision, tr))
         case st.HeldOpen():
             until = f" ({fm.duration(condition.until - now)} left)" if condition.until is not None else ""
-            rows.append(_labelled("next", Span(f"held: you decide{until}", Ink.WARN), width))
+            rows.append(_labelled("next", Span(tr(f"held: you decide{until}"), Ink.WARN), width, tr))
         case st.Finished():
-            rows.append(
-                _labelled("next", Span(f"the run is over, exit code {condition.exit_code}", Ink.DIM), width)
-            )
+            over = tr(f"the run is over, exit code {condition.exit_code}")
+            rows.append(_labelled("next", Span(over, Ink.DIM), width, tr))
         case _:
-            rows.append(_labelled("next", Span(decision.kind.replace("_", " ")), width))
+            rows.append(_labelled("next", Span(tr(decision.kind.replace("_", " "))), width, tr))
     return rows
 
 
-def _countdown(condition: st.Backoff, now: float, decision: Decision) -> Row:
+def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) -> Row:
     left = max(0.0, condition.until - now)
     whole = max(decision.delay_s, left, 0.001)
     full = round(COUNT_CELLS * (1 - left / whole))
     said = f"restarts by itself in {fm.duration(left)}  " if left > 0 else "restarts now  "
     return row(
-        Span(fit("next", LABEL), Ink.DIM),
-        Span(said, Ink.WARN),
+        Span(fit(tr("next"), LABEL), Ink.DIM),
+        Span(tr(said), Ink.WARN),
         Span("▰" * full, Ink.WARN),
         Span("▱" * (COUNT_CELLS - full), Ink.DIM),
     )

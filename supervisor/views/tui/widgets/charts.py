@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptView
 from supervisor.views import format as fm
 from supervisor.views.history import Point, Track
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.canvas import Canvas
 from supervisor.views.tui.widgets.chart import ChartPanel
 from supervisor.views.tui.widgets.curves import Curve, Mark, plot, readout
@@ -54,23 +57,23 @@ class LossPanel(ChartPanel):
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
         latest = snapshot.smoothed[-1] if snapshot.smoothed else None
-        name = row(Span("loss", Ink.STRONG), Span(self._modes(), Ink.DIM))
+        name = row(Span(self.tr("loss"), Ink.STRONG), Span(self._modes(), Ink.DIM))
         if self.look.cursor is not None:
-            return name[:1], readout(self.look, self.tracks(), fm.loss)
+            return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr)
         if latest is None:
-            return name, row(Span("not a number", Ink.BAD)) if snapshot.lost else EMPTY
+            return name, row(Span(self.tr("not a number"), Ink.BAD)) if snapshot.lost else EMPTY
         newest = snapshot.metrics["loss"][-1]
         if snapshot.lost and snapshot.lost[-1].t > newest.t:
             step = snapshot.lost[-1].step
             since = f" at step {fm.whole(step)}" if step is not None else ""
-            return name, row(Span(f"× not a number{since}", Ink.BAD))
+            return name, row(Span(self.tr(f"× not a number{since}"), Ink.BAD))
         right = [Span(fm.loss(latest), Ink.LIVE), Span(_trend(snapshot.smoothed))]
         val = snapshot.latest("val_loss")
         width = self.size.width
         if val is not None and width >= VAL_WIDTH:
-            right += [Span("  ○ val ", Ink.DIM), Span(fm.loss(val))]
+            right += [Span(self.tr("  ○ val "), Ink.DIM), Span(fm.loss(val))]
         if snapshot.state.best_loss is not None and width >= BEST_WIDTH:
-            right += [Span("  best ", Ink.DIM), Span(fm.loss(snapshot.state.best_loss))]
+            right += [Span(self.tr("  best "), Ink.DIM), Span(fm.loss(snapshot.state.best_loss))]
         return name, tuple(right)
 
     def _modes(self) -> str:
@@ -79,9 +82,9 @@ class LossPanel(ChartPanel):
         found = []
         if look.log:
             positive = self.view is not None and all(p.low > 0 for p in self.view.snapshot.metrics["loss"])
-            found.append("log" if positive else "no log: values of 0 or less")
-        found += ["by time"] if look.by_time else []
-        found += ["zoomed, 0 shows all"] if look.window is not None else []
+            found.append("log" if positive else self.tr("no log: values of 0 or less"))
+        found += [self.tr("by time")] if look.by_time else []
+        found += [self.tr("zoomed, 0 shows all")] if look.window is not None else []
         return f" {' · '.join(found)}" if found else ""
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -100,7 +103,9 @@ class LossPanel(ChartPanel):
                 circles=snapshot.metrics["val_loss"],
                 lost=snapshot.lost,
             )
-        return self.plotted.rows if self.plotted is not None else _nothing_yet(snapshot, width, height)
+        return (
+            self.plotted.rows if self.plotted is not None else _nothing_yet(snapshot, width, height, self.tr)
+        )
 
 
 class UsePanel(Panel):
@@ -120,15 +125,15 @@ class UsePanel(Panel):
             return EMPTY, EMPTY
         what, track = self._track(self.view.snapshot)
         if not track:
-            return row(Span(what, Ink.STRONG)), EMPTY
-        return row(Span(what, Ink.STRONG)), row(Span(self._text(track[-1].mean), Ink.LIVE))
+            return row(Span(self.tr(what), Ink.STRONG)), EMPTY
+        return row(Span(self.tr(what), Ink.STRONG)), row(Span(self._text(track[-1].mean), Ink.LIVE))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""
         assert self.view is not None
         _, track = self._track(self.view.snapshot)
         if not track or height < 2:
-            return [row(Span(fit("no reading yet", width), Ink.DIM))]
+            return [row(Span(fit(self.tr("no reading yet"), width), Ink.DIM))]
         end = track[-1].t
         # A young run fills the pane; from ten minutes on the window moves.
         start = end - min(max(end - track[0].t, WINDOW_LEAST_S), WINDOW_S)
@@ -196,7 +201,7 @@ def _trend(smoothed: Sequence[float]) -> str:
     return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
 
 
-def _nothing_yet(snapshot: Snapshot, width: int, height: int) -> list[Row]:
+def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
     """An empty chart says why it is empty."""
     state = snapshot.state
     if len(snapshot.metrics["loss"]) == 1:
@@ -207,9 +212,12 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int) -> list[Row]:
         said = "no loss seen yet: it appears with the first log line that names one"
     else:
         said = "no loss seen yet: no log file has appeared"
-    lines = wrap(said, max(width - 4, 1), 3)
+    lines = wrap(tr(said), max(width - 4, 1), 3)
     rows: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
-    return [*rows, *(row(Span(line.center(width), Ink.DIM)) for line in lines)]
+    return [
+        *rows,
+        *(row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, Ink.DIM)) for line in lines),
+    ]
 
 
 def _time(point: Point) -> float:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from supervisor.views import format as fm
 from supervisor.views.history import Point, Track
+from supervisor.views.speech import Tr, english
 from supervisor.views.tui.widgets.canvas import Canvas
 from supervisor.views.tui.widgets.paint import Ink, Row, Span
 from supervisor.views.tui.widgets.plotting import (
@@ -285,7 +286,7 @@ def _below(taken: list[tuple[int, str, Ink]], width: int) -> Row:
     return tuple(Span(character, ink) for character, ink in line)
 
 
-def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str]) -> Row:
+def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english) -> Row:
     """What the cursor reads: step, value (with its bounds where points were merged), time of day."""
     if look.cursor is None:
         return ()
@@ -297,7 +298,7 @@ def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str]) ->
         if point.weight > 1 and not math.isclose(point.low, point.high)
         else ""
     )
-    step = f"step {fm.whole(point.step)}  " if point.step is not None else ""
+    step = tr(f"step {fm.whole(point.step)}  ") if point.step is not None else ""
     return (
         Span(step, Ink.DIM),
         Span(say(point.mean), Ink.STRONG),

@@ -39,7 +39,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         if self.view is None:
             return EMPTY, EMPTY
         gpus = self.view.snapshot.gpus
-        return row(Span(f"GPUs · {len(gpus)}" if gpus else "machine", Ink.STRONG)), EMPTY
+        return row(Span(self.tr(f"GPUs · {len(gpus)}" if gpus else "machine"), Ink.STRONG)), EMPTY
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The newest readings: of the GPUs together, of the machine, of the last rank."""
@@ -60,7 +60,7 @@ class DevicesPanel(ListPanel, can_focus=True):
     def item(self, index: int, width: int) -> Row:
         """One device."""
         if not self._devices:
-            return row(Span("no reading yet", Ink.DIM))
+            return row(Span(self.tr("no reading yet"), Ink.DIM))
         if not self.framed:
             return (Span(" "), *self._device(self._devices[index], width - 2))
         return self._device(self._devices[index], width)
@@ -82,14 +82,14 @@ class DevicesPanel(ListPanel, can_focus=True):
         total = values.get("memory_total_bytes")
         full = used / total if used is not None and total else None
         heat = values.get("temperature_c")
-        slowed = _throttle(values.get("throttle"))
+        slowed = self.tr(_throttle(values.get("throttle")))
         power, clock = values.get("power_w"), values.get("sm_clock_mhz")
         sign = "⚠" if slowed else " "
         extras = [
             Span(f"{sign} {heat:3.0f} °C" if heat is not None else "", Ink.WARN if slowed else Ink.PLAIN),
             Span(f"{power:4.0f} W" if power is not None else "", Ink.DIM),
             Span(f"{clock:5.0f} MHz" if clock is not None else "", Ink.DIM),
-            Span(f"{slowed:<{THROTTLE_WIDTH}}", Ink.WARN),
+            Span(fit(slowed, THROTTLE_WIDTH), Ink.WARN),
         ]
         return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, 1.0)
 
@@ -102,16 +102,18 @@ class DevicesPanel(ListPanel, can_focus=True):
             ratio = values.get(name)
             if ratio is not None:
                 extras.append(
-                    Span(f"{word} {fm.percent(ratio)}", Ink.WARN if ratio > FULL_RATIO else Ink.DIM)
+                    Span(f"{self.tr(word)} {fm.percent(ratio)}", Ink.WARN if ratio > FULL_RATIO else Ink.DIM)
                 )
         if values.get("load1") is not None:
-            extras.append(Span(f"load {values['load1']:.1f}", Ink.DIM))
-        return _device("host", values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0)
+            extras.append(Span(f"{self.tr('load')} {values['load1']:.1f}", Ink.DIM))
+        return _device(
+            self.tr("host"), values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0
+        )
 
     def _process(self, rank: Rank, width: int) -> Row:
         values = rank.values
         threads = values.get("threads")
-        extras = [Span(f"{threads:.0f} threads", Ink.DIM)] if threads is not None else []
+        extras = [Span(self.tr(f"{threads:.0f} threads"), Ink.DIM)] if threads is not None else []
         memory = (values.get("rss_bytes"), None, None)
         return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
 

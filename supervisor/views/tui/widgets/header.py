@@ -9,7 +9,8 @@ from supervisor.run.events import Phase
 from supervisor.run.state import Finished, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, bar, between, cells, row
+from supervisor.views.speech import Tr
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import condition_span, is_live
 
@@ -30,32 +31,33 @@ class HeaderPanel(Panel):
             return []
         snapshot = self.view.snapshot
         state = snapshot.state
+        tr = self.tr
         left = [Span(" stoker  ", Ink.DIM), Span(_short_id(state.run_id) or "…", Ink.STRONG)]
         if state.attempt is not None and state.mode != "observed":
-            left.append(Span(f" · attempt {state.attempt.number}"))
+            left.append(Span(tr(f" · attempt {state.attempt.number}")))
         if state.mode == "observed":
-            left.append(Span(" · observed", Ink.DIM))
-        left += [Span(" · "), condition_span(snapshot, self.view.now)]
+            left.append(Span(tr(" · observed"), Ink.DIM))
+        left += [Span(" · "), spoken(condition_span(snapshot, self.view.now), tr)]
         quiet = quiet_s(snapshot, self.view.now)
         if quiet is not None:
-            left.append(Span(f" · no step for {fm.age(quiet)}", Ink.WARN))
+            left.append(Span(tr(f" · no step for {fm.age(quiet)}"), Ink.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
-            left.append(Span(" ⚠ no keeper", Ink.BAD))
+            left.append(Span(tr(" ⚠ no keeper"), Ink.BAD))
         first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
-        return [first, between(_job(snapshot), self._times(snapshot, width), width)][:height]
+        return [first, between(_job(snapshot, tr), self._times(snapshot, width), width)][:height]
 
     def _progress(self, state: RunState, room: int) -> Row:
         attempt = state.attempt
         step = attempt.last_step if attempt else None
         total = state.total_steps
         if step is None:
-            return row(Span("no step yet ", Ink.DIM))
+            return row(Span(self.tr("no step yet "), Ink.DIM))
         if not total:
-            return row(Span("step ", Ink.DIM), Span(fm.whole(step), Ink.STRONG), " ")
+            return row(Span(self.tr("step "), Ink.DIM), Span(fm.whole(step), Ink.STRONG), " ")
         ratio = step / total
         width_of_total = len(fm.whole(total))
         text = row(
-            Span("step ", Ink.DIM),
+            Span(self.tr("step "), Ink.DIM),
             Span(fm.whole(step).rjust(width_of_total), Ink.STRONG),
             Span(f" / {fm.whole(total)} "),
         )
@@ -66,14 +68,15 @@ class HeaderPanel(Panel):
 
     def _times(self, snapshot: Snapshot, width: int) -> Row:
         assert self.view is not None
+        tr = self.tr
         state = snapshot.state
         end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
         elapsed = end - state.started_t if state.started_t is not None and end is not None else None
-        spans = [Span("elapsed ", Ink.DIM), Span(fm.clock(elapsed))]
+        spans = [Span(tr("elapsed "), Ink.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
             spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot)))]
         if width >= 100:
-            spans += [Span("  started ", Ink.DIM), Span(fm.time_of_day(state.started_t)[:5])]
+            spans += [Span(tr("  started "), Ink.DIM), Span(fm.time_of_day(state.started_t)[:5])]
         return (*spans, Span(" "))
 
 
@@ -100,17 +103,18 @@ def eta_s(snapshot: Snapshot) -> float | None:
     return max(0.0, total - progress.step) / snapshot.rate_steps_per_s
 
 
-def _job(snapshot: Snapshot) -> Row:
+def _job(snapshot: Snapshot, tr: Tr) -> Row:
     """Name, ranks and the effective batch."""
     state = snapshot.state
     parts = [Span(f" {state.name}", Ink.PLAIN)]
     if state.world_size is not None and state.mode != "observed":
-        parts.append(Span(f" · {state.world_size} rank{'s' if state.world_size != 1 else ''}", Ink.DIM))
+        ranks = f" · {state.world_size} rank{'s' if state.world_size != 1 else ''}"
+        parts.append(Span(tr(ranks), Ink.DIM))
     batch = state.attempt.batch if state.attempt else None
     if batch is not None:
         product = f"micro {batch.micro_batch_per_rank} × acc {batch.accumulation_steps} × {batch.world_size}"
         unit = " tokens" if batch.unit is BatchUnit.TOKENS else ""
-        parts.append(Span(f" · {product} = {fm.whole(batch.global_batch)}{unit}", Ink.DIM))
+        parts.append(Span(tr(f" · {product} = {fm.whole(batch.global_batch)}{unit}"), Ink.DIM))
     return tuple(parts)
 
 

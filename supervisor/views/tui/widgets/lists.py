@@ -60,7 +60,7 @@ class ListPanel(Panel, can_focus=True):
         shown = [self.item(index, width) for index in range(self._top, min(self._top + room, count))]
         hidden = count - self._top - len(shown)
         if hidden > 0 and shown and not self.has_focus:
-            shown[-1] = (Span(f"… {hidden + 1} more", Ink.DIM),)
+            shown[-1] = (Span(self.tr(f"… {hidden + 1} more"), Ink.DIM),)
         at = self.cursor - self._top
         if self.has_focus and 0 <= at < len(shown) and count > 1:
             shown[at] = tuple(Span(span.text, Ink.CURSOR) for span in padded(shown[at], width))

@@ -1,11 +1,13 @@
 """Rows of text in a few meaningful inks, and how they become strips of cells.
 
-Whatever reaches the terminal passes `to_strip`: text is never markup here, and control characters are
-taken out at the last moment, wherever they came from.
+Text is never markup here. `plain` takes out control characters and whatever terminals disagree about the width
+of; all that measures, cuts or pads goes through it, so that what is counted is what is painted, and `to_strip`
+once more, wherever the text came from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from statistics import fmean
@@ -17,6 +19,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from supervisor.text.decode import strip_escapes
+from supervisor.views.speech import Tr
 
 
 class Ink(StrEnum):
@@ -44,7 +47,13 @@ class Span(NamedTuple):
 
 Row: TypeAlias = tuple[Span, ...]
 EMPTY: Row = ()
+_UNSURE = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
 SPARKS = "▁▂▃▄▅▆▇"
+# A word, or one Han character, with the marks that may not begin the next line or end this one.
+_HAN = r"\u3400-\u9fff\uf900-\ufaff"
+_UNIT = re.compile(
+    rf" ?[（「《“]*(?:[{_HAN}]|[^\s{_HAN}（「《“，。；：、！？）」》”]+|.)[，。；：、！？）」》”]*"
+)
 
 
 def row(*parts: Span | str) -> Row:
@@ -52,13 +61,19 @@ def row(*parts: Span | str) -> Row:
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
+def spoken(span: Span, tr: Tr) -> Span:
+    """The span in the person's language."""
+    return Span(tr(span.text), span.ink)
+
+
 def cells(spans: Row) -> int:
     """Width of a row in cells."""
-    return sum(cell_len(span.text) for span in spans)
+    return sum(cell_len(plain(span.text)) for span in spans)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """`text` in exactly `width` cells; what is too long ends in an ellipsis."""
+    text = plain(text)
     size = cell_len(text)
     if size == width:
         return text
@@ -83,7 +98,7 @@ def clip(spans: Row, width: int) -> Row:
     kept: list[Span] = []
     room = width
     for span in spans:
-        size = cell_len(span.text)
+        size = cell_len(plain(span.text))
         if size >= room:
             kept.append(Span(fit(span.text + " ", room), span.ink))
             break
@@ -99,22 +114,32 @@ def padded(spans: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int, most: int) -> list[str]:
-    """`text` in at most `most` lines of `width` cells, broken at blanks; what does not fit ends in an ellipsis."""
+    """`text` in at most `most` lines of `width` cells; what does not fit ends in an ellipsis.
+
+    Lines end at blanks, and in Chinese after any character but before no closing mark (a part of UAX #14).
+    """
     lines: list[str] = []
     line = ""
-    words = text.split()
+    words = _words(plain(text))
     for index, word in enumerate(words):
-        joined = f"{line} {word}" if line else word
+        joined = f"{line}{word}" if line else word.lstrip()
         if cell_len(joined) <= width or not line:
             line = joined
         elif len(lines) + 1 == most:
-            line = " ".join([joined, *words[index + 1 :]])
+            line = "".join([joined, *words[index + 1 :]])
             break
         else:
             lines.append(line)
-            line = word
+            line = word.lstrip()
     kept = [*lines, line] if line else lines
     return [found if cell_len(found) <= width else fit(found, width) for found in kept]
+
+
+def _words(text: str) -> list[str]:
+    """What stays on one line, each with the blank before it."""
+    if text.isascii():
+        return [f" {word}" for word in text.split()]
+    return _UNIT.findall(" ".join(text.split()))
 
 
 def bar(ratio: float | None, width: int, ink: Ink) -> Row:
@@ -161,12 +186,18 @@ def spark(
 
 def to_strip(spans: Row, width: int, styles: Mapping[Ink, Style]) -> Strip:
     """The row as a strip of exactly `width` cells, free of control characters."""
-    segments = [Segment(_safe(span.text), styles[span.ink]) for span in spans if span.text]
+    segments = [Segment(plain(span.text), styles[span.ink]) for span in spans if span.text]
     return Strip(segments).adjust_cell_length(width, styles[Ink.PLAIN])
 
 
-def _safe(text: str) -> str:
-    if text.isprintable():
+def plain(text: str) -> str:
+    """`text` as every terminal shows it in the same number of cells: no control characters, no tabs.
+
+    Selectors of emoji style and skin tone go too: xterm, tmux and kitty count the cells of such pairs differently
+    (1, 2 and 4 were seen), and a frame behind them would be torn.
+    """
+    if text.isprintable() and (text.isascii() or _UNSURE.search(text) is None):
         return text
     cleaned = strip_escapes(text.expandtabs(4)).replace("\n", " ").replace("\r", " ").replace("\t", " ")
+    cleaned = _UNSURE.sub("", cleaned)
     return "".join(c if c.isprintable() or "\ue000" <= c <= "\uf8ff" else "\ufffd" for c in cleaned)

@@ -8,21 +8,29 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual import events
+from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr, english
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, cells, clip, padded, to_strip
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What panes draw: a snapshot and the wall time it is looked at."""
+    """What panes draw: a snapshot, the wall time it is looked at, the language it is told in."""
 
     snapshot: Snapshot
     now: float
+    tr: Tr = english
+
+
+def tr_of(node: DOMNode) -> Tr:
+    """What tells the app's sentences in the person's language."""
+    return getattr(node.app, "tr", english)
 
 
 class Panel(Widget):
@@ -45,6 +53,11 @@ class Panel(Widget):
         self._rows: list[Row] = []
         self._strips: list[Strip] = []
         self._drawn_size = Size(0, 0)
+
+    @property
+    def tr(self) -> Tr:
+        """What tells sentences in the person's language; it comes before they are fitted."""
+        return tr_of(self)
 
     @property
     def ready(self) -> bool:

@@ -63,12 +63,12 @@ class RanksPanel(ListPanel, can_focus=True):
         attempt = self.view.snapshot.state.attempt
         well = attempt is not None and attempt.exit_code == 0
         gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
-        by = f" · by {self.by}" if self.by != "rank" else ""
-        left = row(Span(f"ranks · {len(ranks)}", Ink.STRONG), Span(by, Ink.DIM))
+        by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
+        left = row(Span(self.tr(f"ranks · {len(ranks)}"), Ink.STRONG), Span(by, Ink.DIM))
         if gone:
-            return left, row(Span(f"✗ {gone} gone", Ink.BAD))
+            return left, row(Span(self.tr(f"✗ {gone} gone"), Ink.BAD))
         slow = tuple(int(name) for name in self._slow() if name.isdigit())
-        return left, row(Span(f"⚠ slow: {fm.ranges(slow)}", Ink.WARN)) if slow else EMPTY
+        return left, row(Span(self.tr(f"⚠ slow: {fm.ranges(slow)}"), Ink.WARN)) if slow else EMPTY
 
     def _slow(self) -> list[str]:
         """Ranks that are slower than the median, or wait for data; only they are worth scrolling to."""
@@ -78,7 +78,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def heading(self, width: int) -> Sequence[Row]:
         """Names of the columns."""
-        text = "".join(fit(name, size, right=size != 11) + " " for name, size in _columns(width))
+        text = "".join(fit(self.tr(name), size, right=size != 11) + " " for name, size in _columns(width))
         return [row(Span(text, Ink.DIM))]
 
     def count(self) -> int:
@@ -94,7 +94,7 @@ class RanksPanel(ListPanel, can_focus=True):
         """One rank."""
         assert self.view is not None
         if not self._ranks:
-            return row(Span("no rank has started yet", Ink.DIM))
+            return row(Span(self.tr("no rank has started yet"), Ink.DIM))
         return self._row(self._ranks[index], self.view.snapshot, self._medians, width)
 
     def action_choose(self) -> None:
@@ -148,7 +148,7 @@ class RanksPanel(ListPanel, can_focus=True):
         late, starved = _marks(values, medians)
         fields = {
             "rank": Span(rank_label(rank), Ink.STRONG),
-            "state": Span(word, ink),
+            "state": Span(self.tr(word), ink),
             "step": Span(fm.whole(values.get("step"))),
             "ms/step": Span(fm.whole(step_time * 1000) if step_time else fm.DASH),
             "skew": Span(

@@ -37,7 +37,7 @@ class TilesPanel(Panel):
         size = width // shown
         spans: list[Span] = []
         for label, text, ink, values, pick in tiles[:shown]:
-            tile = (Span(f" {label} ", Ink.DIM), Span(text, ink), Span(" "))
+            tile = (Span(f" {self.tr(label)} ", Ink.DIM), Span(text, ink), Span(" "))
             room = size - cells(tile) - 1
             spans += [*tile, Span(spark(values, max(room, 0), pick=pick), Ink.LIVE), Span(" ")]
         return [tuple(spans)]

@@ -28,9 +28,9 @@ class AttemptsBar(Panel):
             return []
         attempts = self.view.snapshot.state.attempts
         if not attempts:
-            return [row(Span(" attempts  none yet", Ink.DIM))]
+            return [row(Span(self.tr(" attempts  none yet"), Ink.DIM))]
         now = self.view.now
-        head = row(Span(" attempts ", Ink.DIM))
+        head = row(Span(self.tr(" attempts "), Ink.DIM))
         shown = list(attempts[-6:])
         ends = [_end(attempt, now) for attempt in shown]
         texts = [_words(attempt, end) for attempt, end in zip(shown, ends, strict=True)]
@@ -71,9 +71,8 @@ class TimelinePanel(ListPanel, can_focus=True):
         if self.view is None:
             return EMPTY, EMPTY
         count = len(self.view.snapshot.state.timeline)
-        return row(Span("timeline", Ink.STRONG)), row(
-            Span(f"{count} fact{'s' if count != 1 else ''}", Ink.DIM)
-        )
+        facts = f"{count} fact{'s' if count != 1 else ''}"
+        return row(Span(self.tr("timeline"), Ink.STRONG)), row(Span(self.tr(facts), Ink.DIM))
 
     def count(self) -> int:
         """One row a fact, or one that says that there is none."""
@@ -88,13 +87,13 @@ class TimelinePanel(ListPanel, can_focus=True):
         assert self.view is not None
         marks = self.view.snapshot.state.timeline
         if not marks:
-            return row(Span("nothing has happened yet", Ink.DIM))
+            return row(Span(self.tr("nothing has happened yet"), Ink.DIM))
         mark = marks[index]
         loud = mark.tone in {"bad", "warn"}
         return row(
             Span(f"{fm.time_of_day(mark.t)} ", Ink.DIM),
             Span(f"{GLYPHS.get(mark.tone, '·')} ", TONES.get(mark.tone, Ink.DIM)),
-            Span(mark.text, TONES[mark.tone] if loud else Ink.PLAIN),
+            Span(self.tr(mark.text), TONES[mark.tone] if loud else Ink.PLAIN),
         )
 
 
