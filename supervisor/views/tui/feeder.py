@@ -13,6 +13,8 @@ from supervisor.sources.wake import FolderEvents, Waker, folder_events
 # none a quiet directory is looked at four times a second.
 BUSY_S = 0.1
 IDLE_S = 0.25
+FIRST_REST_S = 0.03
+FIRST_RESTS = 15
 JOIN_S = 3.0
 
 
@@ -73,6 +75,7 @@ class Feeder(Generic[Moment]):
         self._free.set()
         self._lock = threading.Lock()
         self._waker: Waker | None = None
+        self._rests = 0
         self._watched: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
@@ -114,7 +117,8 @@ class Feeder(Generic[Moment]):
                 if self._read():
                     self._wake.wait(BUSY_S)
                     self._wake.clear()
-                    self._watch()
+                    if self._waker is not None:
+                        self._watch()
                 else:
                     self._rest()
             self._do_jobs()
@@ -125,7 +129,14 @@ class Feeder(Generic[Moment]):
                     self._waker = None
 
     def _rest(self) -> None:
-        """Until something changes, or for a while."""
+        """Until something changes, or for a while; at first short whiles, for a keeper that is just beginning."""
+        self._rests += 1
+        if self._rests <= FIRST_RESTS:
+            self._wake.wait(FIRST_REST_S)
+            self._wake.clear()
+            return
+        if self._rests == FIRST_RESTS + 1:
+            self._watch()
         if self._waker is not None:
             self._waker.wait(IDLE_S)
         else:
@@ -133,7 +144,7 @@ class Feeder(Generic[Moment]):
             self._wake.clear()
 
     def _watch(self) -> None:
-        """Be woken by changes; begun after the first delivery, so that the first screen does not wait for it."""
+        """Be woken by changes; begun when all is quiet, because loading what does that takes a tenth of a second."""
         if not isinstance(self._reader, Watchable):
             return
         folders = set(self._reader.folders())
