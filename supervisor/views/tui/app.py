@@ -34,6 +34,7 @@ from supervisor.views.taste import USUAL, Taste
 from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import load, save
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
@@ -126,7 +127,7 @@ class StokerApp(App[None]):
         known_themes = {theme.name for theme in THEMES.values()}
         kept_theme = self.kept.theme if self.kept.theme in known_themes else DARK.name
         self.theme = THEMES[taste.theme].name if taste.theme is not None else kept_theme
-        self._ascii = [AsciiFilter()] if taste.ascii else []
+        self._gates: list[LineFilter] = [HarmlessFilter(), *([AsciiFilter()] if taste.ascii else [])]
         self._clock, self._read_only, self._adopt = clock, read_only, adopt
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
         self._reader = RunsReader(known or list)
@@ -146,8 +147,8 @@ class StokerApp(App[None]):
         return self._dashboard
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Plain ASCII, where it was asked for, comes after all else."""
-        return [*super().get_line_filters(), *self._ascii]
+        """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
+        return [*super().get_line_filters(), *self._gates]
 
     def remember(self, **choices: Any) -> None:
         """Keep a choice for the next time."""
