@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.command import Provider
 from textual.filter import LineFilter
 from textual.message import Message
 
@@ -41,6 +40,8 @@ from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.themes import DARK, THEMES
 
 if TYPE_CHECKING:
+    from textual.command import Provider
+
     from supervisor.views.replay import Recording, ReplayClock
 
 # The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.command import Provider
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.actions import ACTING, cost, current_batch, possible, question, suggested_batch
-from supervisor.views.tui.commands import KeyCommands
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.keys import GROUPS, KEYS, action_name
 from supervisor.views.tui.pages.failure import failures
-from supervisor.views.tui.screens.batch import BatchScreen
-from supervisor.views.tui.screens.edit import Edited, EditScreen, current_arguments
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.looking import LookingScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+    from supervisor.views.tui.screens.edit import Edited
+
 TICK_S = 1.0
+
+
+def _key_commands() -> type[Provider]:
+    """The palette, its library and the editor's are a tenth of a second that the start need not wait for."""
+    from supervisor.views.tui.commands import KeyCommands
+
+    return KeyCommands
 
 
 class Dashboard(LookingScreen):
@@ -40,7 +48,7 @@ class Dashboard(LookingScreen):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = KEYS
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {KeyCommands}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
 
     def __init__(
         self,
@@ -160,6 +168,8 @@ class Dashboard(LookingScreen):
 
     def action_smaller_batch(self) -> None:
         """Restart with another batch."""
+        from supervisor.views.tui.screens.batch import BatchScreen
+
         snapshot = self.snapshot
         now = current_batch(snapshot) if snapshot else None
         wanted = suggested_batch(snapshot) if snapshot else None
@@ -174,6 +184,8 @@ class Dashboard(LookingScreen):
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
+        from supervisor.views.tui.screens.edit import EditScreen, current_arguments
+
         snapshot = self.snapshot
         if snapshot is None or snapshot.run_file is None:
             return

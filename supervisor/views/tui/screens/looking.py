@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from textual.command import CommandPalette
-
 from supervisor.run.index import RunNotFound
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.snapshot import Snapshot
@@ -114,6 +112,8 @@ class LookingScreen(PaneScreen):
 
     def action_commands(self) -> None:
         """All commands, to be found by their names."""
+        from textual.command import CommandPalette
+
         self.app.push_screen(CommandPalette(placeholder=tr_of(self)("what should happen?")))
 
     def open_beside(self, other: str) -> None:
