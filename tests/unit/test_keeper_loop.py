@@ -121,7 +121,7 @@ def test_adopted_before_its_launch_it_is_launched(tmp_path: Path) -> None:
 def test_adopted_between_intent_and_launch_it_is_launched_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.keeper.loop.ADOPT_WAIT_S", 0.1)
+    monkeypatch.setattr("supervisor.keeper.watching.ADOPT_WAIT_S", 0.1)
     code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
 
@@ -338,7 +338,7 @@ def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pyte
     def full(*_args: object, **_more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeper._journal, "append", full)
+    monkeypatch.setattr(keeper._ledger._journal, "append", full)
     monkeypatch.setattr("supervisor.keeper.plans.write_plan", full)
     try:
         assert keeper.carry() == 0

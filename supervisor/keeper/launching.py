@@ -1,0 +1,83 @@
+"""From a decision to a running torchrun: the plan, its files, the intent, the spawn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from supervisor.job.plan import LaunchPlan
+from supervisor.keeper import plans
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.ledger import Ledger
+from supervisor.keeper.process import Child, SpawnError, adopt, raise_open_files_limit, spawn
+from supervisor.run import events as ev
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.runfile import RunFile
+
+log = logging.getLogger("stoker.keeper")
+
+
+class Launching:
+    """Makes one attempt after the other; its facts go to the ledger, intent before act."""
+
+    def __init__(
+        self,
+        run: RunPaths,
+        node: NodePaths,
+        record: RunFile,
+        env: Mapping[str, str],
+        clock: Clock,
+        ledger: Ledger,
+    ) -> None:
+        self._run, self._node, self._record = run, node, record
+        self._env, self._clock, self._ledger = env, clock, ledger
+
+    def launch(self, reason: str) -> Child | None:
+        """Plan the next attempt and start it; None where it did not start, which is then diagnosed.
+
+        Raises:
+            JobError: what was decided cannot be done to this job.
+        """
+        number = len(self._ledger.state.attempts) + 1
+        paths = self._node.attempt(number)
+        plan = plans.plan_next(self._record, self._ledger.state, self._run, paths, self._env)
+        plans.write_edits(plan)
+        try:
+            plans.write_plan(paths, plan)
+        except OSError as error:
+            log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
+        self._intend(number, plan, reason)
+        if plans.changes_so_far(self._ledger.state).raise_open_files:
+            raise_open_files_limit()
+        # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
+        return adopt(paths) or self._spawn(number, plan, paths)
+
+    def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
+        self._ledger.emit(
+            ev.LaunchIntended(
+                t=self._clock.wall(),
+                attempt=number,
+                argv=plans.journal_argv(plan),
+                reason=reason,
+                batch=plan.batch,
+                resume=plan.resume,
+                script_hash=plans.script_hash(self._record.job),
+            ),
+            durable=True,
+        )
+        if plans.script_was_edited(self._ledger.state):
+            # Code edited between attempts is a change nobody planned: say so.
+            text = "the script was edited since the last attempt"
+            self._ledger.emit(
+                ev.Advisory(t=self._clock.wall(), attempt=number, code="script_edited", text=text)
+            )
+
+    def _spawn(self, number: int, plan: LaunchPlan, paths: AttemptPaths) -> Child | None:
+        try:
+            return spawn(plan, paths, self._env)
+        except SpawnError as error:
+            log.error("attempt %d: %s", number, error)
+            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+            verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full)
+            self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+            return None

@@ -1,0 +1,244 @@
+"""The attempt that lives now: watched from its first process to its last, by the keeper that started or adopted it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping
+
+from supervisor.job.spec import EntryKind
+from supervisor.keeper import plans
+from supervisor.keeper.attempt import LiveAttempt
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.collect import Collector
+from supervisor.keeper.engine import EngineLoader
+from supervisor.keeper.health import Health
+from supervisor.keeper.ledger import Ledger
+from supervisor.keeper.observations import Observation
+from supervisor.keeper.process import Child, adopt, read_exit
+from supervisor.keeper.recorder import Recorder
+from supervisor.keeper.requests import Refused
+from supervisor.keeper.stack_rounds import Targets, targets_of
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.records import Verdict
+from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import boot_id
+
+PROVISIONAL_DELAY_S = 0.4
+ADOPT_WAIT_S = 2.0
+"""How long an adopting keeper waits for the launcher that a dead one may have just started."""
+
+
+class Watching:
+    """Sensors, health and ladder of one attempt after the other. Used by the keeper's one thread.
+
+    Args:
+        judge: the verdict on an attempt from what it has left so far.
+        stepped: called at each look, to say what a first step tells of the recovery.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        node: NodePaths,
+        record: RunFile,
+        env: Mapping[str, str],
+        clock: Clock,
+        ledger: Ledger,
+        engine: EngineLoader,
+        *,
+        judge: Callable[[int], Verdict],
+        stepped: Callable[[st.RunState], None],
+    ) -> None:
+        self._run, self._node, self._record, self._env = run, node, record, env
+        self._clock, self._ledger, self._engine = clock, ledger, engine
+        self._judge, self._stepped = judge, stepped
+        self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._recorder = Recorder(node.series, ledger.emit, clock)
+        self._health = Health(node, record.job.hang, ledger.emit, clock, self._stack_targets)
+        self._live: LiveAttempt | None = None
+        self._collector: Collector | None = None
+        self._provisional_at: float | None = None
+        self._same_boot = ledger.state.boot_id in {None, boot_id()}
+
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt lives that this keeper watches."""
+        return self._live is not None
+
+    def hear(self, timeout_s: float) -> None:
+        """Take what the sensors saw, waiting for the first of it."""
+        try:
+            self._observe(self._queue.get(timeout=timeout_s))
+            # No more than is there now: a flood of lines must not keep a stop waiting.
+            for _ in range(self._queue.qsize()):
+                self._observe(self._queue.get_nowait())
+        except queue.Empty:
+            return
+
+    def write(self) -> None:
+        """Let the recorder write what is due."""
+        self._recorder.tick()
+
+    def close(self) -> None:
+        """Stop the sensors. The attempt itself is left as it is."""
+        if self._collector is not None:
+            self._collector.stop()
+            self._collector = None
+        self._recorder.close()
+        self._health.close()
+
+    def _observe(self, observation: Observation) -> None:
+        if self._live is not None:
+            self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
+            self._recorder.record(self._live.number, observation)
+            self._health.observe(observation)
+
+    # -- its beginning ---------------------------------------------------------------------------
+
+    def begin(self, child: Child, number: int) -> None:
+        """Watch a command that has just been started."""
+        pid = child.pid
+        self._ledger.emit(
+            ev.AttemptStarted(t=self._clock.wall(), attempt=number, pid=pid.pid, start_time=pid.start_time)
+        )
+        self._follow(child, number)
+
+    def adopt(self) -> None:
+        """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
+        state = self._ledger.state
+        view = state.attempt
+        assert view is not None, "a launched condition has an attempt"
+        if not self._same_boot:
+            # The machine was booted since: nothing of the attempt lives, and its pids may be anybody's.
+            status = read_exit(self._node.attempt(view.number))
+            self._ended(view.number, status.exit_code if status is not None else None)
+            return
+        launching = isinstance(state.condition, st.Launching)
+        child = adopt(self._node.attempt(view.number), wait_s=ADOPT_WAIT_S if launching else 0.0)
+        if child is None:
+            self._ended(view.number, None)
+            return
+        if launching:
+            self.begin(child, view.number)
+        else:
+            self._follow(child, view.number, adopted=state)
+        assert self._live is not None
+        assert self._collector is not None
+        self._live.know(view)
+        self._collector.know(view)
+        if view.stop is not None and view.ended_t is None:
+            self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
+
+    def _ended(self, number: int, code: int | None) -> None:
+        self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+
+    def _follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
+        job = self._record.job
+        self._collector = Collector(
+            child.paths,
+            put=self._queue.put,
+            clock=self._clock,
+            interval_s=self._record.settings.sample_interval_s,
+            engine=self._engine.get,
+            engine_ready=lambda: self._engine.ready,
+            job=job,
+        )
+        self._live = LiveAttempt(
+            number,
+            child,
+            clock=self._clock,
+            local_world_size=plans.changes_so_far(self._ledger.state).nproc_per_node or job.nproc_per_node,
+            one_node=job.nnodes == "1",
+            crash_grace_s=job.timing.death_grace_s,
+            ends=self._collector.agent_is_ending,
+            whole_tree=job.entry_kind is EntryKind.COMMAND,
+        )
+        self._recorder.begin(number, adopted=adopted)
+        self._health.begin(number, adopted=adopted)
+        self._provisional_at = None
+        self._collector.start()
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look once: what was learnt of it is journalled, and it is ended where it hangs or has ended itself."""
+        live, collector = self._live, self._collector
+        assert live is not None, "looked at only while it lives"
+        assert collector is not None, "a live attempt has its sensors"
+        for fact in live.watch():
+            self._ledger.emit(fact, durable=isinstance(fact, ev.StopIntended))
+            if isinstance(fact, ev.RankStarted):
+                collector.add_rank(fact)
+        collector.look()
+        self._stepped(self._ledger.state)
+        if live.is_over():
+            self._finish(live, collector)
+        elif collector.agent_is_ending() and live.ladder is None:
+            self._give_provisional(live)
+        elif live.ladder is None and live.exit is None:
+            self._health.line_seen(collector.last_line())
+            if self._health.tick():
+                # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
+                self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
+        """End it by the ladder; the intent is on disk before the act."""
+        assert self._live is not None, "stopped only while it lives"
+        intent = self._live.stop(why, by, grace_s=grace_s, now=now)
+        if intent is not None:
+            self._ledger.emit(intent, durable=True)
+
+    def dump_stacks(self) -> str:
+        """Write the stacks of all ranks to artifacts/; the file's name. Raises Refused where there are none."""
+        if self._live is None:
+            raise Refused("nothing runs")
+        name = self._health.stacks_now()
+        if name is None:
+            raise Refused("no rank is known yet")
+        return name
+
+    def _stack_targets(self) -> Targets | None:
+        view = self._ledger.state.attempt
+        if self._live is None or view is None:
+            return None
+        python = self._record.interpreter
+        return targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
+
+    # -- its end -----------------------------------------------------------------------------------
+
+    def _give_provisional(self, live: LiveAttempt) -> None:
+        """A verdict before torchrun has ended, so that a person reads the cause within a second."""
+        now = self._clock.mono()
+        if self._provisional_at is None:
+            self._provisional_at = now + PROVISIONAL_DELAY_S
+        elif now >= self._provisional_at and self._engine.ready:
+            self._provisional_at = float("inf")
+            verdict = self._judge(live.number)
+            self._ledger.emit(
+                ev.Diagnosed(t=self._clock.wall(), attempt=live.number, verdict=verdict, provisional=True)
+            )
+
+    def _finish(self, live: LiveAttempt, collector: Collector) -> None:
+        self._health.end()
+        collector.look()
+        collector.drain()
+        collector.stop()
+        self.hear(0.0)  # after the threads: what comes later would count for the next attempt
+        self._recorder.flush()
+        self._stepped(self._ledger.state)
+        code = live.exit.exit_code if live.exit is not None else None
+        view = self._ledger.state.attempt
+        self._ledger.emit(
+            ev.AttemptEnded(
+                t=self._clock.wall(),
+                attempt=live.number,
+                exit_code=code,
+                last_step=view.last_step if view else None,
+                # torchrun ends with 0 only when every rank did.
+                rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and code == 0 else {},
+            ),
+            durable=True,
+        )
+        self._live = self._collector = None
