@@ -11,6 +11,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
+from supervisor.text.decode import strip_escapes
 from supervisor.views.taste import Taste
 
 
@@ -22,7 +23,8 @@ def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str], taste: Taste
     run_tui(run, read_only=read_only, adopt=adopter, taste=taste, keep=kept_file(env))
     state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
-        print(f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}")
+        said = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
+        print(strip_escapes(said))  # a folder that somebody copied here may hold anything
         return state.condition.exit_code
     if keeper_is_alive(run.node().lock):
         print(f"training goes on; come back with: stoker attach {run.run_id}")

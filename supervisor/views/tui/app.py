@@ -38,6 +38,7 @@ from supervisor.views.tui.kept import load, save
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.themes import DARK, THEMES
+from supervisor.views.tui.widgets.paint import plain
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -300,7 +301,8 @@ def result_of(run: RunPaths, snapshot: Snapshot | None) -> TuiResult:
     if state is not None and isinstance(state.condition, Finished):
         end = state.condition
         said = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
-        return TuiResult(run, False, end.outcome, end.exit_code, (said, f"directory {run.root}"))
+        lines = (plain(said), plain(f"directory {run.root}"))
+        return TuiResult(run, False, end.outcome, end.exit_code, lines)
     if snapshot is None or snapshot.gone:
         return TuiResult(
             run, False, None, None, (f"{run.root}: the run directory is gone",) if snapshot else ()
