@@ -34,6 +34,7 @@ from supervisor.run.records import Decision, DecisionKind, Finding, Verdict
 from supervisor.run.runfile import RunFile
 
 TICK_S = 0.1
+MIN_TICK_S = 0.005
 EXIT_INTERRUPTED = 130
 
 
@@ -97,11 +98,24 @@ class Keeper:
     def carry(self) -> int:
         """Run to the end of the run; the exit code of `--no-ui`."""
         while not isinstance(self.state.condition, st.Finished):
-            self._watching.hear(TICK_S)
+            self._watching.hear(self._patience_s())
             self._watching.write()
             self._wishes.look()
             self._act()
         return self.state.condition.exit_code
+
+    def _patience_s(self) -> float:
+        """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
+        match self.state.condition:
+            case st.Ended() | st.DiagnosedAs():
+                return 0.0
+            case st.Backoff(until=until):
+                left_s = until - self._clock.wall()
+                if left_s > 0 or self.state.waiting is None:
+                    return min(max(left_s, MIN_TICK_S), TICK_S)
+                return TICK_S
+            case _:
+                return TICK_S
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
