@@ -20,13 +20,16 @@ Tr: TypeAlias = Callable[[str], str]
 
 # Sentences in sight at one time are some hundreds; those with running numbers come and go.
 REMEMBERED = 4096
+# Clauses of a sentence, one within the other.
+DEEPEST = 8
 # What is longer is a log line or a command, not a sentence of ours.
 LONGEST = 1000
 _PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
 _WORD = re.compile(r"[^\W_]+")
 # Signs before and blanks around a sentence are not part of it.
-_DRESS = re.compile(r"([\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
-_JOINTS = (" · ", "; ", ": ", ", ")
+_DRESS = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
+_JOINT = re.compile(r" · |[;:,] ")
+_LETTER = re.compile(r"[^\W\d_]")
 _SUFFIX = re.compile(r"(\w)\(s\)")
 
 
@@ -85,13 +88,16 @@ class _Template(NamedTuple):
             at = place + len(piece)
         if end <= at:
             return None
-        return dict(zip(self.names, [*found, text[at:end]], strict=True))
+        found.append(text[at:end])
+        if any(len(name) == 1 and _LETTER.search(part) for name, part in zip(self.names, found, strict=True)):
+            return None
+        return dict(zip(self.names, found, strict=True))
 
 
 class Translator:
     """Finds sentences in a catalogue, whole or by template; what was found is remembered.
 
-    A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
+    A place in a key takes any text; one named by a single letter a number (nothing with letters in it). A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
     entry does not fit. ``word(s)`` in a key stands for both numbers. A sentence with no entry is tried in
     its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are said one by one.
     """
@@ -102,8 +108,6 @@ class Translator:
         for key, value in entries.items():
             for form in {_SUFFIX.sub(r"\1", key), _SUFFIX.sub(r"\1s", key)}:
                 self._enter(key, form, value)
-        for found in self._templates.values():
-            found.sort(key=lambda template: -sum(map(len, template.pieces)))
         self._remembered = lru_cache(REMEMBERED)(self._say)
 
     def __call__(self, text: str) -> str:
@@ -130,13 +134,13 @@ class Translator:
         kept = tuple(part for at, part in enumerate(said) if at % 3 != 2)
         self._templates.setdefault(_rarest(pieces), []).append(_Template(key, pieces, names, kept, modes))
 
-    def _say(self, text: str, use: Callable[[str], None] = lambda _: None) -> str:
+    def _say(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
         if len(text) > LONGEST or not (dressed := _DRESS.fullmatch(text)):
             return text
         before, core, after = dressed.groups()
         said = self._whole(core, use)
         if said is None:
-            said = self._parts(core, use)
+            said = self._parts(core, use, depth)
         return text if said is None else f"{before}{said}{after}"
 
     def _whole(self, text: str, use: Callable[[str], None]) -> str | None:
@@ -166,14 +170,17 @@ class Translator:
             use(key)
         return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.said))
 
-    def _parts(self, text: str, use: Callable[[str], None]) -> str | None:
-        for joint in _JOINTS:
-            head, found, tail = text.partition(joint)
-            if found:
-                parts = [self._say(head, use), self._say(tail, use)]
-                if parts != [head, tail]:
-                    return f"{parts[0]}{joint}{parts[1]}"
-        return None
+    def _parts(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
+        joint = _JOINT.search(text) if depth else None
+        if joint is None:
+            return None
+        head, tail = text[: joint.start()], text[joint.end() :]
+        said = self._say(head, use, depth - 1), self._say(tail, use, depth - 1)
+        if said == (head, tail):
+            return None
+        key, between = self._exact.get(joint[0], ("", joint[0]))
+        use(key)
+        return f"{said[0]}{between}{said[1]}"
 
 
 def _rarest(pieces: tuple[str, ...]) -> str:

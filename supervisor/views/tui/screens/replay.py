@@ -61,7 +61,7 @@ class ReplayBar(Panel):
         )
         keys = self.tr("  Space pause  ← → scrub  n p facts  < > speed") if width >= 100 else ""
         right = row(
-            Span(self.tr(f" {fm.duration(now - clock.start_t)} of {fm.duration(span)}"), Ink.DIM),
+            Span(f" {fm.duration(now - clock.start_t)} {self.tr('of')} {fm.duration(span)}", Ink.DIM),
             Span(f"{keys} ", Ink.DIM),
         )
         room = width - cells(left) - cells(right)
