@@ -6,8 +6,9 @@ All parsing happens in the tail thread; what is handed over is small.
 from __future__ import annotations
 
 import math
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
@@ -15,17 +16,22 @@ from typing import assert_never
 from supervisor.diagnosis.scan import LiveScanner
 from supervisor.diagnosis.tables import Role
 from supervisor.keeper.clock import Clock
-from supervisor.keeper.observations import EvidenceHit, Observation, StepSeen
+from supervisor.keeper.observations import EvidenceHit, Observation, StepHint, StepSeen
 from supervisor.keeper.wire import from_wire
 from supervisor.sources.metrics import MetricReader, compile_rules
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
+from supervisor.text.decode import clean
 from supervisor.text.prefixes import Origin
 
 DRAIN_S = 20.0
 MAX_WAITING_BYTES = 16 << 20
 # So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
+STEP = "step"
+# tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again.
+_WIPED = re.compile(rb"\r {8,512}\r+(?:[^\r\n]{1,4096}\n\r+)?([^\r\n]{1,1024}\])")
+WIPED_BYTES = 8192
 
 
 class LogKind(Enum):
@@ -86,6 +92,7 @@ class LogWatch:
         self._scanner: LiveScanner | None = None
         self._keys: dict[str, LogKey] = {}
         self._readers: dict[str, MetricReader] = {}
+        self._wiped: dict[str, tuple[tuple[int, int], bytes]] = {}
         self._rank_spoke = False
         self._last_line: float | None = None
 
@@ -174,7 +181,9 @@ class LogWatch:
     def _measure(self, key: LogKey, batch: Batch) -> None:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
         lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
-        found: list[tuple[int | None, dict[str, float]]] = []
+        now = self._clock.wall()
+        found: list[StepSeen] = []
+        ends: list[int] = []
         for line in lines:
             sample = reader.feed(line.text)
             if sample is not None:
@@ -182,15 +191,39 @@ class LogWatch:
                 values = {**sample.other, **sample.values}
                 if sample.sums_up:
                     values.pop("loss", None)  # the curve of a loss does not end with its mean
-                found.append((rank, values))
-        now = self._clock.wall()
-        for rank, values in thinned(found) if len(found) > BATCH_SAMPLES else found:
-            self._put(StepSeen(t=now, rank=rank, values=values, from_wire=False))
+                drawn = line is batch.progress or b"\r" in line.raw
+                found.append(StepSeen(t=now, rank=rank, values=values, from_wire=False, drawn=drawn))
+                ends.append(line.offset + len(line.raw))
+        if len(found) > BATCH_SAMPLES:
+            for seen in thinned(found):
+                self._put(seen)
+            return
+        hints = self._hints(key, batch, now)
+        both: list[tuple[int, StepSeen | StepHint]] = [*zip(ends, found, strict=True), *hints]
+        for _, observation in sorted(both, key=lambda one: one[0]):
+            self._put(observation)
+
+    def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
+        """The states that bars show after they were wiped for a line, and where they stand."""
+        place, before = self._wiped.pop(key.name, ((0, 0), b""))
+        data = before + batch.data if place == (batch.generation, batch.offset) else batch.data
+        if b"  \r" not in data:
+            return
+        begin = batch.offset + len(batch.data) - len(data)
+        reader = self._readers.setdefault(f"{key.name}\r", MetricReader())
+        end = 0
+        for match in _WIPED.finditer(data):
+            end = match.end()
+            sample = reader.feed(clean(match[1]))
+            if sample is not None and STEP in sample.values:
+                rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
+                yield begin + end, StepHint(t=now, rank=rank, values=dict(sample.values))
+        # The bar may be drawn again in what is read next.
+        after = (batch.generation, batch.offset + len(batch.data))
+        self._wiped[key.name] = (after, data[end:][-WIPED_BYTES:])
 
 
-def thinned(
-    found: Sequence[tuple[int | None, dict[str, float]]],
-) -> list[tuple[int | None, dict[str, float]]]:
+def thinned(found: Sequence[StepSeen]) -> list[StepSeen]:
     """Of a backlog's samples those that a chart would show: of each stretch the least and the greatest loss, and the last.
 
     A log of a gigabyte holds millions; kept one by one they would take more room than the log.
@@ -199,7 +232,7 @@ def thinned(
     kept: list[int] = []
     for start in range(0, len(found), stretch):
         mine = range(start, min(start + stretch, len(found)))
-        losses = [(found[i][1]["loss"], i) for i in mine if "loss" in found[i][1]]
+        losses = [(found[i].values["loss"], i) for i in mine if "loss" in found[i].values]
         odd = [i for loss, i in losses if not math.isfinite(loss)][:1]
         ends = [min(losses)[1], max(losses)[1]] if losses and not odd else odd
         kept += sorted({*ends, mine[-1]})

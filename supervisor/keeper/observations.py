@@ -14,13 +14,26 @@ class StepSeen:
     """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
 
     `rank` is None where nothing tells. `from_wire`: the trainer's telemetry, which is exact; a line of
-    a log is only believed where there is no telemetry.
+    a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
+    `joined`: its line said no step, another line or a bar did.
     """
 
     t: float
     rank: int | None
     values: dict[str, float]
     from_wire: bool
+    drawn: bool = False
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepHint:
+    """A bar's state after it was wiped for a line: where the job stood when that line was written."""
+
+    t: float
+    rank: int | None
+    values: dict[str, float]
+    from_wire: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +117,13 @@ class SensorFact:
 
 
 Observation: TypeAlias = (
-    StepSeen | PhaseSeen | ReadySeen | CheckpointSeen | WarningSeen | EvidenceHit | Sampled | SensorFact
+    StepSeen
+    | StepHint
+    | PhaseSeen
+    | ReadySeen
+    | CheckpointSeen
+    | WarningSeen
+    | EvidenceHit
+    | Sampled
+    | SensorFact
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
@@ -23,9 +24,11 @@ from supervisor.keeper.observations import (
     ReadySeen,
     Sampled,
     SensorFact,
+    StepHint,
     StepSeen,
     WarningSeen,
 )
+from supervisor.keeper.steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.series import METRICS, RANKS, SeriesReader, SeriesWriter
 from supervisor.run.state import RunState
@@ -33,6 +36,10 @@ from supervisor.run.state import RunState
 PROGRESS_INTERVAL_S = 1.0
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
+SPEAKER_WAIT_S = 2.0
+MAX_EARLY = 1000
+# Of a long attempt's samples so many are known again by their values after an adoption (some 5 MB).
+MAX_RECALLED = 50_000
 JOB_KEY = "job"
 PROGRESS_FIELDS = frozenset(ev.Progress.__struct_fields__) - {"t", "v", "attempt"}
 WHOLE = frozenset({"step", "total_steps"})
@@ -44,12 +51,16 @@ log = logging.getLogger("stoker.keeper")
 class _Memory:
     """What is remembered within one attempt."""
 
+    attempt: int = 0
     pending: ev.Progress | None = None
     last_progress: float = float("-inf")
     phase: ev.Phase | None = None
     wire: bool = False
     ready: bool = False
     speaker: int | None = None
+    # What another rank said while rank 0 may only be late: the logs of ranks are not read at the same moment.
+    spoke_at: float = 0.0
+    early: list[StepSeen] = field(default_factory=list)
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
     checkpoints: set[tuple[int, bool]] = field(default_factory=set)
@@ -58,6 +69,8 @@ class _Memory:
     phases_until: float = float("-inf")
     checkpoints_until: int = -1
     steps: dict[tuple[str, str], float] = field(default_factory=dict)
+    # Samples whose lines may have said no step: known by their values, and how often.
+    stepless: Counter[int] = field(default_factory=Counter)
 
 
 class Recorder:
@@ -69,10 +82,12 @@ class Recorder:
         self._emit = emit
         self._clock = clock
         self._m = _Memory()
+        self._sense = StepSense()
 
     def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
         """A new attempt, or one `adopted` with the state it was left in: what is on disk is not written again."""
-        self._m = _Memory()
+        self._m = _Memory(attempt)
+        self._sense.begin()
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None or view.number != attempt:
             return
@@ -83,21 +98,18 @@ class Recorder:
         m.checkpoints_until = max(view.checkpoint_steps, default=-1)
         m.evidence = {mark.text for mark in adopted.timeline if mark.attempt == attempt}
         m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
-        for stream in (METRICS, RANKS):
-            reader = SeriesReader(self._folder, stream)
-            while samples := reader.read():
-                for sample in samples:
-                    step = sample.v.get("step")
-                    if sample.a == attempt and step is not None:
-                        self._m.steps[stream, sample.k] = max(
-                            self._m.steps.get((stream, sample.k), -1.0), step
-                        )
+        self._recall(attempt)
 
     def record(self, attempt: int, seen: Observation) -> None:
         """Write one observation."""
         match seen:
-            case StepSeen():
+            case StepSeen(from_wire=True):
                 self._step(attempt, seen)
+            case StepSeen():
+                if "step" in seen.values or not self._is_repeated(seen):
+                    self._steps(attempt, self._sense.take(seen, self._clock.mono()))
+            case StepHint():
+                self._steps(attempt, self._sense.hint(seen, self._clock.mono()))
             case PhaseSeen():
                 known = seen.t <= self._m.phases_until
                 if seen.rank in {None, 0} and seen.phase is not self._m.phase and not known:
@@ -138,13 +150,20 @@ class Recorder:
                 assert_never(unreachable)
 
     def tick(self) -> None:
-        """Journal the progress that has waited for its second: steps may have stopped coming."""
-        if self._m.pending is not None and self._clock.mono() - self._m.last_progress >= PROGRESS_INTERVAL_S:
-            self.flush()
+        """Write what has waited long enough: samples for their step, progress for its second."""
+        self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
+        if self._m.early and self._is_settled():
+            self._let_speak()
+        self._tell_progress(PROGRESS_INTERVAL_S)
 
     def flush(self) -> None:
-        """Journal the progress that waits for its second."""
-        if self._m.pending is not None:
+        """Write what still waits for its step or its second."""
+        self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
+        self._let_speak()
+        self._tell_progress(0.0)
+
+    def _tell_progress(self, interval_s: float) -> None:
+        if self._m.pending is not None and self._clock.mono() - self._m.last_progress >= interval_s:
             self._emit(self._m.pending)
             self._m.pending = None
             self._m.last_progress = self._clock.mono()
@@ -157,31 +176,51 @@ class Recorder:
         except OSError as error:
             log.error("series: %s", error.strerror)
 
+    def _steps(self, attempt: int, samples: Iterable[StepSeen]) -> None:
+        for seen in samples:
+            self._step(attempt, seen)
+
     def _step(self, attempt: int, seen: StepSeen) -> None:
         self._m.wire = self._m.wire or seen.from_wire
         if self._m.wire and not seen.from_wire:
             return  # the console line of a trainer whose telemetry says the same, exactly
         key = str(seen.rank) if seen.rank is not None else JOB_KEY
-        if seen.rank is not None and self._is_new(RANKS, key, seen.values):
+        if seen.rank is not None and self._is_new(RANKS, key, seen):
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or whoever has no rank. In foreign logs the first rank that
         # prints a metric may be another (the last stage of a pipeline prints the loss).
         if not self._speaks(seen.rank, exact=seen.from_wire):
             return
-        if not self._is_new(METRICS, JOB_KEY, seen.values):
-            return
-        self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
-        self._progress(attempt, seen)
+        if self._m.speaker != 0 and (self._m.early or not self._is_settled()):
+            self._m.early.append(seen)
+        else:
+            self._speak(attempt, seen)
+
+    def _speak(self, attempt: int, seen: StepSeen) -> None:
+        """What a sample says, it says for the job."""
+        if self._is_new(METRICS, JOB_KEY, seen):
+            self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
+            self._progress(attempt, seen)
+
+    def _let_speak(self) -> None:
+        """Rank 0 said nothing in its time: what another said holds."""
+        early, self._m.early = self._m.early, []
+        for seen in early:
+            self._speak(self._m.attempt, seen)
+
+    def _is_settled(self) -> bool:
+        return self._clock.mono() - self._m.spoke_at >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
 
     def _speaks(self, rank: int | None, *, exact: bool) -> bool:
         """Whether `rank` speaks for the job: rank 0 does once it has said anything, until then the first that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
+            self._m.early.clear()
             return True
         if exact:
             return False
         if self._m.speaker is None:
-            self._m.speaker = rank
+            self._m.speaker, self._m.spoke_at = rank, self._clock.mono()
         return self._m.speaker == rank
 
     def _progress(self, attempt: int, seen: StepSeen) -> None:
@@ -195,12 +234,35 @@ class Recorder:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
             fields = {**kept, **fields}
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
-        self.tick()
+        self._tell_progress(PROGRESS_INTERVAL_S)
 
-    def _is_new(self, stream: str, key: str, values: dict[str, float]) -> bool:
-        step = values.get("step")
-        seen = self._m.steps.get((stream, key))
-        return step is None or seen is None or step > seen
+    def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
+        step, known = seen.values.get("step"), self._m.steps.get((stream, key))
+        return step is None or seen.joined or known is None or step > known
+
+    def _recall(self, attempt: int) -> None:
+        """What an earlier keeper wrote of this attempt's samples."""
+        newest: deque[int] = deque(maxlen=MAX_RECALLED)
+        for stream in (METRICS, RANKS):
+            reader = SeriesReader(self._folder, stream)
+            while samples := reader.read():
+                for sample in samples:
+                    if sample.a != attempt:
+                        continue
+                    place, step = (stream, sample.k), sample.v.get("step")
+                    if step is not None:
+                        self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
+                    if stream == RANKS or sample.k == JOB_KEY:
+                        newest.append(_mark(sample.k, sample.v))
+        self._m.stepless = Counter(newest)
+
+    def _is_repeated(self, seen: StepSeen) -> bool:
+        """Whether a sample without a step of its own was written by an earlier keeper; each counts once."""
+        mark = _mark(str(seen.rank) if seen.rank is not None else JOB_KEY, seen.values)
+        if self._m.stepless[mark] <= 0:
+            return False
+        self._m.stepless[mark] -= 1
+        return True
 
     def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
         who = f"rank {hit.rank}: " if hit.rank is not None else ""
@@ -240,3 +302,9 @@ class Recorder:
             self._series.append(stream, t, key, attempt, values)
         except OSError as error:
             log.error("series %s: a sample was not written: %s", stream, error.strerror)
+
+
+def _mark(key: str, values: Mapping[str, float | None]) -> int:
+    """A sample by what it says apart from its step; a series has no NaN, so that is None."""
+    said = ((n, v if v is not None and math.isfinite(v) else None) for n, v in values.items() if n != "step")
+    return hash((key, frozenset(said)))

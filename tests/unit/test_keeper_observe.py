@@ -16,6 +16,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.keeper.copies import PipeCopy, Unpacking
 from supervisor.keeper.logwatch import thinned
+from supervisor.keeper.observations import StepSeen
 from supervisor.keeper.observe import Observer
 from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import control
@@ -220,10 +221,9 @@ def test_leaving_in_a_hurry_does_not_read_on(tmp_path: Path) -> None:
 
 
 def test_of_a_backlog_the_extremes_are_kept() -> None:
-    found: list[tuple[int | None, dict[str, float]]] = [
-        (None, {"step": float(n), "loss": 2.0 + (n == 7777) * 50 - (n == 4321)}) for n in range(10_000)
-    ]
+    values = ({"step": float(n), "loss": 2.0 + (n == 7777) * 50 - (n == 4321)} for n in range(10_000))
+    found = [StepSeen(1.0, None, said, from_wire=False) for said in values]
     kept = thinned(found)
     assert len(kept) <= 400
-    assert {7777.0, 4321.0, 9999.0} <= {values["step"] for _, values in kept}
-    assert [values["step"] for _, values in kept] == sorted(values["step"] for _, values in kept)
+    assert {7777.0, 4321.0, 9999.0} <= {seen.values["step"] for seen in kept}
+    assert [seen.values["step"] for seen in kept] == sorted(seen.values["step"] for seen in kept)

@@ -1,0 +1,151 @@
+"""Which step a sample out of a log belongs to, where its own line does not say.
+
+Three habits of printing stand between a log and a curve over steps:
+
+- the numbers on one line, the step on a bar beside it. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm
+  bar on stderr is wiped before and drawn again after (transformers/trainer_callback.py, ProgressCallback; tqdm's
+  `write`). The state drawn after a wipe is exact (a `StepHint`); any other may be older by tqdm's mininterval.
+- a counter that starts again with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34.
+- a second bar within the first, over an evaluation: its counter is not the training's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from supervisor.keeper.observations import StepHint, StepSeen
+
+# Line and bar stand in two files and are read some milliseconds apart, in either order.
+WAIT_S = 0.3
+# Two lines without a step as close as this were read from a backlog, not as they were written.
+TOGETHER_S = 0.05
+MAX_WAITING = 10_000
+BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
+
+
+class _Waiting(NamedTuple):
+    """A sample without a step, when it came, and the step that was known then."""
+
+    seen: StepSeen
+    since: float
+    before: float | None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What is known of one rank's lines."""
+
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))  # when, step
+    step: float | None = None
+    has_bar: bool = False
+    bar: tuple[float, float] | None = None  # the state of the training's bar: step, total
+    raw: tuple[float, float] | None = None  # epoch and step as printed last
+
+
+@dataclass(slots=True)
+class StepSense:
+    """Completes the samples of a run's logs, attempt by attempt.
+
+    Learnt and kept for the attempts that come: `first_epoch`, what the run counts epochs from, and `in_epoch`,
+    whether its steps count from each epoch's start.
+    """
+
+    first_epoch: float | None = None
+    in_epoch: bool = False
+    _ranks: dict[int | None, _Rank] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Another attempt."""
+        self._ranks.clear()
+
+    def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
+        """One sample in; what is complete comes out, in the order in which it was printed."""
+        rank = self._ranks.setdefault(seen.rank, _Rank())
+        if "step" not in seen.values:
+            yield from self._without_step(rank, seen, now)
+            return
+        if seen.drawn and _is_second_bar(rank, seen.values):
+            rest = {name: value for name, value in seen.values.items() if name not in BAR_ONLY}
+            if rest:
+                yield replace(seen, values=rest)
+            return
+        seen = replace(seen, values=self._over_epochs(rank, seen.values))
+        rank.step = seen.values["step"]
+        rank.has_bar = rank.has_bar or seen.drawn
+        yield seen
+
+    def hint(self, hint: StepHint, now: float) -> Iterator[StepSeen]:
+        """The state of a bar that was drawn again after a line; it is no sample of its own."""
+        rank = self._ranks.setdefault(hint.rank, _Rank())
+        rank.has_bar = True
+        if _is_second_bar(rank, hint.values):
+            return
+        step = self._over_epochs(rank, hint.values)["step"]
+        if rank.waiting:
+            yield _at(rank.waiting.popleft().seen, step)
+        else:
+            rank.hints.append((now, step))
+
+    def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
+        """Samples that have waited long enough: no bar was drawn again after them."""
+        for rank in self._ranks.values():
+            while rank.waiting and (final or now - rank.waiting[0].since >= WAIT_S):
+                one = rank.waiting.popleft()
+                crowded = bool(rank.waiting) and rank.waiting[0].since - one.since < TOGETHER_S
+                known = one.before if one.before is not None else rank.step
+                yield _at(one.seen, None if crowded else known)
+
+    def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
+        while rank.hints and now - rank.hints[0][0] > WAIT_S:
+            rank.hints.popleft()
+        if rank.hints:
+            yield _at(seen, rank.hints.popleft()[1])
+        elif rank.has_bar or rank.step is None:
+            rank.waiting.append(_Waiting(seen, now, rank.step))
+            if len(rank.waiting) > MAX_WAITING:
+                yield rank.waiting.popleft().seen
+        else:
+            yield _at(seen, rank.step)
+
+    def _over_epochs(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
+        """The values with a step that counts on over the epochs, once a counter was seen to start again.
+
+        The total is then that of all epochs, or, where nobody said how many there are, the end of this one.
+        """
+        step, total, epoch = values["step"], values.get("total_steps"), values.get("epoch")
+        if total is None or epoch is None or not math.isfinite(epoch) or epoch % 1 or not 0 <= step <= total:
+            return values
+        if self.first_epoch is None or epoch < self.first_epoch:
+            self.first_epoch = epoch if epoch in {0, 1} else 0
+        if rank.raw is not None and epoch > rank.raw[0] and step < rank.raw[1]:
+            self.in_epoch = True
+        rank.raw = (epoch, step)
+        if not self.in_epoch:
+            return values
+        before = epoch - self.first_epoch
+        over = {name: value for name, value in values.items() if name != "eta_s"}
+        over["step"] = before * total + step
+        over["total_steps"] = values.get("total_epochs", before + 1) * total
+        return over
+
+
+def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
+    """Whether this is a bar within the training's: shorter, while that one is not at its end."""
+    step, total = values["step"], values.get("total_steps")
+    if total is None:
+        return False
+    if rank.bar is not None and total < rank.bar[1] and rank.bar[0] < rank.bar[1] and "epoch" not in values:
+        return True
+    rank.bar = (step, total)
+    return False
+
+
+def _at(seen: StepSeen, step: float | None) -> StepSeen:
+    if step is None or not math.isfinite(step):
+        return seen
+    return replace(seen, values={**seen.values, "step": step}, joined=True)

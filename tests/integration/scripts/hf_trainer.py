@@ -1,0 +1,35 @@
+"""Prints as transformers.Trainer does: one bar on stderr, a dict on stdout every five steps, a summary at the end."""
+
+from frameworks import Bar, Training
+
+LOG_EVERY = 5
+
+training = Training()
+bar = Bar(training.steps) if training.rank == 0 else None
+losses: list[float] = []
+every: list[float] = []
+for step in training.run():
+    losses.append(step.loss)
+    every.append(step.loss)
+    if bar is None:
+        continue
+    bar.update()
+    if step.number % LOG_EVERY == 0:
+        logs = {
+            "loss": round(sum(losses) / len(losses), 4),
+            "grad_norm": step.grad_norm,
+            "learning_rate": step.lr,
+            "epoch": round(step.number / training.steps, 2),
+        }
+        losses.clear()
+        bar.write(str(logs))
+if bar is not None:
+    summary = {
+        "train_runtime": 2.0512,
+        "train_samples_per_second": 1248.02,
+        "train_steps_per_second": 19.501,
+        "train_loss": sum(every) / len(every),
+        "epoch": 1.0,
+    }
+    bar.write(str(summary))
+    bar.close()

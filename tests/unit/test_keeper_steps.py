@@ -1,0 +1,129 @@
+"""Samples whose lines do not say their step get it from the bar beside them; counters go on over epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from supervisor.keeper.observations import StepHint, StepSeen
+from supervisor.keeper.steps import WAIT_S, StepSense
+
+
+def bar(step: int, total: int, **values: float) -> StepSeen:
+    said = {"step": float(step), "total_steps": float(total), **values}
+    return StepSeen(0.0, 0, said, from_wire=False, drawn=True)
+
+
+def line(**values: float) -> StepSeen:
+    return StepSeen(0.0, 0, values, from_wire=False)
+
+
+def shown(samples: Iterable[StepSeen]) -> list[tuple[float | None, float | None]]:
+    return [(seen.values.get("step"), seen.values.get("loss")) for seen in samples]
+
+
+def hint(step: int, total: int = 40) -> StepHint:
+    return StepHint(0.0, 0, {"step": float(step), "total_steps": float(total)})
+
+
+def test_a_line_gets_the_step_of_the_bar_that_is_drawn_again_after_it() -> None:
+    sense = StepSense()
+    assert shown(sense.take(bar(3, 40), 0.0)) == [(3, None)]
+    assert shown(sense.take(line(loss=2.5), 0.1)) == []
+    assert shown(sense.take(bar(4, 40), 0.11)) == [(4, None)]  # drawn before, known to be whole only now
+    assert shown(sense.hint(hint(5), 0.12)) == [(5, 2.5)]
+
+
+def test_the_bars_file_may_be_read_first() -> None:
+    sense = StepSense()
+    assert shown(sense.hint(hint(5), 0.1)) == []
+    assert shown(sense.take(line(loss=2.5), 0.11)) == [(5, 2.5)]
+    assert shown(sense.take(line(loss=2.4), 0.2)) == []  # a hint serves one line
+    assert shown(sense.hint(hint(10), 0.21)) == [(10, 2.4)]
+
+
+def test_a_line_does_not_wait_for_ever_for_a_bar() -> None:
+    sense = StepSense()
+    list(sense.take(bar(3, 40), 0.0))
+    list(sense.take(line(loss=2.5), 0.1))
+    assert shown(sense.due(0.1 + WAIT_S / 2)) == []
+    list(sense.take(bar(7, 40), 0.2))
+    assert shown(sense.due(0.2 + WAIT_S)) == [(3, 2.5)]
+    assert shown(sense.due(99.0)) == []
+    list(sense.take(line(loss=2.4), 100.0))
+    assert shown(sense.due(100.0, final=True)) == [(7, 2.4)]
+
+
+def test_without_bars_the_step_of_the_line_before_holds() -> None:
+    sense = StepSense()
+    list(sense.take(line(step=10.0), 0.0))
+    assert shown(sense.take(line(loss=2.5), 0.0)) == [(10, 2.5)]
+
+
+def test_where_nothing_names_a_step_it_stays_unknown() -> None:
+    sense = StepSense()
+    assert shown(sense.take(line(loss=2.5), 0.0)) == []
+    assert shown(sense.take(line(loss=2.4), 1.0)) == []
+    assert shown(sense.due(9.0)) == [(None, 2.5), (None, 2.4)]
+
+
+def test_lines_of_a_backlog_are_not_all_put_at_the_step_where_it_stands_now() -> None:
+    sense = StepSense()
+    list(sense.take(bar(0, 40), 0.0))
+    for number in range(3):
+        assert shown(sense.take(line(loss=float(number)), 0.01)) == []
+    assert shown(sense.due(9.0)) == [(None, 0.0), (None, 1.0), (0, 2.0)]
+
+
+def test_a_backlog_of_lines_and_one_of_bars_are_matched_in_order() -> None:
+    sense = StepSense()
+    for number in range(1, 4):
+        list(sense.take(line(loss=float(number)), 0.01))
+    assert [shown(sense.hint(hint(5 * n), 0.02)) for n in range(1, 4)] == [[(5 * n, n)] for n in range(1, 4)]
+    for number in range(4, 6):
+        list(sense.hint(hint(5 * number), 1.0))
+    assert [shown(sense.take(line(loss=float(n)), 1.01)) for n in (4, 5)] == [[(20, 4)], [(25, 5)]]
+
+
+def test_a_counter_that_starts_again_each_epoch_goes_on() -> None:
+    sense = StepSense()
+    said = [bar(n, 10, epoch=float(e)) for e in range(3) for n in (1, 10)]
+    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
+    assert [v["step"] for v in steps] == [1, 10, 11, 20, 21, 30]
+    assert [v["total_steps"] for v in steps] == [10, 10, 20, 20, 30, 30]
+    sense.begin()  # restarted in epoch 2: what was learnt holds
+    assert shown(sense.take(bar(4, 10, epoch=2.0, total_epochs=5.0), 0.0)) == [(24, None)]
+
+
+def test_epochs_counted_from_one_and_how_many_there_are() -> None:
+    sense = StepSense()
+    said = [line(step=n, total_steps=10.0, epoch=e, total_epochs=5.0) for e in (1.0, 2.0) for n in (5.0, 9.0)]
+    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
+    assert [(v["step"], v["total_steps"]) for v in steps] == [(5, 10), (9, 10), (15, 50), (19, 50)]
+
+
+def test_a_global_counter_beside_an_epoch_is_left_alone() -> None:
+    sense = StepSense()
+    said = [line(step=n * 100.0, total_steps=1000.0, epoch=float(n // 3)) for n in range(10)]
+    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
+    assert [(v["step"], v["total_steps"]) for v in steps] == [(n * 100, 1000) for n in range(10)]
+
+
+def test_an_evaluations_bar_is_not_the_trainings() -> None:
+    sense = StepSense()
+    list(sense.take(bar(20, 40), 0.0))
+    assert shown(sense.take(bar(5, 13), 0.1)) == []
+    assert shown(sense.take(bar(13, 13), 0.2)) == []
+    list(sense.take(line(val_loss=1.0), 0.3))
+    assert shown(sense.hint(hint(13, 13), 0.3)) == []
+    assert shown(sense.hint(hint(20), 0.3)) == [(20, None)]
+    list(sense.take(bar(40, 40), 0.5))
+    assert shown(sense.take(bar(1, 5), 0.6)) == [(1, None)]
+
+
+def test_ranks_are_told_apart() -> None:
+    sense = StepSense()
+    list(sense.take(bar(3, 40), 0.0))
+    other = StepSeen(0.0, 1, {"loss": 1.0}, from_wire=False)
+    assert shown(sense.take(other, 0.0)) == []
+    assert shown(sense.take(bar(4, 40), 0.1)) == [(4, None)]
+    assert shown(sense.due(9.0)) == [(None, 1.0)]
