@@ -23,6 +23,7 @@ from supervisor.views.logmatch import BadQueryError, Query
 from supervisor.views.logmerge import Row as LogRow
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logsession import LogSession
+from supervisor.views.speech import Tr
 from supervisor.views.tui.logkeys import GROUPS, LOG_KEYS
 from supervisor.views.tui.outside import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
@@ -30,7 +31,7 @@ from supervisor.views.tui.screens.prompts import AskLine
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.logpage import LogPage
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, row
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import Panel, tr_of
 
 SAID_S = 8.0
 STREAMS = ("", "stdout", "stderr")
@@ -69,10 +70,10 @@ class LogStatus(Panel):
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
         page = self.page
-        right = _found(page) if page is not None else ()
+        right = _found(page, self.tr) if page is not None else ()
         if self._said is not None:
             ink = {None: Ink.DIM, False: Ink.WARN, True: Ink.LIVE}[self._said.good]
-            return [between(row(Span(f" {self._said.text}", ink)), (*right, Span(" ")), width)]
+            return [between(row(Span(f" {self.tr(self._said.text)}", ink)), (*right, Span(" ")), width)]
         if page is None:
             return []
         return [between(row(Span(f" {self._place(page)}", Ink.DIM)), (*right, Span(" ")), width)]
@@ -85,14 +86,14 @@ class LogStatus(Panel):
         elif page.counted_ratio < 1:
             parts.append(f"counting lines {page.counted_ratio:.0%}")
         parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}")
-        return " · ".join(parts)
+        return " · ".join(map(self.tr, parts))
 
 
-def _found(page: lw.Page) -> Row:
+def _found(page: lw.Page, tr: Tr) -> Row:
     spans: list[Span] = []
     if page.shown is not None:
         going = f" ({page.shown.done_ratio:.0%} looked through)" if page.shown.done_ratio < 1 else ""
-        spans.append(Span(f"{fm.whole(page.shown.found)} lines{going}   ", Ink.LIVE))
+        spans.append(Span(tr(f"{fm.whole(page.shown.found)} lines{going}   "), Ink.LIVE))
     if page.search is not None:
         found = page.search
         going = f" ({found.done_ratio:.0%} looked through)" if found.done_ratio < 1 else ""
@@ -101,7 +102,7 @@ def _found(page: lw.Page) -> Row:
             if found.ordinal
             else f"{fm.whole(found.found)} found"
         )
-        spans.append(Span(f"/{page.searched.typed}: {count}{going}", Ink.WARN))
+        spans.append(Span(f"/{page.searched.typed}: {tr(f'{count}{going}')}", Ink.WARN))
     return tuple(spans)
 
 
@@ -424,12 +425,13 @@ class LogScreen(Screen[LogPoint | None]):
 
     def action_help(self) -> None:
         """All keys."""
+        tr = tr_of(self)
         mine = [b for b in LOG_KEYS if isinstance(b, Binding)]
         lines = [
             HelpLine(
-                title,
+                tr(title),
                 b.key_display or b.key,
-                b.tooltip,
+                tr(b.tooltip),
                 bool(self.check_action(b.action.partition("(")[0], ())),
             )
             for group, title in GROUPS.items()
@@ -437,7 +439,7 @@ class LogScreen(Screen[LogPoint | None]):
             if (b.id or "").startswith(f"log.{group}.")
         ]
         lines += [
-            HelpLine("move", b.key.replace(",", "  "), b.description, True)
+            HelpLine(tr("move"), b.key.replace(",", "  "), tr(b.description), True)
             for b in LogPage.BINDINGS
             if isinstance(b, Binding)
         ]

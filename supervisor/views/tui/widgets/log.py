@@ -95,19 +95,23 @@ class LogPanel(Panel, can_focus=True):
 
     def titles(self) -> tuple[Row, Row]:
         """What is shown, and whether it moves."""
-        shown = str(self.buffer.filter) or "all ranks"
-        left = [Span("log", Ink.STRONG), Span(f" · {shown}", Ink.LIVE if self.buffer.filter else Ink.PLAIN)]
+        tr = self.tr
+        shown = str(self.buffer.filter) or tr("all ranks")
+        left = [
+            Span(tr("log"), Ink.STRONG),
+            Span(f" · {shown}", Ink.LIVE if self.buffer.filter else Ink.PLAIN),
+        ]
         if self.search:
             left.append(
-                Span(f" · /{self.search}" + ("" if self.match is not None else " (not found)"), Ink.WARN)
+                Span(f" · /{self.search}" + ("" if self.match is not None else tr(" (not found)")), Ink.WARN)
             )
         below = len(self.buffer.visible) - self._end if self._end is not None else 0
         state = (
-            Span("following", Ink.DIM)
+            Span(tr("following"), Ink.DIM)
             if self.following
-            else Span(f"frozen · {fm.whole(below)} below", Ink.WARN)
+            else Span(tr(f"frozen · {fm.whole(below)} below"), Ink.WARN)
         )
-        return tuple(left), row(Span(f"{fm.whole(self.buffer.total)} lines · ", Ink.DIM), state)
+        return tuple(left), row(Span(f"{tr(f'{fm.whole(self.buffer.total)} lines')} · ", Ink.DIM), state)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The lines in sight."""
@@ -121,7 +125,7 @@ class LogPanel(Panel, can_focus=True):
         rows = [self._row(visible[i], width, matched=i == self.match) for i in range(start, end)]
         rows += [self._line_row((line.who,), line.text, line.tone, width, matched=False) for line in opened]
         if not opened and all(visible[i].offset < 0 for i in range(start, end)):
-            rows.append(row(Span(self._nothing(), Ink.DIM)))
+            rows.append(row(Span(self.tr(self._nothing()), Ink.DIM)))
         return rows
 
     def _nothing(self) -> str:
@@ -137,7 +141,7 @@ class LogPanel(Panel, can_focus=True):
 
     def _row(self, entry: Entry, width: int, *, matched: bool) -> Row:
         if entry.offset < 0:
-            text = f"── {entry.text} "
+            text = f"── {self.tr(entry.text)} "
             return row(Span(text + "─" * max(0, width - len(text)), Ink.FRAME))
         return self._line_row(tuple(entry.who), entry.text, entry.tone, width, matched=matched)
 

@@ -15,6 +15,7 @@ from supervisor.views.logalign import aligned
 from supervisor.views.logmatch import Query, Term
 from supervisor.views.logmerge import Row as LogRow
 from supervisor.views.logwishes import Page
+from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.log import SIDE_CELLS, TONES, WHEEL_LINES, WHO_WIDTH, who_text
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -120,17 +121,20 @@ class LogPage(Panel, can_focus=True):
         page = self.page
         if page is None:
             return EMPTY, EMPTY
-        left = [Span("log", Ink.STRONG), Span(f" · {_what(page)}")]
+        tr = self.tr
+        left = [Span(tr("log"), Ink.STRONG), Span(f" · {_what(page, tr)}")]
         if page.query:
             left.append(Span(f" · {page.query}", Ink.LIVE))
-        return tuple(left), row(Span("following", Ink.DIM) if page.following else Span("frozen", Ink.WARN))
+        return tuple(left), row(
+            Span(tr("following"), Ink.DIM) if page.following else Span(tr("frozen"), Ink.WARN)
+        )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight; those that do not fit give way on the cursor's far side."""
         page = self.page
         if page is None or not page.rows:
             self._shown = []
-            return [row(Span(page.empty_why if page is not None else "", Ink.DIM))]
+            return [row(Span(self.tr(page.empty_why) if page is not None else "", Ink.DIM))]
         gutter = self._gutter(page)
         lines: list[tuple[int, Row]] = []
         for number in range(len(page.rows)):
@@ -284,11 +288,11 @@ class LogPage(Panel, can_focus=True):
         return self._shown[at] if 0 <= at < len(self._shown) else None
 
 
-def _what(page: Page) -> str:
+def _what(page: Page, tr: Tr) -> str:
     """Which logs are shown, and in which order their lines stand."""
     logs = [log for log in page.logs if page.query.is_by(log.who) or log.is_mixed]
     numbers = tuple(int(log.who) for log in logs if log.who.isdigit())
-    attempt = f"attempt {page.attempt} of {page.attempts}" if page.attempts > 1 else ""
+    attempt = tr(f"attempt {page.attempt} of {page.attempts}") if page.attempts > 1 else ""
     if not page.merged_by:
         named = next((each.parts[0][0] for each in page.rows), None)
         which = fm.short_path(str(page.logs[named].path)) if named is not None else ""
@@ -298,7 +302,8 @@ def _what(page: Page) -> str:
             if numbers
             else ""
         )
-        which = f"{which}, merged by {page.merged_by}".removeprefix(", ")
+        merged = tr(f"merged by {page.merged_by}")
+        which = f"{tr(which)}, {merged}" if which else merged
     return " · ".join(part for part in (attempt, which) if part)
 
 
