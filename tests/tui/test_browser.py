@@ -211,6 +211,7 @@ def test_two_runs_are_compared(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("space", "j", "c")
         await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        await until(pilot, lambda: bool(app.dashboard.query("#metrics")), "the page")
         page = app.dashboard.query_one("#metrics", MetricsPage)
         await until(pilot, lambda: page.other is not None, "the other run's series")
         assert page.other is not None

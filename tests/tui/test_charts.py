@@ -150,8 +150,9 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     recorded.succeeded(tmp_path / "20261121-0900-calm-crane")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
         page = metrics_page(app)
-        await pilot.press("M", "c", *"nobody", "enter")
+        await pilot.press("c", *"nobody", "enter")
         await until(pilot, lambda: "compare: " in pane(app, "notice"), "that there is none")
         await pilot.press("c", *"calm", "enter")
         await until(pilot, lambda: page.other is not None, "the other run")

@@ -9,7 +9,9 @@ from textual.command import CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
+from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
+from supervisor.run.journal import JournalWriter
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.screens.edit import BadEdit, EditScreen, differences, parse_edit
 from tests.tui import recorded
@@ -53,7 +55,7 @@ def test_no_failure_no_page(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("v")
-        assert not app.dashboard.query_one("#failure").display
+        assert not app.dashboard.query("#failure")
         assert "why" not in pane(app, "footer")
 
     drive(run, play)
@@ -166,7 +168,7 @@ def test_palette_finds_and_does(tmp_path: Path) -> None:
         await pilot.press(*"origin")
         await until(pilot, lambda: "settings" in shown(app), "the hit")
         await pilot.press("enter")
-        await until(pilot, lambda: app.dashboard.query_one("#settings").display, "the page")
+        await until(pilot, lambda: any(page.display for page in app.dashboard.query("#settings")), "the page")
 
     drive(run, play)
 
@@ -186,3 +188,36 @@ def test_edits_are_parsed_as_a_shell_would() -> None:
 def test_differences_keep_a_flag_with_its_value() -> None:
     edited = parse_edit(("--lr", "-1e-4", "--seed", "1", "-v"), "--lr 2 --seed 1", "")
     assert differences(("--lr", "-1e-4", "--seed", "1", "-v"), edited) == ["- --lr -1e-4", "+ --lr 2", "- -v"]
+
+
+def test_a_stall_and_all_advisories_on_one_page(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    writer = JournalWriter(run.node().journal)
+    t = recorded.T0 + 2400
+    writer.append(
+        ev.StallFlagged(
+            t=t, attempt=2, since=t - 4, waited_s=4, stage="step", pace_s=1.2, flag_s=3.6, act_s=60
+        )
+    )
+    writer.append(
+        ev.StacksTaken(t=t, attempt=2, text="1 rank in all_reduce, rank 1 in read() at data.py:41", odd=(1,))
+    )
+    writer.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("a")
+        page = pane(app, "advisories")
+        assert "nothing moves for" in page
+        assert "rank 1 in read() at data.py:41" in page
+        assert "ended as a hang after 1 m 00 s" in page
+        assert "raise num_workers" in page
+
+    drive(run, play)
+
+
+def test_nothing_to_advise_says_so(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("a")
+        assert "nothing to say" in pane(app, "advisories")
+
+    drive(recorded.held(tmp_path / "run"), play)

@@ -85,6 +85,15 @@ KEYS: list[BindingType] = [
         show=False,
     ),
     _key(
+        "a",
+        "page('advisories')",
+        "advisories",
+        "a",
+        "look",
+        "a stall, and what else is worth saying",
+        show=False,
+    ),
+    _key(
         "p",
         "page('processes')",
         "processes",

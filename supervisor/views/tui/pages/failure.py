@@ -17,6 +17,7 @@ from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.card import UNSURE, change_text
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
+from supervisor.views.tui.widgets.words import failures
 
 NUMBER_CELLS = 8
 FOLLOWED = 24
@@ -90,13 +91,6 @@ class FailurePage(Page):
         if self._chosen is not None:
             return next((a for a in failed if a.number == self._chosen), None)
         return failed[-1] if failed else None
-
-
-def failures(state: st.RunState) -> list[st.AttemptView]:
-    """The attempts whose verdict names a failure, oldest first."""
-    return [
-        a for a in state.attempts if a.verdict is not None and a.verdict.failure is not FailureClass.HEALTHY
-    ]
 
 
 def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:

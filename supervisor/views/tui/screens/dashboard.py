@@ -14,11 +14,11 @@ from supervisor.views.tui.actions import ACTING, cost, current_batch, possible, 
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.keys import GROUPS, KEYS, action_name
-from supervisor.views.tui.pages.failure import failures
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.looking import LookingScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
+from supervisor.views.tui.widgets.words import failures
 
 if TYPE_CHECKING:
     from textual.command import Provider

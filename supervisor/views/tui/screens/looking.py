@@ -12,10 +12,8 @@ from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logbuffer import LogFilter
-from supervisor.views.tui.pages.failure import FailurePage
-from supervisor.views.tui.pages.metrics import MetricsPage
-from supervisor.views.tui.screens.compare import load_other
-from supervisor.views.tui.screens.panes import PAGES, PaneScreen
+from supervisor.views.tui.pages.book import PAGES
+from supervisor.views.tui.screens.panes import PaneScreen
 from supervisor.views.tui.screens.prompts import AskLine
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.chart import ChartPanel
@@ -26,6 +24,7 @@ from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.words import leave_word
 
 if TYPE_CHECKING:
+    from supervisor.views.tui.pages.metrics import OtherRun
     from supervisor.views.tui.screens.log import LogScreen
 
 
@@ -102,13 +101,14 @@ class LookingScreen(PaneScreen):
             self._zoom(wanted.id)
         wanted.focus()
 
-    def action_page(self, name: str) -> None:
+    async def action_page(self, name: str) -> None:
         """Show a page alone; the same key again goes back."""
         if self._zoomed == name:
             self._zoom(None)
             return
+        page = await self.page(name)
         self._zoom(name)
-        self.query_one(f"#{name}", Panel).focus()
+        page.focus()
 
     def action_commands(self) -> None:
         """All commands, to be found by their names."""
@@ -118,18 +118,25 @@ class LookingScreen(PaneScreen):
 
     def open_beside(self, other: str) -> None:
         """Show the metrics, with those of another run (a path, an id or a part of it) beside them."""
-        if self._zoomed != "metrics":
-            self.action_page("metrics")
         self._feeder.submit(partial(self._load_beside, other))
 
     def _load_beside(self, text: str) -> None:
         """In the reading thread."""
+        from supervisor.views.tui.screens.compare import load_other
+
         try:
             other = load_other(self._desk.run, text)
         except RunNotFound as error:
             self._told(Answer(f"compare: {error}", False))
             return
-        self.app.call_later(self.query_one("#metrics", MetricsPage).compare_with, other)
+        self.app.call_later(self._lay_beside, other)
+
+    async def _lay_beside(self, other: OtherRun | None) -> None:
+        if self._zoomed != "metrics":
+            await self.action_page("metrics")
+        from supervisor.views.tui.pages.metrics import MetricsPage
+
+        self.query_one("#metrics", MetricsPage).compare_with(other)
 
     def action_compare(self) -> None:
         """Lay another run's series beside these; an empty answer takes them away."""
@@ -138,7 +145,7 @@ class LookingScreen(PaneScreen):
             if text is not None and text.strip():
                 self.open_beside(text.strip())
             elif text is not None:
-                self.query_one("#metrics", MetricsPage).compare_with(None)
+                self.call_later(self._lay_beside, None)
 
         self.app.push_screen(AskLine("compare with (a run's id or a part of it; empty: none)"), closed)
 
@@ -220,7 +227,10 @@ class LookingScreen(PaneScreen):
 
     def action_open_log(self) -> None:
         """The whole log: at the cause while that is looked at, else at the line in sight."""
-        cause = self.query_one("#failure", FailurePage).cause() if self._zoomed == "failure" else None
+        from supervisor.views.tui.pages.failure import FailurePage
+
+        looked_at = self._zoomed == "failure"
+        cause = self.query_one("#failure", FailurePage).cause() if looked_at else None
         if cause is not None and self.snapshot is not None:
             owners = (
                 a for a in self.snapshot.state.attempts if a.verdict is not None and a.verdict.cause is cause

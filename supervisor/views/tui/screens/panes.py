@@ -12,10 +12,7 @@ from textual.screen import Screen
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.kept import Kept
 from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
-from supervisor.views.tui.pages.failure import FailurePage
-from supervisor.views.tui.pages.metrics import MetricsPage
-from supervisor.views.tui.pages.processes import ProcessesPage
-from supervisor.views.tui.pages.settings import PreflightPage, SettingsPage
+from supervisor.views.tui.pages.book import PAGES, new_page
 from supervisor.views.tui.widgets.bars import FooterBar, NoticeBar
 from supervisor.views.tui.widgets.card import FailureCard
 from supervisor.views.tui.widgets.charts import LossPanel, UsePanel
@@ -27,9 +24,6 @@ from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.tiles import TilesPanel
 from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.widgets.words import shows_failure
-
-PAGES = ("failure", "metrics", "processes", "preflight", "settings")
-"""Panes that are only ever shown alone."""
 
 
 class PaneScreen(Screen[None]):
@@ -59,11 +53,6 @@ class PaneScreen(Screen[None]):
         with Horizontal(id="bottom"):
             yield LogPanel(id="log")
             yield TimelinePanel(id="timeline")
-        yield FailurePage(id="failure")
-        yield MetricsPage(id="metrics")
-        yield ProcessesPage(id="processes")
-        yield PreflightPage(id="preflight")
-        yield SettingsPage(id="settings")
         yield NoticeBar(id="notice")
         yield FooterBar(id="footer")
 
@@ -71,6 +60,17 @@ class PaneScreen(Screen[None]):
     def kept(self) -> Kept:
         """What is remembered of a person's choices."""
         return getattr(self.app, "kept", Kept())
+
+    async def page(self, name: str) -> Panel:
+        """The page of this name, made when it is first asked for; it stands above the notice."""
+        for found in self.query(f"#{name}").results(Panel):
+            return found
+        made = new_page(name)
+        made.display = False
+        await self.mount(made, before=self.notice)
+        if self.snapshot is not None:
+            made.show(View(self.snapshot, self._clock()))
+        return made
 
     @property
     def log_panel(self) -> LogPanel:
@@ -136,9 +136,10 @@ class PaneScreen(Screen[None]):
             "tiles",
             "log",
             "timeline",
-            *PAGES,
         ):
             self.query_one(f"#{name}").display = name in shown
+        for page in self.query(", ".join(f"#{name}" for name in PAGES)):
+            page.display = page.id in shown
         right = bool(shown & {"charts", "devices", "ranks"})
         middle = self.query_one("#middle")
         middle.display = right or bool(shown & {"card", "loss"})

@@ -95,3 +95,10 @@ def shows_failure(snapshot: Snapshot) -> bool:
             return condition.outcome in {Outcome.FAILED, Outcome.GAVE_UP, Outcome.LOST}
         case _:
             return False
+
+
+def failures(state: st.RunState) -> list[st.AttemptView]:
+    """The attempts whose verdict names a failure, oldest first."""
+    return [
+        a for a in state.attempts if a.verdict is not None and a.verdict.failure is not FailureClass.HEALTHY
+    ]

@@ -1,0 +1,58 @@
+"""What is worth saying while a run is healthy: a stall now, then all advisories, newest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.run.events import StallFlagged
+from supervisor.run.state import AttemptView
+from supervisor.views import format as fm
+from supervisor.views.tui.pages.page import Page, labelled, section
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, row
+from supervisor.views.tui.widgets.panel import View
+
+TIME_CELLS = 10
+
+
+class AdvisoriesPage(Page):
+    """Nothing here is a failure; each line says what could be done."""
+
+    heading = "advisories"
+    uses_clock = True
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """The page."""
+        state = view.snapshot.state
+        attempt = state.attempt
+        rows: list[Row] = []
+        if attempt is not None and attempt.stall is not None:
+            rows += self._stall(attempt, attempt.stall, view.now, width)
+        if not state.advisories and not rows:
+            return [row(Span(self.tr("nothing to say: no sign of trouble was seen so far"), Ink.DIM))]
+        if state.advisories:
+            rows += section(self.tr, "newest first")[0 if rows else 1 :]
+        for advisory in reversed(state.advisories):
+            rows += labelled(
+                fm.time_of_day(advisory.t), self.tr(advisory.text), width, most=4, label_cells=TIME_CELLS
+            )
+        return rows
+
+    def _stall(self, attempt: AttemptView, stall: StallFlagged, now: float, width: int) -> list[Row]:
+        """Nothing moves: since when, what is usual, what will be done, and who stands where."""
+        waited = max(0.0, now - stall.since)
+        rows: list[Row] = [row(Span(self.tr(f"nothing moves for {fm.duration(waited)}"), Ink.WARN))]
+        rows.append(row(Span(self.tr(f"usual is {fm.seconds(stall.pace_s)}"), Ink.DIM)))
+        then = (
+            self.tr("never ended by itself")
+            if stall.act_s is None
+            else self.tr(f"ended as a hang after {fm.duration(stall.act_s)}, if the stacks stay alike")
+        )
+        rows.append(row(Span(then, Ink.DIM)))
+        if attempt.stacks is not None:
+            rows += section(self.tr, "who stands where")
+            rows += labelled("", self.tr(attempt.stacks.text), width, Ink.STRONG, most=6, label_cells=0)
+            if attempt.stacks.collective:
+                rows += labelled("", attempt.stacks.collective, width, Ink.DIM, most=4, label_cells=0)
+        elif attempt.stack_note:
+            rows += labelled("", self.tr(attempt.stack_note), width, Ink.DIM, most=3, label_cells=0)
+        return rows
