@@ -76,6 +76,8 @@ def _from_error_files(case: Case, root: Root, signatures: Signatures) -> Root:
 
 # What a SIGKILL without any text is worth (see `settle`).
 BARE_KILL = 0.7
+# The signature of "DataLoader worker (pid 411) is killed by signal: Killed".
+_LOADER_KILLED = "dl-worker-killed"
 
 
 def _judge_message(case: Case, file: ErrorFile, message: str, signatures: Signatures) -> Root | None:
@@ -110,6 +112,10 @@ def _from_machine(case: Case, root: Root) -> Root:
         # oom_kill in memory.events counts kills by any OOM killer (Linux, cgroup-v2.rst): none, so it was
         # somebody else who sent the SIGKILL.
         return root._replace(failure=FailureClass.WORKER_CRASH, reason=Reason.SIGNAL, confidence=0.85)
+    nobody_short = machine.cgroup_oom_kills == 0 and not machine.kernel_log
+    if nobody_short and root.chosen is not None and root.chosen.signature == _LOADER_KILLED:
+        # PyTorch's line says SIGKILL and no more: as above, somebody else sent it.
+        return root._replace(failure=FailureClass.DATALOADER_WORKER, reason=Reason.KILLED, confidence=0.85)
     if machine.slurm_state is not None and (known := _SLURM.get(machine.slurm_state.split()[0].rstrip("+"))):
         failure, reason = known
         if weak:

@@ -343,6 +343,24 @@ def test_a_bare_sigkill_is_not_asserted_to_be_memory(engine: Engine) -> None:
     assert (none.failure, none.title) == (FailureClass.WORKER_CRASH, "Rank 1 crashed")
 
 
+def test_a_killed_data_loader_is_not_blamed_on_memory_where_the_kernel_counted_no_kill(
+    engine: Engine,
+) -> None:
+    line = "RuntimeError: DataLoader worker (pid 411) is killed by signal: Killed. "
+    job = JobEvidence(logs=logs(f"{STEPS}{line}\n"), exit_codes={0: 1}, launcher_exit=1, world_size=1)
+    uncounted = judge(engine, job)
+    assert (uncounted.failure, uncounted.reason) == (FailureClass.HOST_OOM, Reason.KERNEL_KILL)
+    none = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=0)))
+    assert (none.failure, none.reason) == (FailureClass.DATALOADER_WORKER, Reason.KILLED)
+    assert none.cause is not None
+    assert none.cause.text == line.strip()
+    counted = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=1)))
+    assert (counted.failure, counted.reason) == (FailureClass.HOST_OOM, Reason.CGROUP_KILL)
+    logged = "Memory cgroup out of memory: Killed process 411 (python)"
+    machine = MachineRecords(cgroup_oom_kills=0, kernel_log=logged)
+    assert judge(engine, job._replace(machine=machine)).failure is FailureClass.HOST_OOM
+
+
 def test_a_supposition_is_called_one() -> None:
     root = Root(FailureClass.NCCL_ERROR, None, 1, (1,), None, "a.log", 3, "Connection reset by peer", 0.65)
     assert title_of(root) == "Communication between ranks failed on rank 1 (likely, not certain)"
