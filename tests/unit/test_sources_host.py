@@ -180,6 +180,7 @@ def test_stacks_without_py_spy_tell_what_the_kernel_knows(
     waiter: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")  # it is looked for beside ours too
     known = identify(waiter.pid)
     assert known is not None
     (stack,) = collect_stacks([known])
@@ -201,7 +202,8 @@ def test_stacks_by_py_spy_and_its_refusals(waiter: subprocess.Popen[bytes], tmp_
         return str(fake)
 
     (stack,) = collect_stacks(
-        [known], py_spy=says(r"printf 'Process %s\n  \033[31mstep\033[0m (t.py:3)\n' $3")
+        [known],
+        py_spy=says(r"for last; do :; done; printf 'Process %s\n  \033[31mstep\033[0m (t.py:3)\n' $last"),
     )
     assert stack.source is StackSource.PY_SPY
     assert stack.lines == (f"Process {waiter.pid}", "  step (t.py:3)")
