@@ -16,6 +16,7 @@ from supervisor.diagnosis.tracebacks import (
     is_quoted_code,
     last_exception_after,
 )
+from supervisor.diagnosis.vocabulary import ENOUGH, class_by_words
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -99,10 +100,13 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
         inner = last_exception_after(hit)
         if inner is not None:
             line, shown = hit.line + inner[0], inner[1]
-            failure, reason, strength = _worker_cause(shown, hit, scans, steps_seen, strength)
+            failure, reason, strength = _worker_cause(line, shown, hit, scans, steps_seen, strength)
     elif signature.id in GENERIC or signature.id in {"ckpt-oserror22", "missing-file-errno"}:
         by_frames = class_by_frames(frames_above(hit), text)
-        if by_frames is not None and not (
+        by_words = _by_words(hit)
+        if by_words is not None and (by_frames is None or by_words[1] > ENOUGH):
+            failure, strength = by_words[0], max(strength, 55)
+        elif by_frames is not None and not (
             signature.id == "missing-file-errno" and by_frames is not FailureClass.COMPILE_ERROR
         ):
             failure, strength = by_frames, max(strength, 70)
@@ -124,41 +128,41 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
     )  # fmt: skip
 
 
-_WORKER_CLASSES = (
-    (Lazy(r"Errno 24|[Tt]oo many open files|ancdata"), FailureClass.FD_LIMIT, None, 92),
-    (Lazy(r"\bshm\b|/torch_|shared memory"), FailureClass.SHM_EXHAUSTED, None, 92),
-    (
-        Lazy(r"MemoryError|bad_alloc|Errno 12|DefaultCPUAllocator"),
-        FailureClass.HOST_OOM,
-        Reason.ALLOCATOR,
-        88,
-    ),
-    (Lazy(r"Errno 28|Errno 122|No space left"), FailureClass.DISK_FULL, None, 88),
-    (Lazy(r"CUDA out of memory|HIP out of memory"), FailureClass.CUDA_OOM, None, 92),
-    (Lazy(r"CUDA error|Cannot re-initialize CUDA"), FailureClass.CUDA_ERROR, None, 80),
-    (
-        Lazy(r"ModuleNotFoundError|ImportError|cannot open shared object"),
-        FailureClass.IMPORT_ERROR,
-        None,
-        80,
-    ),
-    (Lazy(r"PermissionError|Errno 13"), FailureClass.PERMISSION_DENIED, None, 84),
-    (
-        Lazy(r"HTTPError|HfHubHTTPError|Max retries|GatedRepo|ClientError"),
-        FailureClass.AUTH_OR_HUB,
-        None,
-        82,
-    ),
+# Types that are raised for anything; the rest (KeyError, TypeError …) are the program's own.
+_ANY_TYPE = Lazy(
+    r"\b(?:ValueError|AssertionError|NotImplementedError|FloatingPointError|MisconfigurationException)\b"
 )
 
 
+def _by_words(hit: Hit) -> tuple[FailureClass, int] | None:
+    """What the words of a plain exception, and of the lines that go on with it, speak of."""
+    if hit.signature.id == "code-python" and not _ANY_TYPE.search(hit.text):
+        return None
+    if hit.signature.id not in GENERIC:
+        return None
+    return class_by_words(hit.text)
+
+
+# What a data worker may run into that keeps its own name: its remedy is not in the data.
+_KEPT_IN_WORKER = frozenset(
+    (
+        FailureClass.FD_LIMIT, FailureClass.SHM_EXHAUSTED, FailureClass.HOST_OOM, FailureClass.DISK_FULL,
+        FailureClass.CUDA_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.IMPORT_ERROR,
+        FailureClass.PERMISSION_DENIED, FailureClass.AUTH_OR_HUB,
+    )
+)  # fmt: skip
+
+
 def _worker_cause(
-    text: str, hit: Hit, scans: Sequence[SourceScan], steps_seen: bool, strength: int
+    line: int, text: str, hit: Hit, scans: Sequence[SourceScan], steps_seen: bool, strength: int
 ) -> tuple[FailureClass, Reason | None, int]:
-    """The class of what a data worker raised: some classes keep their own name inside a worker too."""
-    for pattern, failure, reason, its_strength in _WORKER_CLASSES:
-        if pattern.search(text):
-            return failure, reason, its_strength
+    """The class of what a data worker raised, in the given line: some keep their own name inside a worker too."""
+    inner = speaker(claim for claim in scans[hit.source].hits if claim.line == line)
+    if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
+        return inner.signature.failure, inner.signature.reason, max(inner.signature.strength, 80)
+    spoken = class_by_words(text, enough=ENOUGH + 1)
+    if spoken is not None and spoken[0] in _KEPT_IN_WORKER:
+        return spoken[0], None, 74
     if "FileNotFoundError" in text or "Errno 2]" in text:
         # One absent sample in the middle of an epoch is the data's fault; absent from the start, the path is wrong.
         before = [*scans[hit.source].head[: hit.line], *hit.lines_before(60)]

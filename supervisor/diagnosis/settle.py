@@ -10,9 +10,9 @@ from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.fingerprint import plain_form
-from supervisor.diagnosis.neighbours import speaks_of_another
 from supervisor.diagnosis.root import Case, Root
 from supervisor.diagnosis.tracebacks import frames_above
+from supervisor.diagnosis.vocabulary import speaks_of_another
 from supervisor.diagnosis.waiting import different_rendezvous, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
