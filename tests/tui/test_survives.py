@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
 import shutil
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
@@ -16,8 +21,11 @@ from supervisor.run import series as se
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
+from tests.conftest import wait_until
+from tests.integration.harness import environment
 from tests.tui import recorded
-from tests.tui.driving import drive, pane, shown, until
+from tests.tui.driving import drive, keeper_of, pane, shown, until
+from tests.tui.wire import SHOW_RUN, on_a_terminal
 
 
 def test_run_directory_is_removed(tmp_path: Path) -> None:
@@ -238,3 +246,128 @@ def test_panes_by_number_and_zoom(tmp_path: Path, pane_key: str) -> None:
         assert app.dashboard.log_panel.size.height < 15
 
     drive(run, play, size=(80, 24))
+
+
+def test_two_hundred_sizes_in_a_real_terminal(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+    sizes = random.Random(7)
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("cuda_oom")
+        for turn in range(200):
+            wire.resize(sizes.randint(1, 240), sizes.randint(1, 70))
+            if turn % 20 == 0:
+                wire.press("v")  # pages are resized too
+            wire.take(0.005)
+        wire.resize(1, 1)
+        wire.take()
+        wire.resize(120, 40)
+        text = wire.wait_for("stoker", "cuda_oom", "leave")
+        frames = [line.rstrip() for line in text.splitlines() if line.startswith(("│", "╭", "╰"))]
+        assert frames
+        assert all(line.endswith(("│", "╮", "╯")) for line in frames), text
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        assert wire.process.exitstatus == 0
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
+def test_stopped_and_continued(tmp_path: Path, stop: signal.Signals) -> None:
+    """A shell's `kill -TSTP` and `fg`, and a debugger's or a container's freeze."""
+    run = recorded.healthy(tmp_path / "run")
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("stepping")
+        os.kill(wire.process.pid, stop)
+        wire.until(lambda: process_state(wire.process.pid) == "T", "the stop")
+        if stop is signal.SIGTSTP:
+            wire.take()
+            assert b"\x1b[?1049l" in wire.written, "the shell has its screen back"
+        wire.resize(100, 30)
+        os.kill(wire.process.pid, signal.SIGCONT)
+        wire.wait_for("stepping", "leave")
+        wire.press("?")
+        wire.wait_for("Esc closes")
+        wire.press("?")
+        wire.until(lambda: "Esc closes" not in wire.text(), "the help's end")
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        assert wire.process.exitstatus == 0
+
+
+def test_the_terminal_itself_goes_away(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("stepping")
+        pid = wire.process.pid
+        wire.process.ptyproc.fileobj.close()  # what the kernel does when ssh drops: SIGHUP, then EIO
+        wire.process.closed = wire.process.ptyproc.closed = True
+        assert wait_until(lambda: not wire.process.isalive(), 20), process_state(pid)
+
+
+def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
+    """It is said at once, and adoption is offered; a press on A asks for it."""
+    run = recorded.healthy(tmp_path / "run")
+    hold = "import sys, time; from pathlib import Path; from supervisor.run.lock import KeeperLock\n"
+    hold += "lock = KeeperLock(Path(sys.argv[1]), start_time=1.0); print(flush=True); time.sleep(600)"
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", hold, str(run.node().lock)], stdout=subprocess.PIPE, env=environment()
+    )
+    assert keeper.stdout is not None
+    with keeper, on_a_terminal(SHOW_RUN, run.root) as wire:
+        keeper.stdout.readline()
+        wire.wait_for("stepping", "training goes on")
+        keeper.kill()
+        text = wire.wait_for("the keeper is gone", "A adopt")
+        assert "training goes on" not in text
+        wire.press("A")
+        wire.wait_for("adopting")
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 2 MiB; skips where it cannot be mounted."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("a file system of our own cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="no mount command")
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    """Nothing more can be written: what can be read is shown, a request says why it was not put down."""
+    with small_disk(tmp_path / "disk") as disk:
+        run = recorded.backing_off(disk / "run")
+        with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1 << 12))
+
+        async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+            assert "cuda_oom" in pane(app, "card")
+            await pilot.press("r")
+            await until(pilot, lambda: "No space left" in pane(app, "notice"), "the reason")
+            await pilot.press("m", *"note", "enter")
+            await pilot.press("T", "T")
+
+        drive(run, play)
+
+
+def test_choices_that_cannot_be_kept_are_no_trouble(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    script = SHOW_RUN.replace("adopt=", "keep=Path(sys.argv[2]), adopt=")
+    with keeper_of(run), on_a_terminal(script, run.root, nowhere / "ui.json") as wire:
+        wire.wait_for("stepping")
+        wire.press("TTT")
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        assert wire.process.exitstatus == 0

@@ -37,6 +37,7 @@ from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import load, save
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
+from supervisor.views.tui.stopping import Continuing
 from supervisor.views.tui.themes import DARK, THEMES
 from supervisor.views.tui.widgets.paint import plain
 
@@ -120,6 +121,7 @@ class StokerApp(App[None]):
     ) -> None:
         super().__init__()
         self._signals = SIGNALS if signals else ()
+        self._continuing: Continuing | None = None
         self.tr = speech(taste.lang)
         self.run_paths = run
         self._keep = keep
@@ -167,6 +169,9 @@ class StokerApp(App[None]):
         """Open the first screen, and only then begin to read: a snapshot's log lines come once."""
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
+        if self._signals:
+            loop = asyncio.get_running_loop()
+            self._continuing = Continuing(lambda: loop.call_soon_threadsafe(self.refresh))
         if self._replay is not None:
             await self._open_replay(*self._replay)
         elif self.run_paths is not None:
@@ -179,6 +184,8 @@ class StokerApp(App[None]):
         """End the reading threads."""
         for number in self._signals:
             asyncio.get_running_loop().remove_signal_handler(number)
+        if self._continuing is not None:
+            self._continuing.close()
         for feeder in self._feeders:
             feeder.stop()
 
