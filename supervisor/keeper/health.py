@@ -11,11 +11,12 @@ from typing import Any
 
 from supervisor.diagnosis.stack_groups import Doing, alike
 from supervisor.job.spec import HangSettings
+from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.observations import CheckpointSeen, Observation, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.past import Past, past_of
 from supervisor.keeper.sensors import MACHINE
-from supervisor.keeper.stack_rounds import Background, Round, Targets, probe, take_round
+from supervisor.keeper.stack_rounds import Round, Targets, probe, take_round
 from supervisor.policy.health.advice import Advice, Quota
 from supervisor.policy.health.early import EarlySigns
 from supervisor.policy.health.pace import Paces
@@ -101,7 +102,7 @@ class Health:
     def end(self) -> None:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
         self._watch = None
-        self._working = [work for work in (*self._working, self._taker, self._prober) if work.busy]
+        self._working = [work for work in (*self._working, self._taker, self._prober) if work.working]
 
     @property
     def working(self) -> bool:

@@ -21,6 +21,7 @@ from supervisor.job.foreign import is_plain_python
 from supervisor.job.loader import find_loader
 from supervisor.job.oom_text import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
+from supervisor.keeper.background import within
 from supervisor.keeper.plans import changes_so_far, current_batch
 from supervisor.keeper.present import with_machine
 from supervisor.keeper.sensors import MACHINE
@@ -43,6 +44,8 @@ from supervisor.text.prefixes import Origin
 CHUNK_BYTES = 1 << 20
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20
+DRIVER_S = 5.0
+"""How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
 
 
@@ -168,7 +171,7 @@ def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
 
 def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
     """The GPUs of this node's ranks and the one at fault: by the driver's report, else by the rank that fell."""
-    devices, _ = probe_gpus()
+    devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
     seen = {**env, **dict(job.env), **changes_so_far(state).env}.get("CUDA_VISIBLE_DEVICES")
     visible = visible_devices(seen, devices)
     if not visible:

@@ -120,6 +120,7 @@ class Keeper:
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
         self._prober.stop()
+        self._gate.close()
         self._watching.close()
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._ledger.close()
@@ -276,8 +277,14 @@ class Keeper:
             self.start_now()
 
     def start_now(self) -> None:
-        """The next attempt starts at the next tick."""
+        """The next attempt starts at the next tick, whatever has not been shown yet."""
         now = self._clock.wall()
+        view = self.state.attempt
+        if view is not None and view.decision is not None and view.decision.show_first:
+            decision = replace(view.decision, show_first=())
+            self.emit(
+                ev.Decided(t=now, attempt=view.number, decision=decision, by=view.decided_by), durable=True
+            )
         self.emit(ev.BackoffStarted(t=now, attempt=self._attempt_number(), until=now, delay_s=0.0))
 
     def hold(self, reason: str) -> None:

@@ -207,6 +207,8 @@ def write_edits(plan: LaunchPlan) -> None:
             source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")
             copy = Path(edit.copy)
             copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # A job's config may hold a key: the copy is its owner's alone, whatever the original is.
+            copy.touch(mode=0o600)
             copy.write_text(with_values(edit.source, source, edit.values), encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise JobError(f"{edit.source}: {error}: its changed copy cannot be made") from error

@@ -6,11 +6,9 @@ Taken in a thread of its own: py-spy may need seconds, and the keeper's loop mus
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from supervisor.diagnosis.flight_recorder import stuck_collective
 from supervisor.diagnosis.ras import read_ras
@@ -34,7 +32,6 @@ from supervisor.sources.stacks import (
 )
 
 STACKS_S = 5.0
-JOIN_S = STACKS_S + 6.0
 FAULT_FOLDER = "stacks"
 
 log = logging.getLogger("stoker.keeper")
@@ -80,58 +77,6 @@ class Round:
         """The odd one's own line."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
-
-
-Result = TypeVar("Result")
-
-
-class Background(Generic[Result]):
-    """Does one thing at a time in a thread; `poll` gives its result when it is there.
-
-    Everything that is done so is bounded by itself; the thread is a daemon all the same, because it talks to others'
-    processes.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: threading.Thread | None = None
-        self._result: list[Result] = []
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is being done, or its result waits to be fetched."""
-        return self._thread is not None
-
-    @property
-    def working(self) -> bool:
-        """Whether the thread is at it."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, work: Callable[[], Result]) -> None:
-        """Begin; nothing happens while something is being done."""
-        if self._thread is None:
-            self._result.clear()
-            self._thread = threading.Thread(target=self._do, args=(work,), name=self._name, daemon=True)
-            self._thread.start()
-
-    def poll(self) -> Result | None:
-        """The result, once; None while it is not there, or if it failed."""
-        if self._thread is None or self._thread.is_alive():
-            return None
-        self._thread.join()
-        self._thread = None
-        return self._result.pop() if self._result else None
-
-    def close(self) -> None:
-        """Wait for the thread, for at most as long as a round may take."""
-        if self._thread is not None:
-            self._thread.join(JOIN_S)
-
-    def _do(self, work: Callable[[], Result]) -> None:
-        try:
-            self._result.append(work())
-        except Exception:  # a sensor: whatever it meets, training and keeper go on without it
-            log.exception("%s failed", self._name)
 
 
 def targets_of(

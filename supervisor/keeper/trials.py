@@ -8,13 +8,15 @@ from pathlib import Path
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import JobSpec
+from supervisor.keeper.background import within
 from supervisor.preflight.memory import kind_of
-from supervisor.run.memory import MemoryLine, recall, remember
+from supervisor.run.memory import JobKind, MemoryLine, recall, remember
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, SeriesReader
 from supervisor.run.state import AttemptView, RunState
 
+DRIVER_S = 5.0
 OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
 
 
@@ -76,7 +78,8 @@ def _samples(series: Path, stream: str, attempt: int) -> Iterable[Mapping[str, f
 
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:
     """The trials of earlier runs of the same kind, of this run's probes, of its attempts: oldest first."""
-    earlier = [line.trial for line in recall(kind_of(record_job), env, but_run=state.run_id)]
+    kind = _kind(record_job)
+    earlier = [line.trial for line in recall(kind, env, but_run=state.run_id)] if kind is not None else []
     probes = [MemoryTrial(p.micro_batch, fitted=p.fitted) for p in state.probes if p.fitted is not None]
     attempts = [view.trial for view in state.attempts if view.trial is not None]
     return (*earlier, *probes, *attempts)
@@ -86,4 +89,11 @@ def remember_trial(
     job: JobSpec, state: RunState, trial: MemoryTrial, env: Mapping[str, str], now: float
 ) -> None:
     """Keep a trial for later runs."""
-    remember(MemoryLine(kind=kind_of(job), trial=trial, t=now, run=state.run_id), env)
+    kind = _kind(job)
+    if kind is not None:
+        remember(MemoryLine(kind=kind, trial=trial, t=now, run=state.run_id), env)
+
+
+def _kind(job: JobSpec) -> JobKind | None:
+    """The kind of job, which names the GPU: the driver is asked, and may not answer after a GPU has failed."""
+    return within(DRIVER_S, lambda: kind_of(job), "stoker-kind")

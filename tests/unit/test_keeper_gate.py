@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import threading
 from math import ceil, log2
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st_
 
@@ -53,8 +55,11 @@ class Look:
 
     def __init__(self, found: Missing | None) -> None:
         self.found = found
+        self.wait: threading.Event | None = None
 
     def __call__(self, *_: object) -> Missing | None:
+        if self.wait is not None:
+            self.wait.wait(30)
         return self.found
 
 
@@ -86,6 +91,41 @@ def test_a_wait_that_is_over_launches_all_the_same_unless_that_is_pointless() ->
     full = gate(clock, Look(Missing(Proof.DISK, "1 MiB free", fatal=True)), told)
     assert full.way(st.RunState(), backoff(Proof.DISK)) is Way.NEVER
     assert "1 MiB free" in full.refusal
+
+
+def test_a_driver_that_does_not_answer_is_waited_for_no_longer_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.gate.LOOK_S", 0.05)
+    told: list[ev.Event] = []
+    answer = threading.Event()
+    clock = Clock()
+    hung = Look(None)
+    hung.wait = answer
+    door = gate(clock, hung, told)
+    wanted = backoff(Proof.GPU_MEMORY)
+    assert door.way(st.RunState(), wanted) is Way.WAIT
+    assert isinstance(told[0], ev.WaitingFor)
+    assert "no answer" in told[0].text
+    clock.now += 11.0
+    assert door.way(st.RunState(), wanted) is Way.GO, "the wait is over, the driver still silent"
+    answer.set()
+    door.close()
+    # What was asked after another attempt says nothing of this one.
+    later = st.Backoff(attempt=2, until=clock.now, decision=wanted.decision)
+    hung.found = Missing(Proof.GPU_MEMORY, "1 GiB is not back")
+    door.way(st.RunState(), later)
+    clock.now += 0.3
+    assert door.way(st.RunState(), later) is Way.WAIT
+
+
+def test_a_look_that_fails_keeps_no_run_from_going_on(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> Missing | None:
+        raise OSError("the disk is gone")
+
+    door = Gate(JOB, NodePaths(Path("/nowhere")), {}, Clock(), lambda _event: None, look=broken)
+    assert door.way(st.RunState(), backoff(Proof.DISK)) is Way.GO
+    assert "stoker-proofs failed" in caplog.text
 
 
 def test_nothing_to_show_waits_for_nothing() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Proof, SpecChange
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import is_alive, send_signal
 from tests.conftest import TOKEN, processes_with, wait_until
@@ -299,6 +301,39 @@ def test_a_restart_asked_of_a_run_that_had_died_unseen_is_made(tmp_path: Path) -
     control.send(run.control, RequestKind.RESTART)
     code, state = carry(run, job_of(tmp_path, interactive=True))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+
+
+@pytest.mark.parametrize(
+    ("wish", "ends"),
+    [
+        (RequestKind.START_NOW, (0, (Outcome.SUCCEEDED, 2))),
+        (RequestKind.RESTART, (0, (Outcome.SUCCEEDED, 2))),
+        (RequestKind.STOP, (5, (Outcome.STOPPED, 1))),
+    ],
+)
+def test_a_person_need_not_wait_for_what_is_not_shown(
+    tmp_path: Path, wish: RequestKind, ends: tuple[int, tuple[Outcome, int]]
+) -> None:
+    """A launch that waits for a taken port goes on waiting in a keeper that adopts it, until a person decides."""
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        asks = replace(AGAIN, show_first=(Proof.PORT,), wait_s=1e9)
+        run = run_in(
+            tmp_path, STARTED, INTENDED, RUNS, *WAITS[:2], ev.Decided(t=T, attempt=1, decision=asks),
+            ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0),
+        )  # fmt: skip
+        run.control.mkdir()
+        record = job_of(tmp_path, interactive=True, master_port=server.getsockname()[1])
+        keeper = Keeper(run, record, env=os.environ)
+        try:
+            for _ in range(3):
+                keeper._act()
+            assert isinstance(keeper.state.condition, st.Backoff)
+            assert keeper.state.waiting is not None
+            assert "port" in keeper.state.waiting.text
+            control.send(run.control, wish)
+            assert (keeper.carry(), outcome(keeper.state)) == ends
+        finally:
+            keeper.close()
 
 
 def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
