@@ -97,6 +97,8 @@ def main() -> int:
     parser.add_argument("--bound-mib", type=float, default=BOUND_MIB)
     parser.add_argument("--keep", type=Path, default=None)
     args = parser.parse_args()
+    # A shell's background job has Ctrl-C ignored, and a child would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="stoker-follow-") as folder:
         result = follow(Path(folder), args)
     print(json.dumps(result, indent=1))
@@ -170,6 +172,12 @@ def watch(
         if observer.poll() is not None:
             raise SystemExit(f"the observer ended by itself with {observer.returncode}")
         resident.append(resident_mib(observer.pid))
+        if second % 60 == 0:
+            print(
+                f"{second // 60} min: {resident[-1]:.1f} MiB, {writer.lines} lines",
+                file=sys.stderr,
+                flush=True,
+            )
         if second % 10 == 5 and (seen := last_step(state)) is not None:
             lags.append((writer.step - seen) * STEP_EVERY / args.lines)
     return resident, lags

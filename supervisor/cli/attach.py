@@ -54,15 +54,26 @@ def run(args: argparse.Namespace) -> int:
         return complain("attach", str(error))
     runs = runs_dir(args.runs_dir, os.environ)
     target = args.target
-    if target is not None and _is_foreign(target):
-        from supervisor.cli.observe import observe
-
-        return observe(target, args)
+    foreign = target is not None and _is_foreign(target)
     try:
-        paths = find_run(target, runs, os.environ)
+        # Digits are a pid, or a part of a run's id.
+        paths = None if foreign and not target.isdecimal() else find_run(target, runs, os.environ)
     except RunNotFound as error:
-        return complain("attach", str(error))
-    return _attach_run(paths.root, args)
+        if not foreign:
+            return complain("attach", str(error))
+        if not _is_there(target):
+            return complain("attach", f"{target}: no process with this pid; {error}")
+        paths = None
+    if paths is not None and not (foreign and _is_there(target)):
+        return _attach_run(paths.root, args)
+    if paths is not None:
+        print(
+            f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
+            file=sys.stderr,
+        )
+    from supervisor.cli.observe import observe
+
+    return observe(target, args)
 
 
 def _is_foreign(target: str) -> bool:
@@ -75,6 +86,11 @@ def _is_foreign(target: str) -> bool:
     if path.is_dir():
         return not is_run_directory(path)
     return target.isdecimal()
+
+
+def _is_there(target: str) -> bool:
+    """Whether there is a file of that name, or a process with that pid."""
+    return os.path.lexists(target) or os.path.isdir(f"/proc/{target}")
 
 
 def _attach_run(root: Path, args: argparse.Namespace) -> int:

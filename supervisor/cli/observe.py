@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import shutil
 import socket
 import sys
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND_S = 3600.0
 GZIP_MAGIC = b"\x1f\x8b"
+PIPE_BYTES = 1 << 18
+HEAD_BYTES = 8192
 
 
 def observe(target: str, args: argparse.Namespace) -> int:
@@ -59,6 +62,24 @@ def observe(target: str, args: argparse.Namespace) -> int:
             print(f"kept: {run.root}", file=sys.stderr)
         else:
             shutil.rmtree(run.root, ignore_errors=True)
+        if what.pipe is not None:
+            _let_it_write(0)
+
+
+def _let_it_write(pipe: int) -> None:
+    """Read on what nobody looks at until its writer ends: a line into a closed pipe would end it (SIGPIPE)."""
+    said = False
+    with contextlib.suppress(KeyboardInterrupt, OSError):
+        while True:
+            if not said and not select.select([pipe], [], [], 0.0)[0]:
+                said = True
+                print(
+                    "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)",
+                    file=sys.stderr,
+                )
+            select.select([pipe], [], [])
+            if not os.read(pipe, PIPE_BYTES):
+                return
 
 
 def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace) -> int:
@@ -215,6 +236,8 @@ def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]
         return read_jobs([str(path)])[0][2]
 
     sources = read().logs
+    if path.is_file() and _is_binary(path):
+        raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, a pid, or -")
     logs = []
     for source in sources:
         absolute = os.path.abspath(source.path if os.path.exists(source.path) else path / source.path)
@@ -223,6 +246,19 @@ def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]
     target_name = path.name or str(path)
     ended = looks and not _any_is_written(log.path for log in logs)
     return Target(target_name, os.path.abspath(path), tuple(logs), ended=ended), read
+
+
+def _is_binary(path: Path) -> bool:
+    """Whether a file's first bytes are no text of any kind. Zeros before the text are a hole that truncation left."""
+    with path.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+        if head and not head.strip(b"\0"):
+            try:
+                file.seek(os.lseek(file.fileno(), 0, os.SEEK_DATA))
+            except OSError:
+                return False
+            head = file.read(HEAD_BYTES)
+    return b"\0" in head.strip(b"\0") and not head.startswith(GZIP_MAGIC) and sniff_encoding(head) == "utf-8"
 
 
 def _is_packed(path: str) -> bool:
@@ -238,9 +274,11 @@ def _is_packed(path: str) -> bool:
 def _process(pid: int, *, speaks: bool) -> tuple[Target, Callable[[], JobEvidence]]:
     root = identify(pid)
     if root is None:
-        raise BadInputError(f"{pid}: no process with this pid")
+        raise BadInputError(f"{pid}: no process with this pid; it has ended")
     if not os.access(f"/proc/{pid}/fd", os.R_OK):
-        raise BadInputError(f"{pid}: another user's process: its output cannot be seen")
+        raise BadInputError(
+            f"{pid}: another user's process: its output cannot be seen; attach as that user, or give its log"
+        )
     ranks: dict[int, ProcessId] = {}
     for process in descendants(root):
         rank = read_environ(process).get("RANK", "")
@@ -254,18 +292,19 @@ def _process(pid: int, *, speaks: bool) -> tuple[Target, Callable[[], JobEvidenc
             if path is not None:
                 origin = Origin(rank=number, stream=stream) if number >= 0 and ranks else Origin()
                 logs.setdefault(path, ObservedLog(path, os.path.basename(path), origin))
-    if not logs and speaks:
-        print(
-            f"stoker attach: {pid}: its output goes to a terminal or a pipe and cannot be seen: only processes are shown",
-            file=sys.stderr,
-        )
+    unseen = (
+        "" if logs else "its output goes to a terminal or a pipe and cannot be seen: only processes are shown"
+    )
+    if unseen and speaks:
+        print(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
     name = _program(read_cmdline(root)) or str(pid)
 
     def read() -> JobEvidence:
         jobs = [read_jobs([path])[0][2].logs[0] for path in logs if os.path.exists(path)]
         return JobEvidence(logs=tuple(jobs))
 
-    return Target(name, f"pid {pid}", tuple(logs.values()), processes=tuple(sorted(watched.items()))), read
+    ranked = tuple(sorted(watched.items()))
+    return Target(name, f"pid {pid}", tuple(logs.values()), processes=ranked, unseen=unseen), read
 
 
 def _program(command: list[str]) -> str:

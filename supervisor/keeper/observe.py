@@ -126,6 +126,9 @@ class Observer(Powerless):
     # -- the thread --------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        if self._target.unseen:
+            now = self._clock.wall()
+            self.emit(ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=self._target.unseen))
         for index, log in enumerate(self._target.logs):
             path = self._beginning.path_of(index, log)
             if log.packed:
@@ -223,7 +226,10 @@ class Observer(Powerless):
             self._tell(verdict, provisional=True)
         failed = verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
         outcome = ev.Outcome.FAILED if failed else ev.Outcome.SUCCEEDED if gone else ev.Outcome.STOPPED
-        reason = verdict.title if failed else "the watched job ended" if gone else "no longer watched"
+        ended = (
+            "the watched job ended; how cannot be seen" if self._target.unseen else "the watched job ended"
+        )
+        reason = verdict.title if failed else ended if gone else "no longer watched"
         code = 1 if failed else 0
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 

@@ -29,7 +29,8 @@ class Target:
     """What is observed.
 
     `pipe` is a file descriptor to read until its end. `processes` are the ranks by rank (or one process
-    under 0); the run is over when all of them are gone. `ended`: nobody writes these logs any more.
+    under 0); the run is over when all of them are gone. `ended`: nobody writes these logs any more. `unseen`: what of
+    it cannot be seen from here, for a person.
     """
 
     name: str
@@ -38,3 +39,4 @@ class Target:
     pipe: int | None = None
     processes: tuple[tuple[int, ProcessId], ...] = ()
     ended: bool = False
+    unseen: str = ""

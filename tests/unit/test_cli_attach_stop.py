@@ -199,3 +199,23 @@ def test_diagnose_takes_a_runs_id(
     assert "KeyError" in capsys.readouterr().out
     assert main(["diagnose", "nobody"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_in(tmp_path / "runs", STARTED, LAUNCHED, OVER)
+    pid = os.getpid()
+    both = run.root.with_name(f"{pid}-brave-otter")
+    none = run.root.rename(run.root.with_name("99999999-quick-finch"))
+    assert main(["attach", "--no-ui", "99999999"]) == 4, "the exit code of the run"
+    capsys.readouterr()
+    none.rename(both)
+    monkeypatch.setattr("supervisor.cli.observe.observe", lambda target, _args: int(target) % 200 + 3)
+    assert main(["attach", "--no-ui", str(pid)]) == pid % 200 + 3
+    assert "the process is watched" in capsys.readouterr().err
+    assert main(["attach", "--no-ui", "4194305"]) == 2
+    said = capsys.readouterr().err
+    assert "no process with this pid" in said
+    assert "no run named" in said

@@ -1,0 +1,265 @@
+"""`stoker attach` to what stoker did not start: real torchrun processes, pipes, folders; and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalReader, read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import HOST, METRICS, SeriesReader
+from supervisor.sources.processes import descendants, identify, read_environ
+from tests.conftest import wait_until
+from tests.integration.harness import JOB, STOKER, environment, stoker
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@contextmanager
+def torchrun(*args: str, cwd: Path, **streams: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A torchrun that knows nothing of stoker, once both ranks run."""
+    env = environment({"PYTHONUNBUFFERED": "1"})
+    process = subprocess.Popen([*TORCHRUN, *args], cwd=cwd, env=env, start_new_session=True, **streams)
+    try:
+        assert wait_until(lambda: len(ranks_of(process.pid)) == 2, 90), "no ranks"
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(60)
+
+
+def ranks_of(pid: int) -> list[int]:
+    root = identify(pid)
+    found = descendants(root) if root is not None else []
+    return [int(rank) for one in found if (rank := read_environ(one).get("RANK", "")).isdigit()]
+
+
+def kept_run() -> RunPaths:
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    return RunPaths(kept)
+
+
+@contextmanager
+def attached(*target: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """`stoker attach TARGET --no-ui --json --keep`, once it watches."""
+    watcher = subprocess.Popen(
+        [*STOKER, "attach", *target, "--no-ui", "--json", "--keep"],
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield watcher
+    finally:
+        if watcher.poll() is None:
+            watcher.kill()
+        watcher.communicate(timeout=30)
+
+
+def has_rank_samples(wanted: set[str]) -> bool:
+    kept = list(Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*"))
+    if not kept:
+        return False
+    samples = SeriesReader(RunPaths(kept[0]).node().series, HOST).read()
+    return wanted <= {sample.k for sample in samples if sample.v.get("rss_bytes")}
+
+
+def test_a_torchrun_of_somebody_elses_that_writes_to_a_file(tmp_path: Path) -> None:
+    log, gate = tmp_path / "train.log", tmp_path / "gate"
+    words = (JOB, "--mode", "exception", "--gate", str(gate))
+    with (
+        log.open("wb") as out,
+        torchrun(*words, cwd=tmp_path, stdout=out, stderr=out) as job,
+        attached(str(job.pid), cwd=tmp_path) as watcher,
+    ):
+        assert wait_until(lambda: has_rank_samples({"0", "1"}), 60), "the ranks are its children"
+        gate.touch()
+        job.wait(60)
+        out_text, err = watcher.communicate(timeout=60)
+    assert watcher.returncode == 1, err
+    facts = JournalReader(kept_run().node().journal).read()
+    (verdict,) = [f.verdict for f in facts if isinstance(f, ev.Diagnosed) and not f.provisional]
+    assert str(verdict.failure) == "code_error"
+    assert verdict.rank == 1
+    assert "KeyError" in (verdict.cause.text if verdict.cause else "")
+    losses = [(s.v["step"], s.v["loss"]) for s in SeriesReader(kept_run().node().series, METRICS).read()]
+    assert losses == [(n, 4.0 / n if n != 3 else 1.3333) for n in range(1, 5)]
+    assert all(json.loads(line) for line in out_text.splitlines())
+
+
+@pytest.mark.e2e
+def test_a_torchrun_with_a_log_folder_of_its_own(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    words = ("-r", "3", "--log-dir", "logs", JOB, "--mode", "sigkill", "--gate", str(gate))
+    with (
+        (tmp_path / "agent.log").open("wb") as out,
+        torchrun(*words, cwd=tmp_path, stdout=out, stderr=out) as job,
+        attached(str(job.pid), cwd=tmp_path) as watcher,
+    ):
+        assert wait_until(lambda: has_rank_samples({"0", "1"}), 60)
+        gate.touch()
+        job.wait(60)
+        _, err = watcher.communicate(timeout=60)
+    assert watcher.returncode == 1, err
+    state = read_state(kept_run().node().journal)
+    assert state.attempt is not None
+    assert {r.rank: Path(r.stdout or "").name for r in state.attempt.ranks.values()} == {
+        0: "stdout.log",
+        1: "stdout.log",
+    }
+    assert state.attempt.last_step == 4
+    assert state.attempt.verdict is not None
+    assert state.attempt.verdict.rank == 1
+
+
+@pytest.mark.e2e
+def test_a_torchrun_on_a_terminal_is_said_to_be_unseen(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    master, slave = pty.openpty()
+    stop = threading.Event()
+
+    def read_terminal() -> None:
+        while not stop.is_set():
+            if select.select([master], [], [], 0.1)[0]:
+                try:
+                    os.read(master, 65536)
+                except OSError:
+                    return
+
+    reader = threading.Thread(target=read_terminal)
+    reader.start()
+    try:
+        words = (JOB, "--mode", "ok", "--gate", str(gate))
+        with (
+            torchrun(*words, cwd=tmp_path, stdin=slave, stdout=slave, stderr=slave) as job,
+            attached(str(job.pid), cwd=tmp_path) as watcher,
+        ):
+            assert wait_until(lambda: has_rank_samples({"0", "1"}), 60)
+            gate.touch()
+            job.wait(60)
+            _, err = watcher.communicate(timeout=60)
+    finally:
+        stop.set()
+        reader.join()
+        os.close(master)
+        os.close(slave)
+    assert "its output goes to a terminal or a pipe and cannot be seen" in err
+    assert watcher.returncode == 0
+    state = read_state(kept_run().node().journal)
+    assert any(advisory.code == "unseen" for advisory in state.advisories)
+    assert "how cannot be seen" in getattr(state.condition, "reason", "")
+
+
+def test_leaving_a_pipe_does_not_end_its_writer(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    with (
+        os.fdopen(write_end, "wb", buffering=0) as writer,
+        subprocess.Popen(
+            [*STOKER, "attach", "-", "--no-ui"],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=read_end,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as watcher,
+    ):
+        os.close(read_end)
+        assert watcher.stdout is not None
+        assert watcher.stderr is not None
+        writer.write(b"step 1 loss 2.0\n")
+        assert "stdin" in watcher.stdout.readline()
+        watcher.send_signal(signal.SIGINT)
+        assert "is not ended" in watcher.stderr.readline()
+        # More than a pipe holds: somebody reads it, so that the writer neither waits nor gets SIGPIPE.
+        for number in range(200):
+            writer.write(b"step %d loss 2.0 %s\n" % (number, b"." * 2000))
+        assert watcher.poll() is None
+        writer.close()
+        watcher.communicate(timeout=30)
+        assert watcher.returncode == 0
+
+
+def one_line(text: str, *words: str) -> None:
+    assert len(text.strip().splitlines()) == 1, text
+    assert text.startswith("stoker attach: ")
+    for word in words:
+        assert word in text
+
+
+def test_bad_input_is_one_line_each(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "model.bin").write_bytes(bytes(range(256)) * 64)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for target, words in (
+        ("empty", ("no log in this folder",)),
+        ("model.bin", ("binary",)),
+        (str(gone.pid), ("no process with this pid",)),
+        ("nowhere.log", ("nowhere.log",)),
+    ):
+        done = stoker("attach", target, "--no-ui", cwd=tmp_path)
+        assert done.code == 2, (target, done)
+        one_line(done.err, *words)
+        assert done.out == ""
+
+
+# Root may read everything: what it loads it loads first, then it becomes nobody.
+AS_NOBODY = """
+import contextlib, io, os, sys
+from supervisor.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    main(["attach", "--no-ui", sys.argv[1]])
+    main(["attach", "--no-ui", "4194304"])
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.exit(main(["attach", "--no-ui", sys.argv[2]]))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
+@pytest.mark.parametrize("what", ["file", "pid"])
+def test_what_another_user_may_not_read(what: str) -> None:
+    place = Path(tempfile.mkdtemp(prefix="stoker-nobody-"))
+    try:
+        place.chmod(0o777)
+        for name, mode in (("fine.log", 0o644), ("secret.log", 0o600)):
+            (place / name).write_text("step 1 loss 2.0\n", encoding="utf-8")
+            (place / name).chmod(mode)
+        target = str(place / "secret.log") if what == "file" else str(os.getpid())
+        state = place / "state" / "stoker" / "observed"
+        state.mkdir(parents=True)
+        for folder in (place / "state", place / "state" / "stoker", state):
+            folder.chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, str(place / "fine.log"), target],
+            cwd=place,
+            env=environment({"XDG_STATE_HOME": str(place / "state")}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        one_line(done.stderr, "Permission denied" if what == "file" else "another user's process")
+    finally:
+        shutil.rmtree(place)
