@@ -99,7 +99,7 @@ def plan_next(
         trainer_main=record.trainer_main,
         batch=changes.batch or fitted_batch(state),
         env=tuple(changes.env.items()),
-        set_args=tuple(changes.set_args.items()),
+        set_args=tuple(_with_start(record.job, state, changes.set_args).items()),
         entry_args=changes.argv,
         resume=resume,
         telemetry_dir=str(paths.telemetry),
@@ -111,6 +111,25 @@ def plan_next(
 def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
     """The batch that the next attempt would have if nothing more changed."""
     return changes_so_far(state).batch or fitted_batch(state) or job.batch
+
+
+def _with_start(job: JobSpec, state: RunState, set_args: dict[str, str]) -> dict[str, str]:
+    """The flags to set, where an earlier checkpoint was once chosen: what was committed since then goes before it.
+
+    "The newest" would be wrong from then on: a checkpoint of a higher step, made before the choice, may lie there still.
+    """
+    knob = job.knobs.resume
+    if knob is None or knob not in set_args:
+        return set_args
+    chosen_after = max(
+        view.number
+        for view in state.attempts
+        if view.decision is not None
+        and view.decision.change is not None
+        and knob in dict(view.decision.change.set_args)
+    )
+    since = [found.path for found in state.checkpoints if found.attempt > chosen_after]
+    return {**set_args, knob: since[-1]} if since else set_args
 
 
 def fitted_batch(state: RunState) -> BatchSpec | None:

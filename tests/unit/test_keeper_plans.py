@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.redact import HIDDEN
 from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
+from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
@@ -66,6 +68,27 @@ def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
 )
 def test_what_was_only_offered_changes_nothing(changes: list[SpecChange], kind: DecisionKind) -> None:
     assert plans.changes_so_far(state_of(changes, kind)) == plans.Changes()
+
+
+def test_a_checkpoint_that_was_once_chosen_is_not_returned_to_for_ever(tmp_path: Path) -> None:
+    knobs = replace(KNOBS, resume="--resume", resume_value="auto")
+    record = job_of(
+        tmp_path, entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=(), nproc_per_node=2, knobs=knobs
+    )
+    run = RunPaths(tmp_path / "run-1")
+    state = state_of([SpecChange(set_args=(("--resume", "c/4"),)), SpecChange()])
+    bad = ev.CheckpointCommitted(t=1.0, attempt=1, step=8, path="c/8")
+    early = msgspec.structs.replace(state, attempts=state.attempts[:1], checkpoints=(bad,))
+    assert plans.plan_next(record, early, run, run.node().attempt(2), {}).resume == "c/4"
+    before = msgspec.structs.replace(state, checkpoints=(bad,))
+    assert plans.plan_next(record, before, run, run.node().attempt(3), {}).resume == "c/4", (
+        "nothing newer yet"
+    )
+    good = ev.CheckpointCommitted(t=2.0, attempt=2, step=6, path="c/6")
+    after = msgspec.structs.replace(state, checkpoints=(bad, good))
+    plan = plans.plan_next(record, after, run, run.node().attempt(3), {})
+    assert plan.resume == "c/6", "neither the one from before, nor the bad one of a higher step"
+    assert "--resume=c/6" in plan.argv
 
 
 def test_the_next_plan_has_all_changes(tmp_path: Path) -> None:
