@@ -21,7 +21,7 @@ Tr: TypeAlias = Callable[[str], str]
 # Sentences in sight at one time are some hundreds; those with running numbers come and go.
 REMEMBERED = 4096
 # Clauses of a sentence, one within the other.
-DEEPEST = 8
+DEEPEST = 12
 # What is longer is a log line or a command, not a sentence of ours.
 LONGEST = 1000
 _PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
@@ -30,6 +30,8 @@ _WORD = re.compile(r"[^\W_]+")
 _DRESS = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
 _JOINT = re.compile(r" · |[;:,] ")
 _LETTER = re.compile(r"[^\W\d_]")
+_SPANS = frozenset(["span", "age"])
+_SPAN = re.compile(r"[\d.\s–smhd]+")
 _SUFFIX = re.compile(r"(\w)\(s\)")
 
 
@@ -89,7 +91,7 @@ class _Template(NamedTuple):
         if end <= at:
             return None
         found.append(text[at:end])
-        if any(len(name) == 1 and _LETTER.search(part) for name, part in zip(self.names, found, strict=True)):
+        if not all(map(_may_stand, self.names, found)):
             return None
         return dict(zip(self.names, found, strict=True))
 
@@ -97,7 +99,8 @@ class _Template(NamedTuple):
 class Translator:
     """Finds sentences in a catalogue, whole or by template; what was found is remembered.
 
-    A place in a key takes any text; one named by a single letter a number (nothing with letters in it). A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
+    A place in a key takes any text; one named by a single letter a number (nothing with letters in it), ``span`` and ``age``
+    a duration. A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
     entry does not fit. ``word(s)`` in a key stands for both numbers. A sentence with no entry is tried in
     its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are said one by one.
     """
@@ -135,15 +138,15 @@ class Translator:
         self._templates.setdefault(_rarest(pieces), []).append(_Template(key, pieces, names, kept, modes))
 
     def _say(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
-        if len(text) > LONGEST or not (dressed := _DRESS.fullmatch(text)):
+        if not depth or len(text) > LONGEST or not (dressed := _DRESS.fullmatch(text)):
             return text
         before, core, after = dressed.groups()
-        said = self._whole(core, use)
+        said = self._whole(core, use, depth)
         if said is None:
             said = self._parts(core, use, depth)
         return text if said is None else f"{before}{said}{after}"
 
-    def _whole(self, text: str, use: Callable[[str], None]) -> str | None:
+    def _whole(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
         if (found := self._exact.get(text)) is not None:
             use(found[0])
             return found[1]
@@ -151,18 +154,18 @@ class Translator:
         fitting = [template for word in ("", *words) for template in self._templates.get(word, ())]
         fitting.sort(key=lambda template: -sum(map(len, template.pieces)))
         for template in fitting:
-            if (said := self._filled(template, text, use)) is not None:
+            if (said := self._filled(template, text, use, depth)) is not None:
                 return said
         return None
 
-    def _filled(self, template: _Template, text: str, use: Callable[[str], None]) -> str | None:
+    def _filled(self, template: _Template, text: str, use: Callable[[str], None], depth: int) -> str | None:
         captured = template.captured(text)
         if captured is None:
             return None
         used = [template.key]
         for name, mode in template.modes.items():
             if mode:
-                said = self._say(captured[name], used.append)
+                said = self._say(captured[name], used.append, depth - 1)
                 if mode == "!" and said == captured[name]:
                     return None
                 captured[name] = said
@@ -171,7 +174,7 @@ class Translator:
         return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.said))
 
     def _parts(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
-        joint = _JOINT.search(text) if depth else None
+        joint = _JOINT.search(text)
         if joint is None:
             return None
         head, tail = text[: joint.start()], text[joint.end() :]
@@ -181,6 +184,13 @@ class Translator:
         key, between = self._exact.get(joint[0], ("", joint[0]))
         use(key)
         return f"{said[0]}{between}{said[1]}"
+
+
+def _may_stand(name: str, text: str) -> bool:
+    """Whether a text may stand at a place of this name."""
+    if name in _SPANS:
+        return _SPAN.fullmatch(text) is not None
+    return len(name) > 1 or not _LETTER.search(text)
 
 
 def _rarest(pieces: tuple[str, ...]) -> str:

@@ -28,7 +28,7 @@ from supervisor.run.trash import StillLives, bring_back, throw_away
 from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import speech
+from supervisor.views.speech import Tr, english, speech
 from supervisor.views.taste import USUAL, Taste
 from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
@@ -299,25 +299,26 @@ class StokerApp(App[None]):
         """
         if self.run_paths is None:
             raise LookupError("no one run was shown")
-        return result_of(self.run_paths, self.dashboard.snapshot)
+        return result_of(self.run_paths, self.dashboard.snapshot, self.tr)
 
 
-def result_of(run: RunPaths, snapshot: Snapshot | None) -> TuiResult:
+def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> TuiResult:
     """What is said on the terminal after leaving."""
     state = snapshot.state if snapshot else None
     if state is not None and isinstance(state.condition, Finished):
         end = state.condition
         said = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
-        lines = (plain(said), plain(f"directory {run.root}"))
+        lines = (plain(tr(said)), plain(tr(f"directory {run.root}")))
         return TuiResult(run, False, end.outcome, end.exit_code, lines)
     if snapshot is None or snapshot.gone:
-        return TuiResult(
-            run, False, None, None, (f"{run.root}: the run directory is gone",) if snapshot else ()
-        )
+        gone = tr(f"{run.root}: the run directory is gone")
+        return TuiResult(run, False, None, None, (gone,) if snapshot else ())
     back = f"stoker attach {run.run_id}"
     if not snapshot.keeper_alive:
-        return TuiResult(run, True, None, None, (f"{run.run_id}: its keeper is gone; `{back}` adopts it",))
-    return TuiResult(run, True, None, None, (f"{run.run_id}: training goes on; come back with `{back}`",))
+        said = f"{run.run_id}: its keeper is gone; `{back}` adopts it"
+    else:
+        said = f"{run.run_id}: training goes on; come back with `{back}`"
+    return TuiResult(run, True, None, None, (tr(said),))
 
 
 def run_tui(
