@@ -142,6 +142,7 @@ class FollowedFile:
         self._fd = -1
         self._identity = (0, 0)
         self._mark = b""
+        self._changed_ns = -1
         self._said: set[NoteCode] = set()
         self._last_byte = 0.0
         self._quiet = True
@@ -158,6 +159,7 @@ class FollowedFile:
             self._quiet
             and self._fd >= 0
             and now.st_size == self.feed.offset
+            and now.st_mtime_ns == self._changed_ns
             and (now.st_dev, now.st_ino) == self._identity
         )
 
@@ -228,11 +230,13 @@ class FollowedFile:
         return True
 
     def _read_open(self, limit_bytes: int) -> tuple[list[Batch], bool]:
-        size = os.fstat(self._fd).st_size
+        now = os.fstat(self._fd)
+        size = now.st_size
         batches: list[Batch] = []
         if size < self.feed.offset:
             self._restart(batches)
-        elif size == self.feed.offset:
+        elif size == self.feed.offset and (now.st_mtime_ns == self._changed_ns or self._is_same()):
+            self._changed_ns = now.st_mtime_ns
             return self._idle(), False
         try:
             data = os.pread(self._fd, limit_bytes + len(self._mark), self.feed.offset - len(self._mark))
@@ -251,6 +255,13 @@ class FollowedFile:
             return batches, self.feed.offset < size
         batches.append(self._taken(data, fresh))
         return batches, len(fresh) >= limit_bytes
+
+    def _is_same(self) -> bool:
+        """Whether the bytes before the offset still are what they were: it may be as long as before by chance."""
+        try:
+            return os.pread(self._fd, len(self._mark), self.feed.offset - len(self._mark)) == self._mark
+        except OSError:
+            return True
 
     def _taken(self, data: bytes, fresh: bytes) -> Batch:
         self._said.discard(NoteCode.UNREADABLE)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
+import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 from supervisor.sources.follow import LineFeed
 from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
 from supervisor.sources.wake import FolderEvents, InotifyEvents, ObserverEvents, folder_events
+from supervisor.text.lines import Line
 from tests.conftest import wait_until
 
 Events = Callable[[Callable[[], None]], FolderEvents | None]
@@ -192,6 +196,87 @@ def test_a_flood_in_one_log_does_not_starve_another(
     assert keys.index("b") <= 2
     assert tailer.drain(20)
     assert len(heard.lines("a")) == 400_000
+
+
+def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    lines: list[Line] = []
+    read = 0
+
+    def reader(batch: Batch) -> None:
+        nonlocal read
+        read += len(batch.data)
+        lines.extend(batch.lines)
+
+    tailer = Tailer(threading.Event(), reader, events=no_events)
+    tailer.add(log, "a")
+    tracemalloc.start()
+    try:
+        with log.open("ab", buffering=0) as out:
+            for _ in range(32):
+                out.write(b"x" * (1 << 20))
+                tailer._take_over()
+                for file in tailer._all():
+                    while tailer._read(file):
+                        pass
+            assert lines == []
+            out.write(b"\nnext\n")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tailer.drain(10)
+    assert tailer.close()
+    assert read == (32 << 20) + 6
+    assert peak < 8 << 20
+    assert [(line.offset, line.number, line.was_cut) for line in lines] == [
+        (0, 1, True),
+        ((32 << 20) + 1, 2, False),
+    ]
+
+
+@pytest.mark.parametrize("events", [inotify, no_events], ids=["inotify", "poll"])
+def test_a_burst_of_50_000_lines_a_second_is_kept_up_with(tmp_path: Path, events: Events) -> None:
+    log = tmp_path / "a.log"
+    log.touch()
+    stop = threading.Event()
+    seen: list[int] = []
+    tailer = Tailer(stop, lambda batch: seen.append(len(batch.lines)), events=events)
+    tailer.add(log, "a")
+    tailer.start()
+    line = b"INFO worker 3 took sample 123456 and put it where samples of its length go\n"
+    began = time.monotonic()
+    with log.open("ab", buffering=0) as out:
+        for tick in range(100):
+            out.write(line * 500)
+            stop.wait(max(0.0, began + (tick + 1) * 0.01 - time.monotonic()))
+    assert wait_until(lambda: sum(seen) == 50_000, 5), sum(seen)
+    # Read in pieces as it came, not a line at a time.
+    assert len(seen) <= 1000
+    stop.set()
+    assert tailer.close()
+
+
+@pytest.mark.parametrize("events", [inotify, no_events], ids=["inotify", "poll"])
+def test_rotation_by_copytruncate_and_by_rename_again_and_again(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path, events: Events
+) -> None:
+    log = tmp_path / "a.log"
+    tailer = make_tailer(events=events, poll_s=0.02)
+    tailer.add(log, "a")
+    tailer.start()
+    expected = []
+    for turn in range(6):
+        with log.open("ab", buffering=0) as out:
+            for number in range(3):
+                out.write(b"turn %d line %d\n" % (turn, number))
+                expected.append(f"turn {turn} line {number}")
+        assert wait_until(partial(_has_lines, heard, len(expected)), 5)
+        if turn % 2:
+            shutil.copyfile(log, tmp_path / "a.log.1")
+            os.truncate(log, 0)
+        else:
+            log.rename(tmp_path / "a.log.1")
+    assert heard.lines() == expected
 
 
 def test_a_progress_bar_is_live_but_never_half_a_state(
