@@ -6,14 +6,23 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from supervisor.sources.metrics.names import EPOCH, ETA, LOSS, STEP, STEP_TIME, TOTAL_EPOCHS, TOTAL_STEPS
+from supervisor.sources.metrics.names import (
+    EPOCH,
+    ETA,
+    LOSS,
+    SAMPLES,
+    STEP,
+    STEP_TIME,
+    TOTAL_EPOCHS,
+    TOTAL_STEPS,
+)
 from supervisor.sources.metrics.tokens import MASKED
 from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
 
 _BARS = (
     # tqdm: 12%|█▎  | 25/1617 [00:51<54:07,  2.04s/it, loss=1.42]
     re.compile(
-        r"(?P<pct>\d{1,3})%\|[^|]*\|\s*(?P<n>\d[\d.,]*[kKMGT]?)/(?P<N>\d[\d.,]*[kKMGT]?|\?)\s*\[(?P<el>[\d:]+)<(?P<rem>[^,\]]*)"
+        r"(?P<pct>\d{1,3})%(?:\|[^|]*\||(?=\s))\s*(?P<n>\d[\d.,]*[kKMGT]?)/(?P<N>\d[\d.,]*[kKMGT]?|\?)\s*\[(?P<el>[\d:]+)<(?P<rem>[^,\]]*)"
         r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
     ),
     # tqdm without a total: 20it [00:03,  6.30it/s]
@@ -68,6 +77,17 @@ _EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)\s*:?\s*$", 
 _METRIC_HINT = re.compile(r"loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失", re.IGNORECASE)
 
 
+_LOSSES = re.compile(r"[\w/.-]*loss\b", re.IGNORECASE)
+_HELD_OUT = re.compile(r"val|eval|test|dev", re.IGNORECASE)
+# "d: 0.43; g: 2.13": values before the bar.
+_PAIRS = re.compile(r"\w\s*[:=]\s*[-\d.]+\S*[,;|]?\s+\w[\w ]*[:=]\s*[-\d.]+")
+
+
+def of_samples(unit: str) -> bool:
+    """Whether a bar's unit is one of samples."""
+    return unit in {"img", "imgs", "image", "images", "sample", "samples", "ex", "example", "examples"}
+
+
 class BarReading(NamedTuple):
     """One value of a bar: canonical field, where it stands, how to convert it."""
 
@@ -111,9 +131,26 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     of_epochs = bool(_EPOCHS.search(described)) or "epoch" in {top, bottom}
     evaluates = _EVALUATION.search(described) is not None and _METRIC_HINT.search(described) is None
     trains = not in_bytes and not evaluates
+    if trains and (lost := _LOSSES.findall(described + after)) and "v_num" not in after:
+        evaluates = all(_HELD_OUT.search(name) for name in lost)
+        trains = not evaluates
     if trains and unit and not {top, bottom} & (_STEP_UNITS | {"epoch", "epochs", "ep"}):
+        if (
+            of_samples(top)
+            and bottom == "s"
+            and "epoch" in described.lower()
+            and _LOSSES.search(described + after)
+        ):
+            # A bar that counts samples: its rate is all that it says, the text around it says more.
+            return Bar(
+                rest, (BarReading(SAMPLES, *match.span("rate"), Conversion(How.NUMBER)),), False, False
+            )
         trains = False
-    named = _TRAINING.search(described) is not None or _METRIC_HINT.search(described + after) is not None
+    named = (
+        _TRAINING.search(described) is not None
+        or _PAIRS.search(described) is not None
+        or _METRIC_HINT.search(described + after) is not None
+    )
     other = _OTHER_WORK.search(described) is not None and _METRIC_HINT.search(described + after) is None
     if (other or not named) and not in_row:
         trains = False

@@ -29,8 +29,9 @@ from supervisor.sources.metrics.readings import (
     Parsed,
     Reading,
 )
-from supervisor.sources.metrics.tokens import Token, mask, tokens
+from supervisor.sources.metrics.tokens import Token, mask, name_of, tokens
 from supervisor.sources.metrics.values import (
+    PLAIN,
     WHOLE,
     Conversion,
     How,
@@ -49,6 +50,20 @@ _EVALUATES = re.compile(
 )
 _TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
 _GLUED_EPOCH = re.compile(r"(?<![\w.])(\d+)epoch\b")
+# "ep3 it120", "Epoch12/100", "E24 S10879": counters glued to their names.
+_GLUED = re.compile(
+    r"(?<![\w./\\=:-])(?:(?P<epoch>epoch|ep|e(?=\d+(?:/\d+)?[\s,|:\]]*(?:S|B|I|it|step|iter|batch)[\s:]*\d))|(?P<step>step|iter|it|iteration|batch|(?<=\d )[SBI]))(?P<n>\d+)(?:/(?P<of>\d+))?(?![\w./=-]|\.\w)",
+    re.IGNORECASE,
+)
+# "3/100 epochs", "5/10 steps": the unit says what the pair counts.
+_COUNTED_IN = re.compile(
+    r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
+    re.IGNORECASE,
+)
+# "TRAIN Batch 0/100": WeNet prints the epoch and the batch, not a share.
+_EPOCH_AND_BATCH = re.compile(r"\b(?:TRAIN|CV) Batch (\d+)/(\d+)")
+# "0 train 10.95", "250 val 5.57": a step, a set and its loss, alone on the line.
+_STEP_SET_LOSS = re.compile(r"(\d+) (?:(train)|val|test)(?:_loss)? (\d+\.\d{2,})\s*$")
 _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s|=\s*[\d.]+ \* [A-Za-z_]",
 )
@@ -60,6 +75,11 @@ _MEMORY_PAIR = re.compile(
 )
 # "[1,  2000] loss: 2.169": epoch and step.
 _LEADING_PAIR = re.compile(r"\W*\[(\d+),\s*(\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
+# What may stand before a pair that counts steps: marks, and words in brackets.
+_NOTHING_AHEAD = re.compile(
+    r"(?:.*\x01)?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#>*|•·:-]*$"
+)
+_MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d")
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
@@ -101,6 +121,20 @@ class _Line(NamedValues):
         """All readings, in order, before any choice between them."""
         if glued := _GLUED_EPOCH.search(self._text):
             self._out.append(Reading(EPOCH, "", 5, *glued.span(1), WHOLE))
+        for glued in _GLUED.finditer(self._text):
+            of_epochs = glued["epoch"] is not None
+            self._out.append(Reading(EPOCH if of_epochs else STEP, "", 5, *glued.span("n"), WHOLE))
+            if glued["of"]:
+                total = TOTAL_EPOCHS if of_epochs else TOTAL_STEPS
+                self._out.append(Reading(total, "", 5, *glued.span("of"), WHOLE))
+        if bare := _STEP_SET_LOSS.match(self._text):
+            self._out.append(Reading(STEP, "", 5, *bare.span(1), WHOLE))
+            self._out.append(Reading(LOSS if bare[2] else VAL_LOSS, "", 5, *bare.span(3), PLAIN))
+            return Found(self._out, 0)
+        if two := _EPOCH_AND_BATCH.search(self._text):
+            self._out.append(Reading(EPOCH, "", 9, *two.span(1), WHOLE))
+            if "TRAIN" in two[0]:
+                self._out.append(Reading(STEP, "", 9, *two.span(2), WHOLE))
         if led := _LEADING_PAIR.match(self._text):
             self._out.append(Reading(EPOCH, "", 5, *led.span(1), WHOLE))
             self._out.append(Reading(STEP, "", 5, *led.span(2), WHOLE))
@@ -149,7 +183,7 @@ class _Line(NamedValues):
     def _fraction(self, token: Token, place: int) -> None:
         assert token.total is not None
         epoch_before, self._after_epoch = self._after_epoch, False
-        if "%" in token.unit:
+        if "%" in token.unit or any(token.start == reading.start for reading in self._out):
             return
         found = meaning(token.name) if token.name else Meaning("")
         if found.field != STEP and "/" in token.name and meaning(token.name.partition("/")[0]).field == STEP:
@@ -161,8 +195,19 @@ class _Line(NamedValues):
             return
         words = set(words_of(token.name))
         adjacent = _is_adjacent(token.before)
+        if (
+            found.field not in {STEP, EPOCH}
+            and (unit := _COUNTED_IN.match(self._text, token.stop)) is not None
+        ):
+            if unit[1]:
+                self._out.append(Reading(EPOCH, "", 5, token.start, token.end, WHOLE))
+                self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))
+                self._after_epoch = True
+            elif not self._evaluates:
+                self._counter(token, 5)
+            return
         if found.field == EPOCH and (
-            not token.bare or "epoch" in token.name.lower() or token.before.strip()[-1:] in "[("
+            not token.bare or found.rank >= 4 or place == 0 or token.before.strip()[-1:] in "[("
         ):
             self._out.append(Reading(EPOCH, "", found.rank, token.start, token.end, WHOLE))
             self._out.append(Reading(TOTAL_EPOCHS, "", found.rank, *token.total, WHOLE))
@@ -177,8 +222,12 @@ class _Line(NamedValues):
             return
         if self._evaluates or (token.name and not words <= (TRAIN_WORDS | {"progress"})):
             return
+        if not epoch_before and token.before.strip() == "(" and place:
+            return  # "Acc 45.2 (452/1000)"
         if epoch_before and adjacent:
-            if not (token.share and "epoch" in self._tokens[place - 1].name.lower()):
+            if self._text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
+                self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
+            elif not (token.share and "epoch" in self._tokens[place - 1].name.lower()):
                 self._counter(token, 5)
             return
         following = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
@@ -194,15 +243,28 @@ class _Line(NamedValues):
             # DeepSpeed's timer prints epoch_count/local_step here, not step/total.
             self._out.append(Reading(STEP, "", 5, *deepspeed.span("s"), WHOLE))
         elif (
-            place <= 1 and not token.share and not token.before.strip(" \t\x01[(#>-*").strip()
-        ) or words & TRAIN_WORDS:
-            self._counter(token, 3)
+            (place <= 1 and not token.share and _NOTHING_AHEAD.match(token.before))
+            or words & TRAIN_WORDS
+            or words == {"progress"}
+        ):
+            self._counter(token, 3, weak=not words)
 
-    def _counter(self, token: Token, rank: int) -> None:
+    def _is_last_cell(self, token: Token) -> bool:
+        """Whether the line is a name, one pipe and one value."""
+        return self._text.count("|") == 1 and not self._text[token.stop :].strip()
+
+    def _is_list(self, token: Token) -> bool:
+        """Whether more numbers follow in the same brackets: which of them is the loss, it does not say."""
+        return (
+            token.before.rstrip()[-1:] in {"[", "("}
+            and _MORE_OF_LIST.match(self._text, token.stop) is not None
+        )
+
+    def _counter(self, token: Token, rank: int, *, weak: bool = False) -> None:
         assert token.total is not None
         how = Conversion(How.WHOLE, magnitude(token.unit)) if token.unit else WHOLE
         total = Conversion(How.WHOLE, magnitude(token.scale_end)) if token.scale_end else WHOLE
-        self._out.append(Reading(STEP, "", rank, token.start, token.end, how))
+        self._out.append(Reading(STEP, "", rank, token.start, token.end, how, weak))
         self._out.append(Reading(TOTAL_STEPS, "", rank, *token.total, total))
 
     def _duration(self, token: Token) -> None:
@@ -231,7 +293,20 @@ class _Line(NamedValues):
         if self._owed and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._owed, bare=False)
         self._owed = ""
-        if not token.name or (token.bare and len(token.name) == 1 and token.name != "#"):
+        if not token.name and token.before.rstrip()[-1:] == "|" and self._is_last_cell(token):
+            name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
+            token = token._replace(name=name, tail=tail, bare=False)
+        if not token.name or (
+            token.bare
+            and len(token.name) == 1
+            and token.name != "#"
+            and not (
+                place == 0
+                and token.name == "E"
+                and token.before.strip(" \x01[(-|>") == "E"
+                and token.text.isdigit()
+            )
+        ):
             reading = nameless(self._text, token, place, alone=not self._out, evaluates=self._evaluates)
             if reading is not None:
                 self._out.append(reading)
@@ -256,7 +331,7 @@ class _Line(NamedValues):
             self._after_epoch = True
             return
         found = meaning(token.name.replace("'s ", " "))
-        if found.field is None:
+        if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and self._is_list(token)):
             return
         if (
             found.field in {LOSS, VAL_LOSS}
@@ -272,7 +347,7 @@ class _Line(NamedValues):
             return
         if words == ["batch"] and token.bare and "." in token.text and not token.unit:
             found = Meaning(STEP_TIME, 5)
-        if token.bare and found.field in {STEP, EPOCH} and not token.text.isdigit():
+        if token.bare and found.field == STEP and not token.text.isdigit():
             return
         self._named(token, found, words)
         self._after_epoch = found.field == EPOCH

@@ -27,16 +27,15 @@ from supervisor.sources.metrics.readings import (
     Parsed,
     Reading,
 )
-from supervisor.sources.metrics.values import (
-    PLAIN,
-)
+from supervisor.sources.metrics.tokens import MASKED
+from supervisor.sources.metrics.values import PLAIN
 
 # What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
-    r"(?:^|[\s\]|:*>(\x01-])(?:sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|initializ\w*|"
+    r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|initializ\w*|"
     r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
     r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb:|"
-    r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_\w+|scheduler\b|"
+    r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_(?!updates)\w+|scheduler\b|"
     r"memory report|see_memory|packet\b|building\b|compil(?:ing|ed)\b|warming|dataset\b|datasets\b|tokeniz\w+|vocab\w*|parsed\b|parsing\b|found \d|elapsed since|start\w* training|number of\b)",
     re.IGNORECASE,
 )
@@ -46,6 +45,15 @@ _TALK_ANYWHERE = re.compile(
 )
 _CONFIG_PAIR = re.compile(
     r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+)
+_PER_STEP = re.compile(r"step|iter|batch")
+# "epoch 1, total time 81.21": an epoch and how long it took.
+_EPOCH_AND_TIME = re.compile(
+    r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
+)
+# Parts of a loss, beside which "total" is their sum.
+_PARTS = frozenset(
+    {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
 )
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*[\d:.]+\W*$")
@@ -78,6 +86,8 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     if in_record and LOSS in best and best[LOSS].rank == 3:
         part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
         own.setdefault(part.name, part._replace(field=""))
+    if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
+        best[LOSS] = own.pop("total")._replace(field=LOSS)
     best, pair = _same_counter(best, found.readings)
     fields = set(best) - {RANK}
     strong = bool(fields & {LOSS, VAL_LOSS})
@@ -88,7 +98,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         return NOTHING._replace(settings=_is_settings(found, masked))
     alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
     if (
-        found.settings >= 2
+        (found.settings >= 2 and not fields & {TOKENS, SAMPLES, STEP_TIME, GRAD_NORM})
         or (found.settings and alone)
         or (len(_CONFIG_PAIR.findall(masked)) >= 2 and not strong and not _is_record(masked))
     ):
@@ -105,14 +115,15 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     measured = fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
     scored = [r for r in own.values() if not r.weak]
     named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
-    heading = counted and named and not measured and not scored
+    heading = counted and named and not measured - {ETA} and not scored
     accept = (
         has_bar
         or strong
-        or (counted and bool(measured - {LR} or own))
+        or (counted and bool(measured - {LR} or (own and (named or scored))))
         or (counted and LR in measured)
         or (in_record and bool(fields or own))
         or (heading and _is_heading(masked, fields))
+        or (EPOCH in fields and _EPOCH_AND_TIME.match(masked) is not None)
         or (fields == {ETA} and best[ETA].rank == 8 and _LONE_ETA.match(masked))
         or (not counted and _stands_alone(best))
         or (not counted and bool(scored) and len(found.readings) <= 6)
@@ -160,6 +171,7 @@ def _same_counter(
 
 def _is_heading(masked: str, fields: set[str]) -> bool:
     """`Epoch 1/5`, `epoch:  6`, `[step=2000/739328,epoch=0]`: a counter, and next to nothing else."""
+    masked = masked.rsplit(MASKED, 1)[-1]
     words = _WORDS.findall(masked)
     if _LONE_COUNTER.match(masked):
         return True
@@ -184,8 +196,13 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
     """Measurements that need no step beside them: throughput, MFU, the GPU's memory."""
     if LR in best and _is_current(best[LR].name):
         return True
-    if STEP_TIME in best and "speed" in best[STEP_TIME].name.lower():
-        return True  # with a unit that says per step
+    timed = best.get(STEP_TIME)
+    if (
+        timed is not None
+        and not timed.weak
+        and ("speed" in (name := timed.name.lower()) or _PER_STEP.search(name))
+    ):
+        return True  # with a unit or a name that says per step
     return any(
         field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
         for field, reading in best.items()

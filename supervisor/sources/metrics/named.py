@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.nameless import field_of_rate, is_step_of, is_step_rate
+from supervisor.sources.metrics.nameless import (
+    field_of_rate,
+    is_iteration_rate,
+    is_step_of,
+    is_step_rate,
+)
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -15,9 +20,11 @@ from supervisor.sources.metrics.names import (
     MFU,
     STEP,
     STEP_TIME,
+    TOKENS,
     TOTAL_STEPS,
     VAL_LOSS,
     Meaning,
+    meaning,
     words_of,
 )
 from supervisor.sources.metrics.readings import (
@@ -68,6 +75,15 @@ class NamedValues:
         self._out.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
 
     def _named(self, token: Token, found: Meaning, words: list[str]) -> None:
+        if (
+            found.field == ""
+            and token.bare
+            and " " in token.name
+            and "_" in (last := token.name.rsplit(None, 1)[-1])
+        ):
+            # "CV info cv_loss 88.1": words stand before an identifier.
+            token = token._replace(name=last)
+            found, words = meaning(last), words_of(last)
         unit = token.unit or _tail_unit(token.tail)
         evaluates = self._evaluates or found.is_eval
         if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
@@ -76,17 +92,26 @@ class NamedValues:
             found.field == STEP and time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates
         ):
             found = Meaning(STEP_TIME, 5)  # "Step: 25ms"
+        elif found.field == "" and words == ["gpu"] and unit in {"MB", "GB", "MiB", "GiB"}:
+            found = Meaning(MEMORY, 5, weak=True)
         elif found.field == "" and time_scale(unit) is not None and is_step_of(unit) and not evaluates:
             found = Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
         elif found.field == STEP and evaluates and words == ["steps"]:
             return
-        elif found.field == "" and is_step_rate(token.tail) and not evaluates:
+        elif found.field == "" and (is_step_rate(token.tail) or is_iteration_rate(words)) and not evaluates:
             self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
         elif found.field == STEP and evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
             return  # {"mode": "val", "iter": 19}: the evaluation's own
-        elif found.field == "" and field_of_rate(unit) is not None and not evaluates:
-            found = Meaning(field_of_rate(unit), 6)
+        elif found.field in {"", TOKENS} and field_of_rate(unit) is not None and not evaluates:
+            found = Meaning(field_of_rate(unit), max(6, found.rank))
+        elif (
+            found.field in {"", TOKENS}
+            and not unit
+            and field_of_rate(token.tail) is not None
+            and not evaluates
+        ):
+            found = Meaning(field_of_rate(token.tail), 6)  # "throughput (img/s)"
         elif found.field == "" and words and EVAL_WORDS.issuperset(words) and self._trained_before:
             found = Meaning(VAL_LOSS, 5, is_eval=True)
         elif found.field == "" and evaluates and "_".join(words) in UNCALLED_LOSSES:

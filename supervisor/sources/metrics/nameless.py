@@ -15,6 +15,8 @@ _AFTER = re.compile(
 )
 # Names behind their values all along the line.
 _LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
+# "[120 | 312.41] loss=2.31": the step, and the time since the start.
+_TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
 _STEPS = frozenset({"it", "iter", "iteration", "step", "batch", "update"})
 
 
@@ -79,7 +81,14 @@ def _leads(text: str, token: Token) -> bool:
     head = text[: token.start].strip(MASKED + " \t")
     tail = text[token.stop :].lstrip()
     bracketed = head[-1:] == "[" and not head.strip("[] ") and tail.startswith("]")
-    return bracketed or (not head and tail.startswith((":", "| ")))
+    timed = head == "[" and _TIMED.match(tail) is not None
+    if (
+        not head
+        and text[token.stop : token.stop + 1] == "\t"
+        and text[token.stop + 1 : token.stop + 2].isalpha()
+    ):
+        return True  # "70<tab>images/sec: 152.2"
+    return bracketed or timed or (not head and tail.startswith((":", "| ")))
 
 
 def field_of_rate(unit: str) -> str | None:
@@ -108,4 +117,11 @@ def is_step_rate(unit: str) -> bool:
         bool(slash)
         and top in {"it", "its", "iter", "iters", "step", "steps"}
         and bottom in {"s", "sec", "second"}
+    )
+
+
+def is_iteration_rate(words: list[str]) -> bool:
+    """Whether a name says iterations a second (`It/sec`); steps a second may be those of an environment."""
+    return (
+        len(words) == 2 and words[0] in {"it", "its", "iter", "iters"} and words[1] in {"s", "sec", "second"}
     )

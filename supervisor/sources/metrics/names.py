@@ -15,8 +15,11 @@ from supervisor.sources.metrics.words import (
     COUNTED,
     DEVICE_WORDS,
     EPOCH_NAMES,
+    ETA_CORE,
     ETA_NAMES,
+    ETA_WITH,
     EVAL_WORDS,
+    FOREIGN,
     GRAD_WORDS,
     HELD_OUT_SETS,
     HIDING_WORDS,
@@ -77,13 +80,32 @@ class Meaning(NamedTuple):
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[\s_/.\-|:()\[\]'\"]+")
+_FOREIGN = re.compile("|".join(sorted(map(re.escape, FOREIGN), key=len, reverse=True)))
+# "valloss", "trloss", "vloss": two words in one.
+_GLUED = re.compile(
+    r"(?P<set>train|training|trn|tr|t|val|valid|validation|test|eval|dev|avg|mean|total|tot)(?P<core>loss|lr|acc)$"
+)
+_ALONE = {"t": "train"}
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name, in lower case."""
+    """The words of a name, in lower case and in English."""
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
-    return [word for word in _SPLIT.split(name.lower()) if word]
+    name = name.lower()
+    if not name.isascii():
+        name = _FOREIGN.sub(lambda found: f" {FOREIGN[found[0]]} ", name)
+    if "held" in name:
+        name = re.sub(r"held[- _]out", "heldout", name)
+    words = [word for word in _SPLIT.split(name) if word]
+    if any(word.endswith(("loss", "lr", "acc")) and len(word) > 4 for word in words):
+        return [part for word in words for part in _parts(word)]
+    return words
+
+
+def _parts(word: str) -> tuple[str, ...]:
+    found = _GLUED.match(word)
+    return (_ALONE.get(found["set"], found["set"]), found["core"]) if found is not None else (word,)
 
 
 def meaning(name: str) -> Meaning:
@@ -98,9 +120,9 @@ def meaning(name: str) -> Meaning:
     if joined in SETTINGS:
         return Meaning(None)
     lower = name.lower()
-    if "损失" in lower or "学习率" in lower:
-        held_out = held_out or "验证" in lower or "测试" in lower
-        return Meaning(LR, 9) if "学习率" in lower else Meaning(VAL_LOSS if held_out else LOSS, 9, held_out)
+    counter = _counter(joined, words)
+    if counter is not None:
+        return counter._replace(is_eval=True) if held_out and counter.field is not None else counter
     if words[-1] in NOT_MEASURED or ("time/" in lower and words[-1] in COUNTED):
         return Meaning(None)
     rest = [
@@ -109,8 +131,7 @@ def meaning(name: str) -> Meaning:
     if rest[-1:] == ["value"]:
         rest.pop()
     found = (
-        _counter(joined, words)
-        or _loss(words, rest, held_out, is_part="loss/" in lower and words[-1] != "total")
+        _loss(words, rest, held_out, is_part="loss/" in lower and words[-1] != "total")
         or _rate_of_learning(joined, words, rest)
         or _norm(words, rest)
         or _throughput(joined, words)
@@ -133,7 +154,11 @@ def _counter(joined: str, words: list[str]) -> Meaning | None:
         rank = table.get(joined)
         if rank is None and len(words) > 1 and words[0] in EVAL_WORDS | TRAIN_WORDS:
             rank = table.get("_".join(words[1:]))
-        if rank is None and len(words) > 1 and words[-1] in {"step", "epoch", "iteration"}:
+        if (
+            rank is None
+            and len(words) > 1
+            and words[-1] in {"step", "epoch", "iteration", "it", "iter", "update"}
+        ):
             # A verb or noun before it: "completed step", "after step", "Global step".
             ahead = set(words[:-1])
             placed = not ahead & {"loss"} or ahead & {"at", "after", "for", "in"}
@@ -178,9 +203,7 @@ def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning
     if not (
         "lr" in plain
         or joined in {"lrate", "l_r"}
-        or ("learning" in plain and "rate" in plain)
-        or "学习率" in plain
-        or joined == "lrate"
+        or ({"learning", "learn"} & set(plain) and "rate" in plain)
     ):
         return None
     if not HIDING_WORDS.isdisjoint(words) or {
@@ -203,7 +226,7 @@ def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning
 
 
 def _norm(words: list[str], rest: list[str]) -> Meaning | None:
-    if words == ["norm"]:
+    if words in (["norm"], ["total", "norm"]):
         return Meaning(GRAD_NORM, 4, weak=True)
     if words[-1] in {"gnorm", "grdn", "gradnorm"}:
         return Meaning(GRAD_NORM, 8) if not {"loss", "param"} & set(words) else None
@@ -231,7 +254,7 @@ def _throughput(joined: str, words: list[str]) -> Meaning | None:
         )
     if joined in TOKEN_NAMES or joined.endswith("_tps"):
         return Meaning(TOKENS, 8)
-    if joined in {"ips", "img_s", "imgs", "samplespersec", "samples_s", "train_ips"} and joined != "imgs":
+    if joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"}:
         return Meaning(SAMPLES, 6)
     if "samplespersec" in joined.replace("_", "") and not have & DEVICE_WORDS:
         return Meaning(SAMPLES, 4 if "running" in words or "avg" in words else 8)
@@ -255,9 +278,19 @@ def _memory(joined: str, words: list[str]) -> Meaning | None:
     have = set(words)
     if joined == "nvidia_smi":
         return Meaning(MEMORY, 5)
-    if not (have & MEMORY_WORDS or joined.startswith(("gpu_mem", "max_mem", "memory"))):
+    in_gigabytes = (
+        have & {"gb", "gib", "mb"} and have & {"gpu", "cuda"} and have & {"allocated", "alloc", "used"}
+    )
+    if not (
+        have & MEMORY_WORDS
+        or in_gigabytes
+        or joined == "gpu_ram"
+        or joined.startswith(("gpu_mem", "max_mem", "memory"))
+    ):
         return None
-    if have & (OTHER_MEMORY - {"total"}) or ("total" in have and "peak" not in have and "max" not in have):
+    if have & (OTHER_MEMORY - ({"total", "ram"} if have & {"gpu", "cuda"} else {"total"})) or (
+        "total" in have and "peak" not in have and "max" not in have
+    ):
         return Meaning(None)
     if {"bandwidth", "util", "percent", "pct"} & have:
         return Meaning("", weak=True)
@@ -277,13 +310,24 @@ def _memory(joined: str, words: list[str]) -> Meaning | None:
     return Meaning(MEMORY, rank, weak=not plain)
 
 
+# Of how many steps a time is: "avg step time", "total step time".
+_SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "training", "current", "cur"})
+
+
 def _time(joined: str, words: list[str]) -> Meaning | None:
     have = set(words)
-    if joined in ETA_NAMES or ("eta" in have and len(words) <= 3):
+    if (
+        joined in ETA_NAMES
+        or (have & ETA_CORE and have <= ETA_CORE | ETA_WITH)
+        or ("eta" in have and len(words) <= 3)
+    ):
         return Meaning(ETA, 8)
     if "remaining" in have:
         return Meaning(ETA, 6) if {"time", "estimated"} & have and "estimate" not in have else Meaning(None)
     rank = STEP_TIME_NAMES.get(joined)
+    if rank is None and len(words) > 1 and not have.isdisjoint(_SPANNED):
+        rank = STEP_TIME_NAMES.get("_".join(word for word in words if word not in _SPANNED))
+        rank = rank if have & {"step", "iter", "iteration", "it", "batch"} else None
     if rank is not None:
         return Meaning(STEP_TIME, rank, weak=joined in {"time", "seconds", "time_ms"})
     if joined == RUN_TIME:

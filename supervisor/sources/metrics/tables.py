@@ -9,6 +9,7 @@ from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
+    GRAD_NORM,
     LOSS,
     MEMORY,
     MFU,
@@ -156,7 +157,8 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
         return None
     found = meaning(match["name"])
     counts = found.field in {EPOCH, STEP} and found.rank >= 7
-    if not in_section and not counts and found.field not in {LOSS, VAL_LOSS}:
+    gauges = found.field == GRAD_NORM and found.rank >= 8
+    if not (in_section or counts or gauges or found.field in {LOSS, VAL_LOSS}):
         return NOTHING
     value = _CELL.match(match["value"])
     if value is None:

@@ -22,6 +22,7 @@ _MASKS = re.compile(
     | \[File:[^\]]*\]
     | (?<![\w./\\<>-])[\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
     | [([]?(?<![\w.])[A-Za-z_]\w*(?:\.\w+)++:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
+    | (?<![\w.])[A-Za-z_][\w.]*:[\w<>]+:\d+(?=\s*(?:-|\|))
     | (?<=\t)[\w.-]+:\d+(?=\t)
     | [([][A-Za-z_][\w.-]*:\d+[)\]]
     | \bpid[=:\ ]\s?\d+
@@ -32,6 +33,9 @@ _MASKS = re.compile(
     """,
     re.VERBOSE,
 )
+_PICTURES = re.compile("[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u200d]")
+# "Epoch #3": a number, not a name.
+_HASH = re.compile(r"(\b(?:epoch|step|iter|iteration|batch|update|round)\s?)#(?=\d)", re.IGNORECASE)
 _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\S)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _UNITS = (
     r"%|(?:tok(?:en)?s?|words?|samples?|records?|im(?:a?ge?s?)?|examples?|seq(?:uence)?s?|sent(?:ence)?s?|ex|utts?|frames?|clips?|items?|batch(?:es)?|ba|it(?:er)?s?|steps?"
@@ -52,21 +56,24 @@ _TOKEN = re.compile(
     | (?P<ratio>(?<![\w.,/@])[-+]?\d+(?:\.\d+)?\s?[KMGT]?i?B?\s?/\s?\d+(?:\.\d+)?\s?(?:[KMGT]i?B?)?(?![\w.]))
     | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
       (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]|\s/\s(?:it|step|batch)))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
-      (?![\w]|\.\d)
-      (?P<mean>\s?\((?![^()]*/\s?(?:s|it|step|iter|batch))(?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
+      (?![\w]|\.\d|-\d)
+      (?P<mean>\s?\((?!\s*\d+\s*/\s*\d)(?![^()]*/\s?(?:s|it|step|iter|batch))(?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
     """,
     re.VERBOSE,
 )
 _SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
-_OPENERS = re.compile(r"(?:[\[({\"'<`*~≈]|\btensor\(|\bArray\(|\barray\()\s*$")
-_CALL = re.compile(r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()")
-_UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24})\s*[)\]]\s*$")
+_OPENERS = re.compile(r"(?:[\[({\"'<`*~≈（【「]|\btensor\(|\bArray\(|\barray\()\s*$")
+_CALL = re.compile(
+    r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()(?<!poch\()(?<!step\()(?<!Step\()(?<!iter\()(?<!Iter\()(?<!tch\()"
+)
+_UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24}\d?)\s*[)\]]\s*$")
 _BREAK = re.compile(
-    r"[,;|\t\x01{}<>•·，、；│┃║]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~|['\"]\s+|(?<=[a-z]{5})\.\s+(?=[A-Z])"
+    r"[,;|\t\x01{}<>•·，、；│┃║【】「」（）]|\s{2,}|\s[-–—]+\s|[\])]|[\[(]|[:=：]\s*|->|=>|\s[-–—]+$|^[-–—]+\s|>>|\*{2,}|~|['\"]\s+|(?<=[a-z]{5})\.\s+(?=[A-Z])"
 )
 _INDEXED = re.compile(
     r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE
 )
+_NUMBERED = re.compile(r"\)\s*[=:]")
 _MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
 _TAIL_WORDS = re.compile(
     r"\s+(?:was|is|are|of|at|to|reached|after|with|about|equals?|now|for|on|in)$", re.IGNORECASE
@@ -98,7 +105,10 @@ class Token(NamedTuple):
 @lru_cache(maxsize=4)  # a line is asked for by its table, its grammar and its plan in turn
 def mask(text: str) -> str:
     """The text with time stamps, source places, URLs and the like blotted out, at the same length."""
-    return _MASKS.sub(lambda found: MASKED * len(found.group()), text)
+    text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
+    if not text.isascii():
+        text = _PICTURES.sub(MASKED, text)
+    return _HASH.sub(r"\1 ", text) if "#" in text else text
 
 
 @lru_cache(maxsize=4)
@@ -108,8 +118,14 @@ def tokens(text: str) -> tuple[Token, ...]:
     end = 0
     for match in _TOKEN.finditer(text):
         before = text[end : match.start()]
-        if match["num"] is not None and _INDEXED.search(before) and _MORE_NAME.match(text, match.end("num")):
+        if (
+            (match["num"] or "").isdigit()
+            and _INDEXED.search(before)
+            and _MORE_NAME.match(text, match.end("num"))
+        ):
             continue  # "GPU 0 memory": part of a name
+        if match["num"] is not None and before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end()):
+            continue  # "LR (group 0)=1e-4": part of a name
         name, tail, bare = name_of(before)
         end = match.end()
         if match["a"] is not None:

@@ -14,10 +14,10 @@ def _set(words: str) -> frozenset[str]:
 EVAL_WORDS = _set(
     "val vali valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
 )
-TRAIN_WORDS = _set("train training trn tr fit")
+TRAIN_WORDS = _set("train training trained trn tr fit")
 SOURCE_WORDS = TRAIN_WORDS | _set(
     "avg avr average averaged tot main mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
-    "micro global overall total sum lm final last trainer metric metrics epoch interval per raw rank0 stats stat log for of at the after done completed complete finished result results"
+    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per raw rank0 stats stat log for of at the after done completed complete finished result results"
 )
 HIDING_WORDS = _set(
     "best min max minimum std median target prev previous baseline initial init base start end"
@@ -29,17 +29,17 @@ STEP_NAMES = {
     "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
     "iteration_num": 8, "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "step_count": 7, "steps_done": 6,
     "completed_step": 8, "completed_steps": 8, "train_step": 8, "training_step": 8, "train_iter": 7, "train_steps": 6,
-    "步": 8, "步骤": 8, "迭代": 7, "步数": 8, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
+    "i": 3, "stp": 6, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
     "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
     "nupdates": 10, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
 }  # fmt: skip
 EPOCH_NAMES = {
-    "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "轮": 8, "epoch_num": 7, "current_epoch": 8,
+    "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "epoch_num": 7, "current_epoch": 8,
     "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "epoch_id": 7, "epoch_idx": 7, "_epoch": 7, "epoch_no": 7,
-    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "轮次": 8, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
+    "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
 }  # fmt: skip
-LOSS_WORDS = frozenset({"loss", "losses", "损失", "crossentropyloss", "xent", "logloss", "cost", "objective"})
+LOSS_WORDS = frozenset({"loss", "losses", "crossentropyloss", "xent", "logloss", "cost", "objective"})
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
 # Which of several held-out sets: their losses are still losses of the whole.
 HELD_OUT_SETS = _set("clean other seen unseen matched mismatched small full")
@@ -62,7 +62,7 @@ DEVICE_WORDS = _set("gpu gpus device devices chip chips core rank card worker np
 OTHER_MEMORY = _set(
     "cpu host ram worker process reserved cached cache free total capacity limit disk shm virtual swap available"
 )
-MEMORY_WORDS = _set("mem memory gpumem gpumemory vram hbm 显存 maxmem memallocated maxmemallocated cudamem")
+MEMORY_WORDS = _set("mem memory gpumem gpumemory vram hbm maxmem memallocated maxmemallocated cudamem")
 # Scores that say by themselves that a line reports on training, even without loss or step.
 SCORES = _set(
     "acc accuracy top1 top5 acc1 acc5 precision recall f1 auc auroc map map50 map75 iou miou dice psnr ssim bleu rouge wer cer ppl perplexity "
@@ -91,8 +91,8 @@ STEP_TIME_NAMES = {
     "dt": 5, "seconds": 3, "updt_s": 6, "step_avg": 4, "train_step_timing_in_s": 8, "timing_s_step": 8, "time_per_step": 8, "sec_per_step": 7,
     "ms_per_step": 7, "train_iter_time": 5, "iter_t": 5, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
     "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "step_time_avg": 5, "ms_it": 6, "ms_iter": 6,
-    "step_seconds": 7, "train_step_time": 8, "avg_step_time": 6, "avg_iter_time": 5, "step_duration": 6, "train_batch_cost": 5,
-    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6, "s_b": 5, "iter_dt": 6, "bch": 5,
+    "step_seconds": 7, "s_stp": 6, "stp_time": 6, "train_step_time": 8, "avg_step_time": 6, "avg_iter_time": 5, "step_duration": 6, "train_batch_cost": 5,
+    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6, "s_b": 5, "iter_dt": 6, "bch": 5, "bt": 6, "per_step_time": 8, "per_iter_time": 8,
     "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,
 }  # fmt: skip
 IGNORED_TIMES = _set(
@@ -100,7 +100,7 @@ IGNORED_TIMES = _set(
 )
 # What may stand beside "lr": whose it is.
 OPTIMIZER_WORDS = _set(
-    "lr learning rate 学习率 optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
+    "lr learning learn rate optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
 )
 # What may stand beside "grad norm".
 NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all model policy pre before the")
@@ -110,7 +110,20 @@ PROSE = _set(
 )
 # Abbreviations of tokens a second.
 TOKEN_NAMES = _set("wps tps train_wps train_tps tgs tok_s toks tokens_s")
-# Names of the time that remains.
-ETA_NAMES = _set(
-    "eta remaining_time time_remaining remaining remain_time left_time required time_left estimated_time_remaining 剩余时间 eta_seconds time_to_finish est_remaining eta_time time_until_done est remain eta_s time_eta"
-)
+# Names of the time that remains: one of the first and nothing but the others, or one of these.
+ETA_CORE = _set("eta remaining remain remains left")
+ETA_WITH = _set("time estimated est s sec seconds total approx expected training train run h hms until")
+ETA_NAMES = _set("required est time_to_finish time_until_done time_to_go time_to_completion")
+# Words of other languages, and what they are here. The longer come first.
+FOREIGN = {
+    "剩余时间": "eta", "預計剩餘": "eta", "预计剩余": "eta", "残り時間": "eta", "남은 시간": "eta", "осталось": "eta",
+    "学习率": "lr", "學習率": "lr", "学習率": "lr", "학습률": "lr", "скорость обучения": "lr",
+    "损失": "loss", "損失": "loss", "ロス": "loss", "손실": "loss", "потери": "loss", "потеря": "loss", "лосс": "loss", "функция потерь": "loss",
+    "pérdida": "loss", "perte": "loss", "verlust": "loss",
+    "验证集": "val", "测试集": "test", "训练集": "train", "验证": "val", "驗證": "val", "検証": "val", "검증": "val", "валидация": "val", "validación": "val", "测试": "test", "測試": "test", "テスト": "test",
+    "训练": "train", "訓練": "train", "学習": "train", "학습": "train", "обучение": "train", "entrenamiento": "train", "entraînement": "train",
+    "平均": "avg", "средняя": "avg", "средний": "avg", "当前": "current", "總": "total", "总": "total", "值": "value",
+    "轮次": "epoch", "轮数": "epoch", "轮": "epoch", "輪": "epoch", "エポック": "epoch", "에폭": "epoch", "에포크": "epoch", "эпоха": "epoch", "época": "epoch", "époque": "epoch",
+    "步骤": "step", "步数": "step", "步": "step", "迭代": "iter", "ステップ": "step", "반복": "iter", "스텝": "step", "шаг": "step", "итерация": "iter", "paso": "step",
+    "梯度范数": "grad norm", "显存": "vram", "批次": "batch",
+}  # fmt: skip
