@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from supervisor.job import knobs as kn
+from supervisor.job.arguments import set_value, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config_edit import read_values
 from supervisor.job.errors import JobError
@@ -100,9 +101,7 @@ def with_knobs(
                 knob,
                 "declared" if knobs.declared else "found in the arguments or the source",
             )
-    steps = next(
-        (v for n in _TOTAL_STEPS if (v := kn.value_of(args, n)) and v.isascii() and v.isdigit()), None
-    )
+    steps = next((v for n in _TOTAL_STEPS if (v := value_of(args, n)) and v.isascii() and v.isdigit()), None)
     return replace(
         spec,
         entry_args=args,
@@ -120,7 +119,7 @@ def _set_knob(
 ) -> tuple[tuple[str, ...], Places]:
     """A knob set from the first launch on; where it is no argument it goes to `others`."""
     if is_argument(name):
-        return kn.set_value(args, name, value), where
+        return set_value(args, name, value), where
     others[name] = value
     return args, where.with_value(name, value)
 

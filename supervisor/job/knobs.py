@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from supervisor.job.arguments import Setting, set_value, settings_of, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.config_edit import Scalar
 from supervisor.job.errors import JobError
@@ -31,16 +31,6 @@ _RESUME_WORDS: Final = frozenset(
 _LENGTH_NAMES: Final = ("--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size")
 # Values by which scripts say "the newest checkpoint, if there is one".
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """One ``--name value``, ``--name=value``, ``-n value`` or ``key=value`` of a command line."""
-
-    name: str
-    value: str | None
-    at: int
-    joined: bool  # value in the same word
 
 
 def places(
@@ -69,7 +59,7 @@ def find_knobs(
     """
     where = elsewhere or places(source_text)
     source = where.source
-    settings = _settings(args)
+    settings = settings_of(args)
     names = [s.name for s in settings] + where.names()
     told = declared or Knobs()
     batch = told.batch or _best_batch(names, source)
@@ -240,87 +230,7 @@ def why_not_changeable(knobs: Knobs) -> str:
     return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
 
 
-def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """`args` with one flag set: in place and in the user's spelling, else appended as ``--name=value``.
-
-    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. Where a flag is
-    given twice the last one counts for argparse, so all are set.
-    """
-    result = list(args)
-    found = [s for s in _settings(args) if _same(s.name, name)]
-    for setting in reversed(found):
-        if not value:
-            continue
-        if setting.joined:
-            result[setting.at] = f"{setting.name}={value}"
-        elif setting.value is not None:
-            result[setting.at + 1] = value
-        else:
-            result.insert(setting.at + 1, value)
-    if not found:
-        if not value:
-            result.append(name)
-        elif name.startswith("-") and not name.startswith("--"):
-            result += [name, value]
-        else:
-            result.append(f"{name}={value}")
-    return tuple(result)
-
-
-def names_of(args: Sequence[str]) -> list[str]:
-    """Every setting that a command line names, in order."""
-    return [s.name for s in _settings(args)]
-
-
 def words_of(name: str) -> list[str]:
-    """A setting's name as its words: dashes, underscores and dots divide; of a dotted key only the last part."""
-    return _words(name)
-
-
-def value_of(args: Sequence[str], name: str) -> str | None:
-    """The last value that `args` give to a flag, or None."""
-    return next((s.value for s in reversed(_settings(args)) if _same(s.name, name)), None)
-
-
-def without(args: Sequence[str], name: str) -> tuple[str, ...]:
-    """`args` with every mention of a flag and its value removed."""
-    drop: set[int] = set()
-    for setting in _settings(args):
-        if _same(setting.name, name):
-            drop.add(setting.at)
-            if setting.value is not None and not setting.joined:
-                drop.add(setting.at + 1)
-    return tuple(word for at, word in enumerate(args) if at not in drop)
-
-
-def _settings(args: Sequence[str]) -> list[_Setting]:
-    found: list[_Setting] = []
-    for at, word in enumerate(args):
-        if word.startswith("-") and not _is_number(word):
-            name, equals, value = word.partition("=")
-            if equals:
-                found.append(_Setting(name, value, at, joined=True))
-                continue
-            ahead = args[at + 1] if at + 1 < len(args) else None
-            is_value = ahead is not None and (not ahead.startswith("-") or _is_number(ahead))
-            found.append(_Setting(name, ahead if is_value else None, at, joined=False))
-        else:
-            match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
-            if match:
-                found.append(_Setting(word.partition("=")[0], match[2], at, joined=True))
-    return found
-
-
-def _is_number(word: str) -> bool:
-    return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
-
-
-def _same(left: str, right: str) -> bool:
-    """Dashes and underscores within a name are one to argparse's users; leading dashes are not."""
-    return left.lstrip("+").replace("_", "-") == right.lstrip("+").replace("_", "-")
-
-
-def _words(name: str) -> list[str]:
     """``--per-device-train-batch-size`` as its words; of ``train.batch_size`` the last key, whole."""
     name = bare(name)
     last = name.rpartition(".")[2] if not name.startswith("-") else name
@@ -328,7 +238,7 @@ def _words(name: str) -> list[str]:
 
 
 def _is_batch(name: str) -> bool:
-    words = _words(name)
+    words = words_of(name)
     if name in _SHORT_NAMES:
         return True
     if _is_accumulation(name) or _EVALUATION & set(re.split(r"[-_./]+", bare(name).lower())):
@@ -339,12 +249,12 @@ def _is_batch(name: str) -> bool:
 
 
 def _is_accumulation(name: str) -> bool:
-    words = set(_words(name))
+    words = set(words_of(name))
     return bool(words & {"accumulation", "accumulate", "accum"}) and not words & {"dtype", "fp32", "type"}
 
 
 def _scope_by_name(name: str) -> KnobScope:
-    words = set(_words(name))
+    words = set(words_of(name))
     if not _is_batch(name):
         return KnobScope.UNKNOWN
     if words & _GLOBAL:
@@ -363,15 +273,15 @@ def _best_batch(names: Sequence[str], source: ScriptSource) -> str | None:
     return min(batches, key=lambda n: order.index(scope_of(n, source)), default=None)
 
 
-def _find_resume(settings: Sequence[_Setting], where: Places) -> tuple[str | None, str]:
+def _find_resume(settings: Sequence[Setting], where: Places) -> tuple[str | None, str]:
     """A resume flag counts as known only if it can mean "the newest checkpoint" without a path."""
     for setting in settings:
-        if "_".join(_words(setting.name)) in _RESUME_WORDS:
+        if "_".join(words_of(setting.name)) in _RESUME_WORDS:
             if setting.value is None:
                 return setting.name, ""
             return (setting.name, setting.value) if setting.value.lower() in _NEWEST else (None, "auto")
     for name in where.names():
-        if is_argument(name) or "_".join(_words(name)) not in _RESUME_WORDS:
+        if is_argument(name) or "_".join(words_of(name)) not in _RESUME_WORDS:
             continue
         present = where.value(name)
         if isinstance(present, bool):
@@ -379,7 +289,7 @@ def _find_resume(settings: Sequence[_Setting], where: Places) -> tuple[str | Non
         if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
             return name, present
     for flag in where.source.flags:
-        name = next((n for n in flag.names if "_".join(_words(n)) in _RESUME_WORDS), "")
+        name = next((n for n in flag.names if "_".join(words_of(n)) in _RESUME_WORDS), "")
         if not name:
             continue
         if flag.is_switch:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.job import knobs as kn
+from supervisor.job.arguments import names_of, value_of
 from supervisor.job.knob_places import Places, bare, is_argument
+from supervisor.job.knobs import words_of
 from supervisor.job.spec import LoaderKnobs
 
 FILE_SYSTEM = "file_system"
@@ -15,9 +16,9 @@ def find_loader(args: Sequence[str], elsewhere: Places | None = None) -> LoaderK
     """The DataLoader's knobs on the command line, in config files, in the source and in the environment."""
     where = elsewhere or Places()
     found: dict[str, tuple[str, str]] = {}
-    for name in [*kn.names_of(args), *where.names()]:
+    for name in [*names_of(args), *where.names()]:
         kind = _kind(name)
-        given = kn.value_of(args, name) if is_argument(name) else None
+        given = value_of(args, name) if is_argument(name) else None
         value = given if given is not None else where.value(name)
         if kind and kind not in found and value is not None:
             found[kind] = (name, str(value))
@@ -40,7 +41,7 @@ def find_loader(args: Sequence[str], elsewhere: Places | None = None) -> LoaderK
 
 
 def _kind(name: str) -> str | None:
-    words = kn.words_of(bare(name))
+    words = words_of(bare(name))
     if words[-1:] == ["workers"]:
         return "workers"
     if "prefetch" in words and words[-1] in {"factor", "prefetch"}:

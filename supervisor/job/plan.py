@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from supervisor.job import knobs as kn
+from supervisor.job.arguments import set_value, value_of
 from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.config_edit import ConfigEdit
 from supervisor.job.env import EnvChange, environment
@@ -165,7 +166,7 @@ def _placed(
     for name, value in pairs:
         match place_of(name):
             case Place.ARGUMENT:
-                args = kn.set_value(args, name, value)
+                args = set_value(args, name, value)
             case Place.ENVIRONMENT:
                 variables[name.removeprefix(ENV)] = value
             case Place.FILE:
@@ -215,7 +216,7 @@ def _resume(
     knob = spec.knobs.resume
     if knob is None:
         return None, []
-    own = kn.value_of(args, knob)
+    own = value_of(args, knob)
     # A checkpoint that the user named stays the start until something newer is known to exist.
     wanted = resume if resume is not None else attempt > 1 and own in {None, "", spec.knobs.resume_value}
     if not wanted:

@@ -14,7 +14,8 @@ from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
 from supervisor.job.foreign import is_python, with_knobs
 from supervisor.job.loader import find_loader
-from supervisor.job.settings import FLAT, ConfigFile, FileSettings, Resolver, check_file, convert_key
+from supervisor.job.setting_keys import FLAT
+from supervisor.job.settings import ConfigFile, FileSettings, Resolver, check_file, convert_key
 from supervisor.job.spec import (
     ClassOverride,
     EntryKind,
@@ -78,6 +79,9 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
     node_rank = look.get("run.node_rank", 0)
     if nodes is not None and node_rank >= nodes:
         raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
+    retry = _retry(inputs, files, look)
+    if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
+        raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
     spec = JobSpec(
         name=look.get("run.name") or _default_name(kind, entry, inputs.job_file),
         entry_kind=kind,
@@ -92,7 +96,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         python=look.get("run.python"),
         env=_env(inputs, files, look),
         cwd=inputs.cwd,
-        retry=_retry(inputs, files, look),
+        retry=retry,
         timing=_timing(look),
         hang=_hang(look),
         fit=_fit(look) if inputs.parsed.switch("fit_batch") else None,

@@ -14,9 +14,10 @@ from math import log2
 import msgspec
 
 from supervisor.diagnosis.verdict import diagnose
+from supervisor.job.arguments import set_value
 from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
 from supervisor.job.errors import JobError
-from supervisor.job.knobs import set_value
+from supervisor.job.knobs import why_not_changeable
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, FitSettings
 from supervisor.keeper import plans
@@ -96,8 +97,10 @@ class Prober:
             self._take_over(state.probing)
             return False
         batch = self._record.job.batch
-        if batch is None or not self._record.job.knobs.can_change_batch:
-            self._done(state, None, "the batch cannot be changed, so nothing was probed")
+        knobs = self._record.job.knobs
+        if batch is None or not knobs.can_change_batch:
+            why = "the batch is not known" if knobs.can_change_batch else why_not_changeable(knobs)
+            self._done(state, None, f"the batch cannot be changed, so nothing was probed: {why}")
             return True
         if sum(p.fitted is None for p in state.probes) >= MAX_OTHER_FAILURES:
             self._done(state, None, f"probes failed for another reason than memory: {state.probes[-1].why}")

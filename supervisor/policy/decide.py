@@ -121,7 +121,8 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     if change is None:
         return _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
     if not history.retry.enabled or history.retry.max_retries == 0:
-        return _hold(history, f"{failure.value}: automatic restarts are off (--no-retry)", change)
+        flag = "--max-retries 0" if history.retry.enabled else "--no-retry"
+        return _hold(history, f"{failure.value}: automatic restarts are off ({flag})", change)
     spent = _spent(history, failure, rule)
     if spent is not None:
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.job import knobs as kn
+from supervisor.job.arguments import names_of, value_of
 from supervisor.job.batch import candidates
 from supervisor.job.config_edit import config_words, read_values
+from supervisor.job.knobs import words_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.memory import JobKind, flags_hash, recall
 from supervisor.run.records import Finding, FindingLevel
@@ -54,8 +55,8 @@ def kind_of(job: JobSpec) -> JobKind:
     """What this job has in common with others that need the same memory."""
     own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
     words = [
-        f"{name}={kn.value_of(job.entry_args, name)}"
-        for name in kn.names_of(job.entry_args)
+        f"{name}={value_of(job.entry_args, name)}"
+        for name in names_of(job.entry_args)
         if name not in own and not _is_free(name)
     ]
     for file in config_words(job.entry_args):
@@ -76,7 +77,7 @@ def kind_of(job: JobSpec) -> JobKind:
 
 
 def _is_free(name: str) -> bool:
-    return any(_FREE.fullmatch(word) for word in kn.words_of(name))
+    return any(_FREE.fullmatch(word) for word in words_of(name))
 
 
 def _text(path: Path) -> str:

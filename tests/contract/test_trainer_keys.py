@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from supervisor.job import trainer_keys
-from supervisor.job.settings import FLAT, LAUNCH_SECTIONS, METRICS
+from supervisor.job.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
 from supervisor.job.trainer_keys import KeyType
 from trainer import settings
 from trainer.config import Config

@@ -4,16 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.job.arguments import set_value, value_of, without
 from supervisor.job.batch import BatchSpec, next_smaller
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import (
     apply_change,
     batch_of,
     find_knobs,
-    set_value,
-    value_of,
     why_not_changeable,
-    without,
 )
 from supervisor.job.loader import find_loader
 from supervisor.job.source_scan import scan_source

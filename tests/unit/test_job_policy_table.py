@@ -52,6 +52,8 @@ def test_every_key_arrives() -> None:
         ('[policy.worker_crash]\nchange = "smaller"\n', "shrink"),
         ("[policy.worker_crash]\nmax_times = 2\n", "unknown key"),
         ("[policy]\nflap_max = 0\n", "at least 1"),
+        ("[policy.worker_crash]\nwait_s = -4\n", "cannot be negative"),
+        ("[policy.worker_crash]\nmax = -1\n", "cannot be negative"),
     ],
 )
 def test_a_wrong_one_is_one_line(text: str, words: str) -> None:
@@ -82,3 +84,23 @@ def test_fit_batch_and_its_bounds() -> None:
     assert asked.fit is not None
     assert (asked.fit.steps, asked.fit.timeout_s) == (5, 20.0)
     assert resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file)).fit is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--min-ranks", "9", "--nproc-per-node=2", "train.py"], "more than the 2"),
+        (["--batch-knob=", "train.py"], "wants the name of a flag"),
+        (["--accumulation-knob=", "train.py"], "wants the name of a flag"),
+    ],
+)
+def test_a_flag_that_can_mean_nothing_is_refused(argv: list[str], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        resolve_job(JobInputs(parse_run_argv(argv), {}, "/w"))
+
+
+def test_a_setting_for_larger_nodes_does_no_harm() -> None:
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", TABLE.encode()), TABLE)
+    classes = frozenset(str(c) for c in FailureClass)
+    job = JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file, failure_classes=classes)
+    assert resolve_job(job).retry.min_ranks == 2

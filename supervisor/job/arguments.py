@@ -1,0 +1,93 @@
+"""The settings that a command line names, found and set: ``--name value``, ``--name=value``, ``-n value``, ``key=value``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One ``--name value``, ``--name=value``, ``-n value`` or ``key=value`` of a command line."""
+
+    name: str
+    value: str | None
+    at: int
+    joined: bool  # value in the same word
+
+
+def set_value(args: Sequence[str], name: str, value: str) -> tuple[str, ...]:
+    """`args` with one flag set: in place and in the user's spelling, else appended as ``--name=value``.
+
+    An empty value makes it a switch. A name without dashes is a ``key=value`` setting. Where a flag is
+    given twice the last one counts for argparse, so all are set.
+    """
+    result = list(args)
+    found = [s for s in settings_of(args) if _same(s.name, name)]
+    for setting in reversed(found):
+        if not value:
+            continue
+        if setting.joined:
+            result[setting.at] = f"{setting.name}={value}"
+        elif setting.value is not None:
+            result[setting.at + 1] = value
+        else:
+            result.insert(setting.at + 1, value)
+    if not found:
+        if not value:
+            result.append(name)
+        elif name.startswith("-") and not name.startswith("--"):
+            result += [name, value]
+        else:
+            result.append(f"{name}={value}")
+    return tuple(result)
+
+
+def names_of(args: Sequence[str]) -> list[str]:
+    """Every setting that a command line names, in order."""
+    return [s.name for s in settings_of(args)]
+
+
+def value_of(args: Sequence[str], name: str) -> str | None:
+    """The last value that `args` give to a flag, or None."""
+    return next((s.value for s in reversed(settings_of(args)) if _same(s.name, name)), None)
+
+
+def without(args: Sequence[str], name: str) -> tuple[str, ...]:
+    """`args` with every mention of a flag and its value removed."""
+    drop: set[int] = set()
+    for setting in settings_of(args):
+        if _same(setting.name, name):
+            drop.add(setting.at)
+            if setting.value is not None and not setting.joined:
+                drop.add(setting.at + 1)
+    return tuple(word for at, word in enumerate(args) if at not in drop)
+
+
+def settings_of(args: Sequence[str]) -> list[Setting]:
+    """Every setting of a command line, in order; what is neither a flag nor ``key=value`` is passed over."""
+    found: list[Setting] = []
+    for at, word in enumerate(args):
+        if word.startswith("-") and not _is_number(word):
+            name, equals, value = word.partition("=")
+            if equals:
+                found.append(Setting(name, value, at, joined=True))
+                continue
+            ahead = args[at + 1] if at + 1 < len(args) else None
+            is_value = ahead is not None and (not ahead.startswith("-") or _is_number(ahead))
+            found.append(Setting(name, ahead if is_value else None, at, joined=False))
+        else:
+            match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
+            if match:
+                found.append(Setting(word.partition("=")[0], match[2], at, joined=True))
+    return found
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", word) is not None
+
+
+def _same(left: str, right: str) -> bool:
+    """Dashes and underscores within a name are one to argparse's users; leading dashes are not."""
+    return left.lstrip("+").replace("_", "-") == right.lstrip("+").replace("_", "-")
