@@ -16,7 +16,6 @@ from supervisor.diagnosis.tracebacks import (
     is_quoted_code,
     last_exception_after,
 )
-from supervisor.diagnosis.vocabulary import ENOUGH, class_by_words
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
@@ -25,6 +24,9 @@ _SOFT = Lazy(
 )
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 _NOT_SOFT = Lazy(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
+
+
+_OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 
 
 class Candidate(NamedTuple):
@@ -100,12 +102,14 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
         inner = last_exception_after(hit)
         if inner is not None:
             line, shown = hit.line + inner[0], inner[1]
-            failure, reason, strength = _worker_cause(line, shown, hit, scans, steps_seen, strength)
+            from supervisor.diagnosis.spoken import worker_cause
+
+            failure, reason, strength = worker_cause(line, shown, hit, scans, steps_seen, strength)
     elif signature.id in GENERIC or signature.id in {"ckpt-oserror22", "missing-file-errno"}:
         by_frames = class_by_frames(frames_above(hit), text)
-        by_words = _by_words(hit)
-        if by_words is not None and (by_frames is None or by_words[1] > ENOUGH):
-            failure, strength = by_words[0], max(strength, 55)
+        spoken = _spoken(hit)
+        if spoken is not None and (by_frames is None or spoken[1]):
+            failure, strength = spoken[0], max(strength, 55)
         elif by_frames is not None and not (
             signature.id == "missing-file-errno" and by_frames is not FailureClass.COMPILE_ERROR
         ):
@@ -128,47 +132,14 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
     )  # fmt: skip
 
 
-# Types that are raised for anything; the rest (KeyError, TypeError …) are the program's own.
-_ANY_TYPE = Lazy(
-    r"\b(?:ValueError|AssertionError|NotImplementedError|FloatingPointError|MisconfigurationException)\b"
-)
-
-
-def _by_words(hit: Hit) -> tuple[FailureClass, int] | None:
-    """What the words of a plain exception, and of the lines that go on with it, speak of."""
-    if hit.signature.id == "code-python" and not _ANY_TYPE.search(hit.text):
+def _spoken(hit: Hit) -> tuple[FailureClass, bool] | None:
+    """The class that a plain exception's words lead to, and whether they are clear. A KeyError has no such words."""
+    if hit.signature.id not in GENERIC or _OWN_TYPE.search(hit.text):
         return None
-    if hit.signature.id not in GENERIC:
-        return None
-    return class_by_words(hit.text)
+    from supervisor.diagnosis.spoken import SAID_CLEARLY, by_words  # 2 ms that other logs need not pay
 
-
-# What a data worker may run into that keeps its own name: its remedy is not in the data.
-_KEPT_IN_WORKER = frozenset(
-    (
-        FailureClass.FD_LIMIT, FailureClass.SHM_EXHAUSTED, FailureClass.HOST_OOM, FailureClass.DISK_FULL,
-        FailureClass.CUDA_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.IMPORT_ERROR,
-        FailureClass.PERMISSION_DENIED, FailureClass.AUTH_OR_HUB,
-    )
-)  # fmt: skip
-
-
-def _worker_cause(
-    line: int, text: str, hit: Hit, scans: Sequence[SourceScan], steps_seen: bool, strength: int
-) -> tuple[FailureClass, Reason | None, int]:
-    """The class of what a data worker raised, in the given line: some keep their own name inside a worker too."""
-    inner = speaker(claim for claim in scans[hit.source].hits if claim.line == line)
-    if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
-        return inner.signature.failure, inner.signature.reason, max(inner.signature.strength, 80)
-    spoken = class_by_words(text, enough=ENOUGH + 1)
-    if spoken is not None and spoken[0] in _KEPT_IN_WORKER:
-        return spoken[0], None, 74
-    if "FileNotFoundError" in text or "Errno 2]" in text:
-        # One absent sample in the middle of an epoch is the data's fault; absent from the start, the path is wrong.
-        before = [*scans[hit.source].head[: hit.line], *hit.lines_before(60)]
-        if not (steps_seen and any(is_progress(line) for line in before)):
-            return FailureClass.MISSING_FILE, None, 78
-    return FailureClass.DATALOADER_WORKER, Reason.RAISED, strength
+    found = by_words(hit)
+    return (found[0], found[1] >= SAID_CLEARLY) if found is not None else None
 
 
 def _stamp(hit: Hit, year: int) -> float | None:

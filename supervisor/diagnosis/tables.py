@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
 
 
 class Role(StrEnum):
@@ -58,7 +59,7 @@ class TableError(ValueError):
 _KEYS = frozenset(
     ("id", "class", "role", "reason", "strength", "triggers", "regex", "must_not", "samples", "near_misses")
 )
-_OUTSIDE_SUBSET = re.compile(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]")
+_OUTSIDE_SUBSET = Lazy(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]")
 
 
 def digest_of(tables: Mapping[str, bytes]) -> str:

@@ -108,6 +108,8 @@ def is_quoted_code(text: str) -> bool:
     """Whether a line is source code that a traceback quotes: its words were not said, they stand in a file."""
     if re.match(r"\s*raise \w", text):
         return True
+    if match := re.match(r"(?:-+> ?)?\d{1,6}(?= {3,}\S)", text):
+        text = text[match.end() :]  # IPython numbers the lines that it quotes
     if not text.startswith((" ", "\t", "│", "|", "❱")):
         return False
     if '"message":' in text or text.lstrip().startswith(

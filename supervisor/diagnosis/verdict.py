@@ -8,7 +8,6 @@ from supervisor.diagnosis.candidates import gather
 from supervisor.diagnosis.choose import choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.exits import read_launch, with_known_exits
-from supervisor.diagnosis.guess import with_guess
 from supervisor.diagnosis.hang import with_hang
 from supervisor.diagnosis.machine import weigh
 from supervisor.diagnosis.matcher import Matcher
@@ -31,7 +30,12 @@ def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verd
 def judge(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Judgement:
     """As `diagnose`, without the cost of loading the records (see `judgement`)."""
     case = read_case(job, signatures, matcher)
-    root = with_hang(case, with_guess(case, weigh(case, choose(case), signatures)))
+    root = weigh(case, choose(case), signatures)
+    if root.chosen is None:
+        from supervisor.diagnosis.guess import with_guess
+
+        root = with_guess(case, root)
+    root = with_hang(case, root)
     return compose(case.job, case.scans, case.candidates, root)
 
 

@@ -1,7 +1,7 @@
 """The words that each class's failures are told in, whoever words them: what is left where no signature knows a line.
 
 A signature is one library's wording; the next version words it anew, but a full disk remains "no space" or
-errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 5 (said of nothing
+errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 8 (said of nothing
 else); a class's score is the sum over its rows, and it is believed only where it leads.
 
 Phrases are compared with lines in plain form: camel case and punctuation opened to blanks, lower case.
@@ -17,8 +17,6 @@ from supervisor.text.patterns import Lazy
 
 ENOUGH = 3
 _CAMEL = Lazy(r"(?<=[a-z])(?=[A-Z])")
-# Classes without words of their own: silences, and whatever the program raises.
-_WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
 _BETWEEN = Lazy(r"[^A-Za-z0-9]+")
 
 
@@ -96,13 +94,3 @@ def class_by_words(text: str, *, enough: int = ENOUGH) -> tuple[FailureClass, in
     if not ranking or ranking[0][1] < enough or (len(ranking) > 1 and ranking[1][1] >= ranking[0][1]):
         return None
     return ranking[0]
-
-
-def speaks_of_another(text: str, failure: FailureClass) -> bool:
-    """Whether the words of a line lead to another class than the one it was given to: then that is not certain.
-
-    With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
-    uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
-    """
-    leader = class_by_words(text)
-    return leader is not None and leader[0] is not failure and failure not in _WITHOUT_WORDS
