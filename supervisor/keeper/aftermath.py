@@ -9,7 +9,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.judgement import memory_point_of
 from supervisor.keeper.trials import remember_trial, trial_of
 from supervisor.run import events as ev
-from supervisor.run.journal import JournalReader
+from supervisor.run.journal import facts_in
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.recovery import recovery_of
 from supervisor.run.runfile import RunFile
@@ -56,6 +56,6 @@ class Aftermath:
         if self._told == view.number:
             return
         self._told = view.number
-        found = recovery_of(JournalReader(self._node.journal).read(), view.number)
+        found = recovery_of(facts_in(self._node.journal), view.number)
         if found is not None:
             self._emit(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from supervisor.policy.health.pace import Stage
 from supervisor.run import events as ev
-from supervisor.run.journal import JournalReader
+from supervisor.run.journal import facts_in
 from supervisor.run.paths import NodePaths
 from supervisor.run.series import METRICS, SeriesReader
 
@@ -36,7 +36,7 @@ def past_of(node: NodePaths, attempt: int) -> Past:
     stepped: set[int] = set()
     phase: tuple[ev.Phase, float] | None = None
     breaks: list[float] = []
-    for event in JournalReader(node.journal).read():
+    for event in facts_in(node.journal):
         match event:
             case ev.AttemptStarted():
                 began[event.attempt], phase = event.t, None

@@ -124,6 +124,13 @@ class StateReader:
         return news
 
 
+def facts_in(path: Path) -> Iterator[Event]:
+    """Every fact of a journal, from its start to its present end, however long it is."""
+    reader = JournalReader(path)
+    while news := reader.read():
+        yield from news
+
+
 def read_state(path: Path) -> RunState:
     """The state that a journal says, read once."""
     reader = StateReader(path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.run import events as ev
 from supervisor.run.fold import fold, replay
-from supervisor.run.journal import JournalReader, JournalWriter, StateReader, read_state
+from supervisor.run.journal import JournalReader, JournalWriter, StateReader, facts_in, read_state
 from supervisor.run.records import (
     Action,
     Cause,
@@ -265,3 +265,18 @@ def test_states_follow_a_run_that_restarts_and_ends() -> None:
     assert state.attempts[0].last_loss == 2.0
     assert state.best_loss is not None
     assert math.isclose(state.best_loss, 2.0)
+
+
+def test_a_journal_of_days_is_read_to_its_end(tmp_path: Path) -> None:
+    """One read takes 16 MiB: what failed last stands behind that."""
+    path = tmp_path / "events.jsonl"
+    padding = b'{"kind":"note_added","t":1.0,"text":"' + b"x" * 1000 + b'","by":"kim"}\n'
+    path.write_bytes(padding * 17_000)
+    writer = JournalWriter(path)
+    writer.append(ev.RunEnded(t=2.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="done"))
+    writer.close()
+    count, last = 0, None
+    for fact in facts_in(path):
+        count, last = count + 1, fact
+    assert count == 17_001
+    assert isinstance(last, ev.RunEnded)
