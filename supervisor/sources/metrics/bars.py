@@ -73,7 +73,7 @@ _TRAINING = re.compile(
     r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|it|global|progress|round|episodes?|optimiz\w*|finetun\w*|pretrain\w*|batch\w*|update\w*|sft|dpo|grpo|ppo|loss|lr|fit\w*)\b|^\s*$",
     re.IGNORECASE,
 )
-_EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)\s*:?\s*$", re.IGNORECASE)
+_EPOCHS = re.compile(r"(?:^|[\s:|\]])(?:epochs?|training epochs?|ep)(?: progress)?\s*:?\s*$", re.IGNORECASE)
 _METRIC_HINT = re.compile(r"loss|\blr\b|learning|acc|ppl|grad|reward|kl\b|损失", re.IGNORECASE)
 
 

@@ -75,11 +75,17 @@ _MEMORY_PAIR = re.compile(
 )
 # "[1,  2000] loss: 2.169": epoch and step.
 _LEADING_PAIR = re.compile(r"\W*\[(\d+),\s*(\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
+# What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
+_LED = re.compile(
+    r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
+    re.IGNORECASE,
+)
 # What may stand before a pair that counts steps: marks, and words in brackets.
 _NOTHING_AHEAD = re.compile(
-    r"(?:.*\x01)?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#>*|•·:-]*$"
+    r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
 )
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d")
+_INDEX = re.compile(r"\]\s*:")
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
@@ -143,6 +149,8 @@ class _Line(NamedValues):
                 if found[group] is not None:
                     self._out.append(Reading(field, "", 8, *found.span(group), WHOLE))
         for place, token in enumerate(self._tokens):
+            if (led := _LED.match(token.name)) and (led[0][-2:-1].isdigit() or self._follows_pair(place)):
+                token = token._replace(name=token.name[led.end() :])  # noqa: PLW2901 - the same value, better named
             self._section(token)
             if token.kind == "frac":
                 self._fraction(token, place)
@@ -248,6 +256,9 @@ class _Line(NamedValues):
             or words == {"progress"}
         ):
             self._counter(token, 3, weak=not words)
+
+    def _follows_pair(self, place: int) -> bool:
+        return place > 0 and self._tokens[place - 1].kind == "frac"
 
     def _is_last_cell(self, token: Token) -> bool:
         """Whether the line is a name, one pipe and one value."""

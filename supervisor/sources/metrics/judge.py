@@ -34,7 +34,7 @@ from supervisor.sources.metrics.values import PLAIN
 _TALK = re.compile(
     r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|initializ\w*|"
     r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
-    r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb:|"
+    r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb:|COMET|"
     r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_(?!updates)\w+|scheduler\b|"
     r"memory report|see_memory|packet\b|building\b|compil(?:ing|ed)\b|warming|dataset\b|datasets\b|tokeniz\w+|vocab\w*|parsed\b|parsing\b|found \d|elapsed since|start\w* training|number of\b)",
     re.IGNORECASE,

@@ -47,6 +47,7 @@ _CLOCK = re.compile(
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 # Parts of a detector's loss: beside them "total" is their sum.
 _PARTS = frozenset({"box", "obj", "cls", "dfl"})
+_VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
     r"\s*\|\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*\|\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*\|\s*$",
@@ -89,10 +90,12 @@ def find_header(text: str) -> Header | None:
     bar = find_bar(text)
     if bar is not None:
         text = bar.rest.split("\x01")[0].rstrip(" :")
+    if text.lstrip().startswith("# "):
+        text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is no column
     for style in (",", "\t", "|", "  "):
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
-        if not 2 <= len(cells) <= 40 or not all(_COLUMN.match(cell) for cell in cells):
+        if not 2 <= len(cells) <= 40 or not all(_COLUMN.match(cell) for cell in cells) or _is_report(cells):
             continue
         meanings = [meaning(_plain(cell)) for cell in cells]
         fields = {m.field for m in meanings}
@@ -104,6 +107,11 @@ def find_header(text: str) -> Header | None:
             starts = tuple(start for start, _ in places) if style == "  " else ()
             return Header(style, tuple(cells), starts) if settings * 2 < len(cells) else None
     return None
+
+
+def _is_report(cells: list[str]) -> bool:
+    """Whether names have their values beside them: no header, though it looks like one."""
+    return sum(_VALUED.search(cell) is not None for cell in cells) >= 2
 
 
 def read_row(header: Header, text: str) -> Parsed | None:

@@ -83,7 +83,7 @@ SETTINGS = _set(
 NOT_MEASURED = _set("size retries version num id seed v_num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
-    "completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
+    "processing running completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
     "for in on of the results summary test update loss valid iteration_ ✨ →"
 )
 STEP_TIME_NAMES = {
