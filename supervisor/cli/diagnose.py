@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from supervisor.diagnosis.evidence import JobEvidence
     from supervisor.diagnosis.judgement import Judgement
@@ -33,7 +35,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
     args = parser.parse_args(argv)
-    return run(args.paths, as_json=args.json, each=args.each, attempt=args.attempt)
+    return run(args.paths, as_json=args.json, each=args.each, attempt=args.attempt, lang=args.lang)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attempt", type=int, metavar="N", help="the attempt of a run directory (default: the last)"
     )
+    parser.add_argument(
+        "--lang", choices=("en", "zh"), help="language of the text (default: by LANG); JSON is always English"
+    )
 
 
-def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt: int | None = None) -> int:
+def run(
+    paths: list[str],
+    *,
+    as_json: bool = False,
+    each: bool = False,
+    attempt: int | None = None,
+    lang: str | None = None,
+) -> int:
     """Judge paths and print; see `main` for the exit code."""
     from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
     from supervisor.sources.signature_files import default_cache_dir, load_engine
@@ -62,6 +74,7 @@ def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt:
         print(f"stoker diagnose: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     engine = load_engine(default_cache_dir())
+    tr = str if as_json else _teller(lang)
     codes = []
     for place, (path, number, job) in enumerate(jobs):
         try:
@@ -78,11 +91,24 @@ def run(paths: list[str], *, as_json: bool = False, each: bool = False, attempt:
             if place:
                 print()
             context = None if path == "-" else _context
-            print("\n".join(verdict_lines(path, number, verdict, context, _again(path, number, verdict))))
+            again = _again(path, number, verdict)
+            print("\n".join(verdict_lines(path, number, verdict, context, again, tr)))
     sys.stdout.flush()
     if EXIT_FAILURE in codes:
         return EXIT_FAILURE
     return EXIT_UNKNOWN if EXIT_UNKNOWN in codes else EXIT_HEALTHY
+
+
+def _teller(lang: str | None) -> Callable[[str], str]:
+    """What tells our sentences in the person's language; its module is loaded only where that is not English."""
+    names = ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
+    wanted = lang or next((os.environ[name] for name in names if os.environ.get(name)), "")
+    if not wanted.lower().startswith("zh"):
+        return str
+    from supervisor.views.speech import speech
+    from supervisor.views.taste import Lang
+
+    return speech(Lang.ZH)
 
 
 def _judge(job: JobEvidence, engine: Engine) -> Judgement:

@@ -20,21 +20,25 @@ def verdict_lines(
     verdict: Verdict | Judgement,
     context: ContextReader | None,
     again: Sequence[str] = (),
+    tr: Callable[[str], str] = str,
 ) -> list[str]:
-    """The lines to print; whatever came out of a log is free of control characters. `again`: where it was seen before."""
-    where = f"{path} (attempt {attempt})" if attempt is not None else path
-    reason = f", {verdict.reason.value.replace('_', ' ')}" if verdict.reason is not None else ""
+    """The lines to print; whatever came out of a log is free of control characters.
+
+    `again`: where it was seen before. `tr`: tells our sentences in a person's language.
+    """
+    where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
+    reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
     lines = [
-        _safe(f"{where}: {verdict.title}"),
-        f"  {verdict.failure.value}{reason} · confidence {verdict.confidence:.2f}",
+        _safe(f"{where}: {tr(verdict.title)}"),
+        f"  {verdict.failure.value}{reason} · {tr(f'confidence {verdict.confidence:.2f}')}",
     ]
     if verdict.node is not None:
-        lines[-1] += _safe(f" · node {verdict.node}")
-    lines += [_safe(f"  {text}") for text in again]
+        lines[-1] += _safe(tr(f" · node {verdict.node}"))
+    lines += [_safe(f"  {tr(text)}") for text in again]
     cause = verdict.cause
     if cause is not None:
         place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
-        lines += ["", _safe(f"  cause  {place}")]
+        lines += ["", _safe(f"  {tr('cause')}  {place}")]
         around = context(cause.path, cause.line) if context is not None and cause.line is not None else []
         if around:
             lines += [
@@ -44,14 +48,14 @@ def verdict_lines(
         else:
             lines.append(_safe(f"    {cause.text[:300]}"))
     if verdict.consequences:
-        lines += ["", f"  what followed ({len(verdict.consequences)})"]
+        lines += ["", f"  {tr('what followed')} ({len(verdict.consequences)})"]
         for item in verdict.consequences[:5]:
             who = f" rank {item.rank}" if item.rank is not None else ""
             lines.append(_safe(f"    {item.failure.value}{who}  {item.path}:{item.line}"))
         if len(verdict.consequences) > 5:
-            lines.append(f"    … and {len(verdict.consequences) - 5} more")
+            lines.append(f"    … {tr(f'and {len(verdict.consequences) - 5} more')}")
     if verdict.advice:
-        lines += ["", "  what to do", *(_safe(f"    {text}") for text in verdict.advice)]
+        lines += ["", f"  {tr('what to do')}", *(_safe(f"    {tr(text)}") for text in verdict.advice)]
     return lines
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from textual.binding import Binding
 
+from supervisor.cli import diagnose
 from supervisor.diagnosis.classes import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopRung
 from supervisor.run.records import DecisionKind, FailureClass, Reason
@@ -292,3 +296,43 @@ def test_memory_is_bounded() -> None:
     for number in range(3 * REMEMBERED):
         translator(f"attempt {number}")
     assert translator._remembered.cache_info().currsize <= REMEMBERED
+
+
+OOM = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 9, in <module>
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+
+
+def test_diagnose_is_told_and_json_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    log = tmp_path / "train.log"
+    log.write_text(OOM)
+    assert diagnose.main([str(log)]) == diagnose.EXIT_FAILURE
+    assert "GPU memory ran out on rank 1" in capsys.readouterr().out
+    diagnose.main([str(log), "--lang", "zh"])
+    asked = capsys.readouterr().out
+    assert "显存不足（rank 1）" in asked
+    assert "CUDA out of memory. Tried to allocate 2.00 GiB." in asked
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    diagnose.main([str(log)])
+    assert capsys.readouterr().out == asked
+    diagnose.main([str(log), "--lang", "en"])
+    assert "GPU memory ran out on rank 1" in capsys.readouterr().out
+    diagnose.main([str(log), "--json"])
+    assert '"title":"GPU memory ran out on rank 1"' in capsys.readouterr().out
+
+
+def test_english_loads_no_catalogue(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(OOM)
+    code = (
+        "import sys; from supervisor.cli.diagnose import main; main([sys.argv[1]]); "
+        "assert 'supervisor.views.speech' not in sys.modules and 'tomllib' not in sys.modules"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in {"LANG", "LC_ALL", "LC_MESSAGES"}}
+    done = subprocess.run([sys.executable, "-c", code, str(log)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
