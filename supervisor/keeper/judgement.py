@@ -44,6 +44,8 @@ from supervisor.text.prefixes import Origin
 CHUNK_BYTES = 1 << 20
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20
+RISE_TAIL_BYTES = 32 << 20
+"""Some 200 000 steps: a rise that began before is none that a checkpoint of yesterday would undo."""
 DRIVER_S = 5.0
 """How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
@@ -150,6 +152,7 @@ def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapp
 def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
     """The newest committed checkpoint from before the loss rose, and the step where it did."""
     reader = SeriesReader(node.series, METRICS)
+    reader.seek_tail(RISE_TAIL_BYTES)
     losses: list[tuple[int, float | None]] = []
     while samples := reader.read():
         losses += [

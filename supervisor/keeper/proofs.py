@@ -12,7 +12,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import Proof
-from supervisor.run.series import GPU, SeriesReader
+from supervisor.run.series import GPU, at_first
 from supervisor.run.state import RunState
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
 from supervisor.sources.host import disk_fill
@@ -122,14 +122,8 @@ def squatters(state: RunState, read: Callable[[], list[GpuSample]] | None = None
 
 def _first_readings(node: NodePaths, attempt: int) -> dict[int, int]:
     """What each GPU held as the attempt began: sampled before its ranks had loaded torch."""
-    reader = SeriesReader(node.series, GPU)
-    found: dict[int, int] = {}
-    while samples := reader.read():
-        for sample in samples:
-            used = sample.v.get("memory_used_bytes")
-            if sample.a == attempt and used is not None and sample.k.isdigit():
-                found.setdefault(int(sample.k), int(used))
-    return found
+    found = at_first(node.series, GPU, attempt, "memory_used_bytes")
+    return {int(key): int(used) for key, used in found.items() if key.isdigit()}
 
 
 def _is_new(pid: int, since_t: float | None) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
@@ -13,7 +12,7 @@ from supervisor.preflight.memory import kind_of
 from supervisor.run.memory import JobKind, MemoryLine, recall, remember
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import FailureClass
-from supervisor.run.series import GPU, RANKS, SeriesReader
+from supervisor.run.series import GPU, RANKS, highest
 from supervisor.run.state import AttemptView, RunState
 
 DRIVER_S = 5.0
@@ -51,29 +50,19 @@ def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | Non
     """The most that a rank held, as exactly as it was measured."""
     most: dict[Measure, float] = {}
     total: float | None = None
-    for sample in _samples(node.series, RANKS, attempt):
-        value = sample.get("memory_peak_bytes")
-        measure = Measure.ALLOCATOR if sample.get("memory_reserved_bytes") is not None else Measure.RESIDENT
-        if value is not None:
-            most[measure] = max(most.get(measure, 0.0), value)
-    for sample in _samples(node.series, GPU, attempt):
-        value = sample.get("memory_used_bytes")
-        total = sample.get("memory_total_bytes") or total
-        if value is not None:
-            most[Measure.DEVICE] = max(most.get(Measure.DEVICE, 0.0), value)
+    for values in highest(node.series, RANKS, attempt).values():
+        measure = Measure.ALLOCATOR if "memory_reserved_bytes" in values else Measure.RESIDENT
+        if "memory_peak_bytes" in values:
+            most[measure] = max(most.get(measure, 0.0), values["memory_peak_bytes"])
+    for values in highest(node.series, GPU, attempt).values():
+        total = values.get("memory_total_bytes") or total
+        if "memory_used_bytes" in values:
+            most[Measure.DEVICE] = max(most.get(Measure.DEVICE, 0.0), values["memory_used_bytes"])
     for measure in Measure:
         if measure in most:
             room = total if measure is not Measure.RESIDENT else None
             return measure, int(most[measure]), int(room) if room is not None else None
     return Measure.ALLOCATOR, None, None
-
-
-def _samples(series: Path, stream: str, attempt: int) -> Iterable[Mapping[str, float | None]]:
-    reader = SeriesReader(series, stream)
-    while samples := reader.read():
-        for sample in samples:
-            if sample.a == attempt:
-                yield sample.v
 
 
 def known_trials(record_job: JobSpec, state: RunState, env: Mapping[str, str]) -> tuple[MemoryTrial, ...]:

@@ -24,6 +24,8 @@ HOST = "host"
 RANKS = "ranks"
 STREAMS = (METRICS, GPU, HOST, RANKS)
 ROLLUP_S = 60.0
+NEWEST_BYTES = 4 << 20
+"""Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +149,49 @@ def read_rollups(folder: Path, stream: str) -> list[Rollup]:
     data = _read_from(folder / f"{stream}.1m.jsonl", 0, 1 << 28)
     decoder = msgspec.json.Decoder(Rollup)
     return list(_decode(decoder, data[: data.rfind(b"\n") + 1]))
+
+
+def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, float]]:
+    """The highest of each value of an attempt, by key: of finished minutes, and of the newest samples beside them.
+
+    An attempt of days has millions of samples and is asked about between a failure and the next launch.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for rollup in read_rollups(folder, stream):
+        if rollup.a == attempt:
+            for name, (_, _, high, _) in rollup.v.items():
+                _raise(found.setdefault(rollup.k, {}), name, high)
+    for sample in _newest(folder, stream):
+        if sample.a == attempt:
+            for name, value in sample.v.items():
+                if value is not None and math.isfinite(value):
+                    _raise(found.setdefault(sample.k, {}), name, value)
+    return found
+
+
+def at_first(folder: Path, stream: str, attempt: int, name: str) -> dict[str, float]:
+    """The lowest reading of a value in the attempt's first minute, by key; its first newest sample where none is over."""
+    found: dict[str, float] = {}
+    for rollup in read_rollups(folder, stream):
+        if rollup.a == attempt and name in rollup.v:
+            found.setdefault(rollup.k, rollup.v[name][0])
+    early: dict[str, float] = {}
+    for sample in _newest(folder, stream):
+        value = sample.v.get(name)
+        if sample.a == attempt and value is not None:
+            early.setdefault(sample.k, value)
+    return early | found
+
+
+def _newest(folder: Path, stream: str) -> Iterator[Sample]:
+    reader = SeriesReader(folder, stream)
+    reader.seek_tail(NEWEST_BYTES)
+    while samples := reader.read():
+        yield from samples
+
+
+def _raise(found: dict[str, float], name: str, value: float) -> None:
+    found[name] = max(found.get(name, value), value)
 
 
 def _read_from(path: Path, offset: int, limit_bytes: int) -> bytes:
