@@ -1,9 +1,9 @@
 """Following logs: from append to callback, and idle cost, against `tail -F` and a bare poll.
 
-    python bench/tail.py [--files 200] [--appends 150] [--idle 8]
+    python bench/tail.py [--files 200] [--appends 600] [--idle 8] [--keep bench/results/tail.json]
 
 Prints milliseconds (p50, p90) and CPU shares. Goals: p50 at most 1.2 × `tail -F`, idle CPU at most 1.5 × a bare 250 ms poll.
-Wall time, so run it on a quiet machine; stoker and tail take turns, append by append.
+Wall time, so run it on a quiet machine; both hear of the same appends, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -24,79 +23,64 @@ ROOT = Path(__file__).resolve().parent.parent
 PAUSE_S = 0.01
 
 
-class OneTail:
-    """`tail -F` on all files; a thread notes when a line comes out."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.seen: queue.Queue[float] = queue.Queue()
-        self.process = subprocess.Popen(
-            ["tail", "-q", "-n", "0", "-F", *map(str, paths)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
-        while os.read(fd, 4096):
-            self.seen.put(time.perf_counter())
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(5)
-        self._thread.join(5)
+# Each listener is a process of its own, as tail is: it prints when it heard of a line, by the machine's monotonic clock.
+LISTEN = """
+import os, subprocess, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+paths, heard = sys.argv[3:], lambda: os.write(1, b"%d\\n" % time.monotonic_ns())
+if sys.argv[2] == "stoker":
+    from supervisor.sources.tail import Tailer
+    stop = threading.Event()
+    tailer = Tailer(stop, lambda batch: heard())
+    for path in paths:
+        tailer.add(path, path)
+    tailer.start()
+    sys.stdin.read()
+    stop.set()
+    tailer.close()
+else:
+    tail = subprocess.Popen(
+        ["tail", "-q", "-n", "0", "-F", *paths], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    def read():
+        while os.read(tail.stdout.fileno(), 4096):
+            heard()
+    reader = threading.Thread(target=read)
+    reader.start()
+    sys.stdin.read()
+    tail.terminate()
+    tail.wait()
+    reader.join()
+"""
 
 
 def latencies(folder: Path, files: int, appends: int) -> dict[str, list[float]]:
-    from supervisor.sources.tail import Batch, Tailer
-
-    paths = [folder / f"{n}.log" for n in range(files)]
+    """Milliseconds from append to callback: both hear of every line, and take turns in being asked first."""
+    paths = [str(folder / f"{n}.log") for n in range(files)]
     for path in paths:
-        path.touch()
-    ours: queue.Queue[float] = queue.Queue()
-    stop = threading.Event()
-
-    def heard(_batch: Batch) -> None:
-        ours.put(time.perf_counter())
-
-    tailer = Tailer(stop, heard)
-    for path in paths:
-        tailer.add(path, path.name)
-    tailer.start()
+        Path(path).touch()
     found: dict[str, list[float]] = {"stoker": [], "tail -F": []}
-    theirs = OneTail(paths)
-    time.sleep(1.0)
-    # One of them at a time is stopped while the other is measured, so that neither delays the other.
-    for name, seen in (("stoker", ours), ("tail -F", theirs.seen)) * 2:
-        if name == "tail -F":
-            tailer.drain(5)
-            stop.set()
-            tailer.close()
-        else:
-            theirs.process.send_signal(19)  # SIGSTOP
-        for number in range(appends // 2):
-            path = paths[number % files]
-            with path.open("ab", buffering=0) as out:
-                while not seen.empty():
-                    seen.get()
-                start = time.perf_counter()
+    listeners = {
+        who: subprocess.Popen(
+            [sys.executable, "-c", LISTEN, str(ROOT), who, *paths],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for who in found
+    }
+    time.sleep(2.0)
+    try:
+        for number in range(appends):
+            with open(paths[number % files], "ab", buffering=0) as out:
+                start = time.monotonic_ns()
                 out.write(b"a line of a log\n")
-                found[name].append((seen.get(timeout=2) - start) * 1000)
+            for who, listener in listeners.items():
+                assert listener.stdout is not None
+                found[who].append((int(listener.stdout.readline()) - start) / 1e6)
             time.sleep(PAUSE_S)
-        if name == "tail -F":
-            stop = threading.Event()
-            tailer = Tailer(stop, heard)
-            for path in paths:
-                tailer.add(path, path.name, offset=path.stat().st_size)
-            tailer.start()
-        else:
-            theirs.process.send_signal(18)  # SIGCONT
-        time.sleep(0.5)
-    stop.set()
-    tailer.close()
-    theirs.close()
+    finally:
+        for listener in listeners.values():
+            listener.communicate(timeout=10)
     return found
 
 
@@ -141,15 +125,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--files", type=int, default=200)
-    parser.add_argument("--appends", type=int, default=150)
+    parser.add_argument("--appends", type=int, default=600)
     parser.add_argument("--idle", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep", type=Path, default=None)
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as name:
         found = latencies(Path(name), args.files, args.appends)
         shares = idle(Path(name), args.idle, args.rounds)
     report = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
         "p50_ms": {who: round(statistics.median(values), 3) for who, values in found.items()},
         "p90_ms": {who: round(statistics.quantiles(values, n=10)[-1], 3) for who, values in found.items()},
         "ratio_p50_to_tail": round(
@@ -159,6 +145,8 @@ def main() -> int:
         "ratio_idle_to_poll": round(shares["stoker"] / shares["poll"], 2),
     }
     print(json.dumps(report, indent=1))
+    if args.keep is not None:
+        args.keep.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from supervisor.text.lines import Line, LineSplitter
 
 _MARK_BYTES = 64
+# After an event mostly a line is waiting. A buffer of hundreds of KiB, given back at once, costs more than reading it.
+_FIRST_BYTES = 1 << 13
 _PROGRESS_CAP_BYTES = 1 << 16
 # A rotated log's writer may write to the old file until it learns of the new one: the old one is left when the
 # new one has content, or after this long without a byte.
@@ -43,8 +46,7 @@ class TailNote:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What was read of one log at once.
 
     `data` are the raw bytes, from byte `offset` of generation `generation` (which goes up each time the file
@@ -163,18 +165,18 @@ class FollowedFile:
             and (now.st_dev, now.st_ino) == self._identity
         )
 
-    def read_on(self, limit_bytes: int) -> tuple[list[Batch], bool] | None:
+    def read_on(self) -> tuple[list[Batch], bool] | None:
         """The quick way after an event: one pread(2). None when that shows nothing, so that `read` must look."""
         if self._fd < 0:
             return None
         try:
-            data = os.pread(self._fd, limit_bytes + len(self._mark), self.feed.offset - len(self._mark))
+            data = os.pread(self._fd, _FIRST_BYTES, self.feed.offset - len(self._mark))
         except OSError:
             return None
         if len(data) <= len(self._mark) or not data.startswith(self._mark) or not self._mark:
             return None
         fresh = data[len(self._mark) :]
-        return [self._taken(data, fresh)], len(fresh) >= limit_bytes
+        return [self._taken(data, fresh)], len(data) == _FIRST_BYTES
 
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read on, at most `limit_bytes`; returns what came and whether more is waiting.

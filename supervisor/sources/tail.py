@@ -146,14 +146,18 @@ class Tailer:
         while not (self._stop.is_set() or self._closing):
             now = time.monotonic()
             paths, pipes = self._waker.wait(0.0 if self._busy else min(self._poll_s, next_look - now))
+            # First what has been written; the books are kept after.
+            fresh = self._take_over() if self._pending or self._dropped else []
+            for path in paths or ():
+                for file in self._files.get(path, ()):
+                    self._read(file, by_event=True)
             now = time.monotonic()
-            fresh = self._take_over()
             look = paths is None or now >= next_look
             if look:
                 next_look = now + self._poll_s
                 self._watch_folders(again=paths is None)
-            for file in self._changed(paths or set(), fresh):
-                self._read(file, by_event=True)
+            for file in dict.fromkeys([*fresh, *self._busy]) if fresh or self._busy else ():
+                self._read(file)
                 if self._stop.is_set():
                     break
             if look:
@@ -165,10 +169,6 @@ class Tailer:
                 if now - last_wake < GATHER_S:
                     self._stop.wait(GATHER_S)
                 last_wake = now
-
-    def _changed(self, paths: set[str], fresh: list[FollowedFile]) -> list[FollowedFile]:
-        by_event = [file for path in paths for file in self._files.get(path, ())]
-        return list(dict.fromkeys([*by_event, *fresh, *self._busy]))
 
     def _take_over(self) -> list[FollowedFile]:
         """Take in what other threads asked for; returns the new files."""
@@ -206,7 +206,7 @@ class Tailer:
 
     def _read(self, file: FollowedFile, *, final: bool = False, by_event: bool = False) -> bool:
         """Read a file on; returns whether more of it is waiting."""
-        quick = file.read_on(self._read_bytes) if by_event else None
+        quick = file.read_on() if by_event else None
         batches, more = quick if quick is not None else file.read(self._read_bytes, final=final)
         for batch in batches:
             self._hand_over(batch)
@@ -234,6 +234,8 @@ class Tailer:
         self._on_note(TailNote(feed.key, NoteCode.ENDED, "the pipe was closed"))
 
     def _answer_drain(self) -> None:
+        if self._drain_asked is None:
+            return
         with self._lock:
             drain, self._drain_asked = self._drain_asked, None
         if drain is not None:

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 _EVENT = struct.Struct("iIII")
 _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
+# Some hundred events; what is more stays queued and ends the next wait at once.
+_EVENTS_BYTES = 1 << 13
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
 _MASK = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE
 # An Observer starts a thread for every folder; beyond this many the poll has to do.
@@ -120,7 +122,7 @@ class InotifyEvents:
         if self._fd < 0:
             raise OSError("inotify_init failed")
         os.set_inheritable(self._fd, False)
-        self._folders: dict[int, str] = {}
+        self._folders: dict[int, bytes] = {}
 
     def fileno(self) -> int:
         """The inotify descriptor."""
@@ -128,15 +130,16 @@ class InotifyEvents:
 
     def watch(self, folder: str) -> bool:
         """Add the folder; again after it was removed and made anew."""
-        watch = self._add(self._fd, os.fsencode(folder), _MASK)
+        name = os.fsencode(folder)
+        watch = self._add(self._fd, name, _MASK)
         if watch < 0:
             return False
-        self._folders[watch] = folder
+        self._folders[watch] = name.rstrip(b"/") + b"/"
         return True
 
     def take(self) -> set[str] | None:
         """Read what is queued. Called only when the descriptor is readable."""
-        raw = os.read(self._fd, 1 << 16)
+        raw = os.read(self._fd, _EVENTS_BYTES)
         paths: set[str] = set()
         place = 0
         lost = False
@@ -151,7 +154,7 @@ class InotifyEvents:
                 self._folders.pop(watch, None)
                 lost = True
             elif watch in self._folders:
-                paths.add(os.path.join(self._folders[watch], os.fsdecode(name)))
+                paths.add(os.fsdecode(self._folders[watch] + name))
         return None if lost else paths
 
     def close(self) -> None:
