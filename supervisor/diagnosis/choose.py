@@ -92,7 +92,7 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
             continue
         if item.soft and not died and any_progress(case):
             continue
-        if item.signature == "crash-terminate" and any(
+        if (item.signature == "crash-terminate" or _is_abort(item)) and any(
             other is not item and (item.line <= other.line <= item.line + 3 or _tells_before(other, item))
             for other in case.candidates
         ):
@@ -102,6 +102,11 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
     if hardware:
         kept = [item for item in kept if item.failure is not FailureClass.CUDA_ERROR]
     return kept
+
+
+def _is_abort(item: Candidate) -> bool:
+    """Whether a shell tells of SIGABRT: a process sends that to itself, after saying why."""
+    return item.signature == "crash-shell" and "Aborted" in item.text
 
 
 def _timed_out(case: Case) -> dict[tuple[int, int | None], int]:

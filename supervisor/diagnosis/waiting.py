@@ -76,7 +76,8 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
         # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
         world = 2
     silent = only_absent(world, complaining)
-    if silent is not None and len(complaining) >= 1:
+    # Of one voice alone nobody knows how many there are, where the launcher does not say.
+    if silent is not None and len(complaining) >= (1 if launch.world_size else 2):
         return silent
     for table in (*done.values(), *sequence.values(), meta):
         if len(table) >= 2:
