@@ -16,8 +16,9 @@ from typing import assert_never
 from supervisor.run.paths import NodePaths
 from supervisor.sources.wake import FolderEvents, Waker, folder_events
 from supervisor.views import logwishes as lw
-from supervisor.views.logdesk import LogDesk, NothingThereError
+from supervisor.views.logdesk import NothingThereError
 from supervisor.views.logscan import Scanner
+from supervisor.views.logwalk import LogWalker
 
 # Data-driven pages: the first at once, then so many seconds apart. Keys are answered at once.
 PAGE_S = 0.1
@@ -55,7 +56,7 @@ class LogSession:
         self._waker = Waker(events)
         self._scanner = Scanner(self._counted)
         self._scanned = threading.Event()
-        self._desk = LogDesk(node, self._check)
+        self._desk = LogWalker(node, self._check)
         self._began = 0.0
         self._said_at = 0.0
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.

@@ -39,8 +39,8 @@ RECORDS = [
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
     ROOT / "run/fold.py",
     ROOT / "run/trash.py",
-    ROOT / "keeper/requests.py",
-    ROOT / "views/logdesk.py",
+    *(ROOT / "keeper" / f"{name}.py" for name in ("requests", "gate", "proofs", "probing", "observe")),
+    *sorted((ROOT / "views").glob("log*.py")),
     ROOT / "views/nearby.py",
 ]
 # What stands in a sentence's gaps.
@@ -69,6 +69,10 @@ PARTS = frozenset(
         "stoker attach train.log",
         "stoker run --config demo/demo",
         "~: ~: ~ (exit code ~)",
+        "~ (~ probes, ~ s)",
+        "~ (~ probe, ~ s)",
+        "not ~",
+        "~ and worse",
         " (~ looked through)",
         "~ copied (where the terminal allows it: OSC 52)",
         " after ~",
@@ -101,6 +105,9 @@ PARTS = frozenset(
 )
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
+    "nothing has moved for 12 s (usually 1.2 s): 7 ranks in all_reduce at train.py:41, rank 3 in read() at data.py:41",
+    "hang: rank 3 waiting for data at data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
+    "Another process uses this GPU: process 12 of bob (3.0 GiB on GPU 1).",
     "20261121-1412-brave-otter: gave up: cuda_oom: restarted once and never reached a first step (exit code 4)",
     "1 step since the checkpoint at step 200",
     "12 steps, no checkpoint is known",
