@@ -91,3 +91,5 @@ FLAT: Final[dict[str, str]] = {
 # Tables whose inside belongs to other rooms: the screen, and metric patterns of the user.
 METRICS: Final = "metrics"
 LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang"})
+# How the screen looks: in `stoker.toml` and `config.toml`, never in a job file.
+SCREEN: Final = "ui"

@@ -20,6 +20,7 @@ from supervisor.job.setting_keys import (
     LAUNCH_SECTIONS,
     METRICS,
     PROOFS,
+    SCREEN,
     SETTINGS,
 )
 from supervisor.job.torchrun_args import ParsedRun
@@ -84,7 +85,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
             metrics = _metric_rules(file, value)
         elif key == "env":
             env = {name: _env_value(file, name, inner) for name, inner in _table(file, key, value).items()}
-        elif key in LAUNCH_SECTIONS:
+        elif key in LAUNCH_SECTIONS or (key == SCREEN and not is_job):
             for name, inner in _table(file, key, value).items():
                 dotted = f"{key}.{name}"
                 if dotted == "run.args":
@@ -108,6 +109,7 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
             known = [
                 *LAUNCH_SECTIONS,
                 METRICS,
+                *(() if is_job else (SCREEN,)),
                 *(TRAINER_KEYS if is_job else ()),
                 *(FLAT if is_job else ()),
                 *ALIASES,

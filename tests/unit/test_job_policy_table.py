@@ -104,3 +104,15 @@ def test_a_setting_for_larger_nodes_does_no_harm() -> None:
     classes = frozenset(str(c) for c in FailureClass)
     job = JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file, failure_classes=classes)
     assert resolve_job(job).retry.min_ranks == 2
+
+
+def test_the_screens_table_stands_beside_the_others_in_settings_but_in_no_job_file() -> None:
+    text = '[ui]\ntheme = "light"\n'
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", text.encode()), text)
+    assert resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file)).entry == "train.py"
+    with pytest.raises(JobError, match="unknown key 'ui'"):
+        resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", job_file=file))
+    wrong = text.replace("light", "pink")
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", wrong.encode()), wrong)
+    with pytest.raises(JobError, match="dark, light, safe"):
+        resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file))
