@@ -30,8 +30,12 @@ _WORD = re.compile(r"[^\W_]+")
 _DRESS = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
 _JOINT = re.compile(r" · |[;:,] ")
 _LETTER = re.compile(r"[^\W\d_]")
-_SPANS = frozenset(["span", "age"])
-_SPAN = re.compile(r"[\d.\s–smhd]+")
+_FORMS = {
+    "span": re.compile(r"[\d.\s–smhd]+"),
+    "age": re.compile(r"[\d.\s–smhd]+"),
+    "place": re.compile(r"\S+"),
+    "call": re.compile(r"[^,]+"),
+}
 _SUFFIX = re.compile(r"(\w)\(s\)")
 
 
@@ -100,7 +104,7 @@ class Translator:
     """Finds sentences in a catalogue, whole or by template; what was found is remembered.
 
     A place in a key takes any text; one named by a single letter a number (nothing with letters in it), ``span`` and ``age``
-    a duration. A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
+    a duration, ``place`` a word, ``call`` one clause. A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
     entry does not fit. ``word(s)`` in a key stands for both numbers. A sentence with no entry is tried in
     its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are said one by one.
     """
@@ -188,8 +192,8 @@ class Translator:
 
 def _may_stand(name: str, text: str) -> bool:
     """Whether a text may stand at a place of this name."""
-    if name in _SPANS:
-        return _SPAN.fullmatch(text) is not None
+    if (form := _FORMS.get(name)) is not None:
+        return form.fullmatch(text) is not None
     return len(name) > 1 or not _LETTER.search(text)
 
 

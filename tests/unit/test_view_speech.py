@@ -105,9 +105,9 @@ PARTS = frozenset(
 )
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
-    "nothing has moved for 12 s (usually 1.2 s): 7 ranks in all_reduce at train.py:41, rank 3 in read() at data.py:41",
-    "hang: rank 3 waiting for data at data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
-    "Another process uses this GPU: process 12 of bob (3.0 GiB on GPU 1).",
+    "nothing has moved for 12 s (usually 1.2 s): 7 ranks in all_reduce at my/train.py:41, rank 3 in read_it() at my/data.py:41",
+    "hang: rank 3 waiting for data at my/data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
+    "Another process uses this GPU: process 12 of bob_7 (3.0 GiB on GPU 1).",
     "20261121-1412-brave-otter: gave up: cuda_oom: restarted once and never reached a first step (exit code 4)",
     "1 step since the checkpoint at step 200",
     "12 steps, no checkpoint is known",
