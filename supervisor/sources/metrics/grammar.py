@@ -22,6 +22,7 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
+from supervisor.sources.metrics.placed import alone, placed
 from supervisor.sources.metrics.readings import (
     NOTHING,
     RANK,
@@ -31,7 +32,6 @@ from supervisor.sources.metrics.readings import (
 )
 from supervisor.sources.metrics.tokens import Token, mask, name_of, tokens
 from supervisor.sources.metrics.values import (
-    PLAIN,
     WHOLE,
     Conversion,
     How,
@@ -49,32 +49,19 @@ _EVALUATES = re.compile(
     re.IGNORECASE,
 )
 _TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
-_GLUED_EPOCH = re.compile(r"(?<![\w.])(\d+)epoch\b")
-# "ep3 it120", "Epoch12/100", "E24 S10879": counters glued to their names.
-_GLUED = re.compile(
-    r"(?<![\w./\\=:-])(?:(?P<epoch>epoch|ep|e(?=\d+(?:/\d+)?[\s,|:\]]*(?:S|B|I|it|step|iter|batch)[\s:]*\d))|(?P<step>step|iter|it|iteration|batch|(?<=\d )[SBI]))(?P<n>\d+)(?:/(?P<of>\d+))?(?![\w./=-]|\.\w)",
-    re.IGNORECASE,
-)
 # "3/100 epochs", "5/10 steps": the unit says what the pair counts.
 _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
     re.IGNORECASE,
 )
-# "TRAIN Batch 0/100": WeNet prints the epoch and the batch, not a share.
-_EPOCH_AND_BATCH = re.compile(r"\b(?:TRAIN|CV) Batch (\d+)/(\d+)")
-# "0 train 10.95", "250 val 5.57": a step, a set and its loss, alone on the line.
-_STEP_SET_LOSS = re.compile(r"(\d+) (?:(train)|val|test)(?:_loss)? (\d+\.\d{2,})\s*$")
 _FAILURE = re.compile(
     r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s|=\s*[\d.]+ \* [A-Za-z_]",
 )
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
-_CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<t>\d+))?\s*(?:步|次迭代)")
 _MEMORY_PAIR = re.compile(
     r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
 )
-# "[1,  2000] loss: 2.169": epoch and step.
-_LEADING_PAIR = re.compile(r"\W*\[(\d+),\s*(\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
 # What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
 _LED = re.compile(
     r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
@@ -125,29 +112,9 @@ class _Line(NamedValues):
 
     def read(self) -> Found:
         """All readings, in order, before any choice between them."""
-        if glued := _GLUED_EPOCH.search(self._text):
-            self._out.append(Reading(EPOCH, "", 5, *glued.span(1), WHOLE))
-        for glued in _GLUED.finditer(self._text):
-            of_epochs = glued["epoch"] is not None
-            self._out.append(Reading(EPOCH if of_epochs else STEP, "", 5, *glued.span("n"), WHOLE))
-            if glued["of"]:
-                total = TOTAL_EPOCHS if of_epochs else TOTAL_STEPS
-                self._out.append(Reading(total, "", 5, *glued.span("of"), WHOLE))
-        if bare := _STEP_SET_LOSS.match(self._text):
-            self._out.append(Reading(STEP, "", 5, *bare.span(1), WHOLE))
-            self._out.append(Reading(LOSS if bare[2] else VAL_LOSS, "", 5, *bare.span(3), PLAIN))
-            return Found(self._out, 0)
-        if two := _EPOCH_AND_BATCH.search(self._text):
-            self._out.append(Reading(EPOCH, "", 9, *two.span(1), WHOLE))
-            if "TRAIN" in two[0]:
-                self._out.append(Reading(STEP, "", 9, *two.span(2), WHOLE))
-        if led := _LEADING_PAIR.match(self._text):
-            self._out.append(Reading(EPOCH, "", 5, *led.span(1), WHOLE))
-            self._out.append(Reading(STEP, "", 5, *led.span(2), WHOLE))
-        for found in _CHINESE.finditer(self._text):
-            for group, field in (("e", EPOCH), ("s", STEP), ("t", TOTAL_STEPS)):
-                if found[group] is not None:
-                    self._out.append(Reading(field, "", 8, *found.span(group), WHOLE))
+        if whole := alone(self._text):
+            return Found([*self._out, *whole], 0)
+        self._out += placed(self._text)
         for place, token in enumerate(self._tokens):
             if (led := _LED.match(token.name)) and (led[0][-2:-1].isdigit() or self._follows_pair(place)):
                 token = token._replace(name=token.name[led.end() :])  # noqa: PLW2901 - the same value, better named
@@ -342,6 +309,8 @@ class _Line(NamedValues):
             self._after_epoch = True
             return
         found = meaning(token.name.replace("'s ", " "))
+        if found.field is None and "." in token.text and joined in {"time_batch", "time_step", "time_iter"}:
+            found = Meaning(STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
         if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and self._is_list(token)):
             return
         if (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from supervisor.sources.metrics.exact import ExactPlan, make_exact
 from supervisor.sources.metrics.grammar import parse_line
 from supervisor.sources.metrics.layout import Layout, finished, free_digits, spans_of
-from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
+from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS, VAL_LOSS
 from supervisor.sources.metrics.plans import Plan, fixed_digits, make_plan
 from supervisor.sources.metrics.readings import NOTHING, RANK, MetricSample, Parsed
 from supervisor.sources.metrics.rules import MetricRule
@@ -61,6 +61,7 @@ class _State(NamedTuple):
     in_section: bool = False
     skip_next: bool = False
     in_evaluation: bool = False
+    after_val_loss: bool = False
 
 
 class _Known(NamedTuple):
@@ -227,12 +228,22 @@ def _parse(text: str, state: _State) -> tuple[Parsed, _State, bool]:
         return NOTHING, after._replace(in_evaluation=True), False
     if after.in_settings and indented and not _MEASURED.search(text):
         return NOTHING, after, False
+    after, of_val = after._replace(after_val_loss=False), after.after_val_loss
     parsed = parse_line(
         text, in_record=after.in_record or (after.in_settings and indented), evaluates=after.in_evaluation
     )
+    if of_val and _is_breakdown(parsed):
+        parsed = parse_line(text, evaluates=True)
+    after = after._replace(after_val_loss=[r.field for r in parsed.readings] == [VAL_LOSS])
     if not indented:
         after = after._replace(in_settings=parsed.settings and not parsed.readings)
     return parsed, after._replace(in_record=after.in_record or parsed.heading), False
+
+
+def _is_breakdown(parsed: Parsed) -> bool:
+    """Whether a line names a loss beside its parts, and no step: below "Val loss: 0.41" that is the same loss again."""
+    fields = [reading.field for reading in parsed.readings]
+    return LOSS in fields and len(fields) > 1 and set(fields) <= {LOSS, ""}
 
 
 def _from_table(text: str, state: _State) -> tuple[Parsed | None, _State]:

@@ -24,7 +24,7 @@ HIDING_WORDS = _set(
 )
 STEP_NAMES = {
     "step": 8, "steps": 3, "globalstep": 10, "global_step": 10, "num_updates": 10, "updates": 6, "update": 6, "iter": 7,
-    "iters": 6, "iteration": 7, "iterations": 6, "it": 6, "batch": 4, "batches": 0, "minibatch": 4, "mb": 0, "tick": 5,
+    "iters": 6, "itrs": 6, "num_iter": 6, "nb_iter": 6, "iteration": 7, "iterations": 6, "it": 6, "batch": 4, "batches": 0, "minibatch": 4, "mb": 0, "tick": 5,
     "trainstep": 8, "step_num": 8, "steps_train": 8, "current_step": 9, "current_steps": 9, "current_iter": 8,
     "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
     "iteration_num": 8, "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "step_count": 7, "steps_done": 6,
@@ -42,7 +42,7 @@ EPOCH_NAMES = {
 LOSS_WORDS = frozenset({"loss", "losses", "crossentropyloss", "xent", "logloss", "cost", "objective"})
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
 # Which of several held-out sets: their losses are still losses of the whole.
-HELD_OUT_SETS = _set("clean other seen unseen matched mismatched small full")
+HELD_OUT_SETS = _set("set split clean other seen unseen matched mismatched small full")
 # Losses that are not called one: of a held-out set they are believed.
 UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(

@@ -1,0 +1,68 @@
+"""Values told by their place in the line and by no word: glued counters, pairs in brackets, bare columns."""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
+from supervisor.sources.metrics.readings import Reading
+from supervisor.sources.metrics.values import PLAIN, WHOLE
+
+# What a pattern's groups hold.
+_FIELDS = {
+    "e": (EPOCH, WHOLE), "E": (TOTAL_EPOCHS, WHOLE), "s": (STEP, WHOLE), "S": (TOTAL_STEPS, WHOLE), "l": (LOSS, PLAIN), "v": (VAL_LOSS, PLAIN),
+}  # fmt: skip
+# "1epoch:train", ESPnet's.
+_EPOCH_FIRST = re.compile(r"(?<![\w.])(?P<e>\d+)epoch\b")
+# "ep3 it120", "Epoch12/100", "E24 S10879": counters glued to their names.
+_GLUED = re.compile(
+    r"(?<![\w./\\=:-])(?:(?:epoch|ep|e(?=\d+(?:/\d+)?[\s,|:\]]*(?:S|B|I|it|step|iter|batch)[\s:]*\d))(?P<e>\d+)(?:/(?P<E>\d+))?"
+    r"|(?:step|iter|it|iteration|batch|(?<=\d )[SBI])(?P<s>\d+)(?:/(?P<S>\d+))?)(?![\w./=-]|\.\w)",
+    re.IGNORECASE,
+)
+# "TRAIN Batch 0/100": WeNet prints the epoch and the batch, not a share.
+_EPOCH_AND_BATCH = re.compile(r"\b(?:TRAIN Batch (?P<e>\d+)/(?P<s>\d+))")
+_HELD_OUT_EPOCH = re.compile(r"\bCV Batch (?P<e>\d+)/\d+")
+# "[1,  2000] loss: 2.169", "[  3]    1200 || B: 3.1": epoch and step.
+_LEADING_PAIR = re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
+_LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")
+_CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*(?:步|次迭代)")
+# Lines of a counter and a loss and nothing else; so many digits are printed of a loss.
+_ALONE = (
+    re.compile(r"(?P<s>\d+) train(?:_loss)? (?P<l>\d+\.\d{2,})\s*$"),
+    re.compile(r"(?P<s>\d+) (?:val|test)(?:_loss)? (?P<v>\d+\.\d{2,})\s*$"),
+    re.compile(r"\s*(?P<s>\d+)\s*/\s*(?P<S>\d+): (?P<l>\d+\.\d{4,})\s*$"),
+    re.compile(r"(?P<s>\d+):\t(?P<l>-?\d+\.\d{9})\s*$"),
+)
+
+
+def placed(text: str) -> list[Reading]:
+    """What stands in known places of a (masked) line, beside what its names say."""
+    out: list[Reading] = []
+    for found in _GLUED.finditer(text):
+        out += _readings(found, 5)
+    for found in _CHINESE.finditer(text):
+        out += _readings(found, 8)
+    for pattern, rank in ((_EPOCH_FIRST, 5), (_EPOCH_AND_BATCH, 9), (_HELD_OUT_EPOCH, 9)):
+        if (first := pattern.search(text)) is not None:
+            out += _readings(first, rank)
+    for pattern in (_LEADING_PAIR, _LEADING_TWO):
+        if (first := pattern.match(text)) is not None:
+            out += _readings(first, 5)
+    return out
+
+
+def alone(text: str) -> list[Reading]:
+    """The values of a line that is nothing but a counter and a loss, without a name; empty for all others."""
+    for pattern in _ALONE:
+        if (found := pattern.match(text)) is not None:
+            return _readings(found, 5)
+    return []
+
+
+def _readings(found: re.Match[str], rank: int) -> list[Reading]:
+    return [
+        Reading(_FIELDS[group][0], "", rank, *found.span(group), _FIELDS[group][1])
+        for group, value in found.groupdict().items()
+        if value is not None
+    ]
