@@ -136,9 +136,11 @@ def evidence_of(
 ) -> JobEvidence:
     """One job's evidence from its files: consoles come before the ranks' own logs."""
     ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
-    sources = tuple(
-        LogSource(name, file_chunks(name), origin_of_path(_inside(name, root))) for name in ordered
-    )
+    origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
+    nameless = [name for name, o in origins.items() if (o.rank, o.local_rank, o.node) == (None, None, None)]
+    for name, task in tasks_of(nameless).items():
+        origins[name] = origins[name]._replace(task=task)
+    sources = tuple(LogSource(name, file_chunks(name), origins[name]) for name in ordered)
     files = []
     for name in sorted(errors):
         try:
@@ -157,6 +159,25 @@ def evidence_of(
         ranks_per_node=per_node,
         world_size=per_node * len(nodes) if per_node and nodes else None,
     )
+
+
+def tasks_of(paths: Sequence[str]) -> dict[str, int]:
+    """The number that tells logs of one folder apart: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
+    for path in paths:
+        parts = re.split(r"(\d{1,9})", path)
+        groups.setdefault(tuple(parts[::2]), []).append((path, parts[1::2]))
+    found: dict[str, int] = {}
+    for group in groups.values():
+        columns = list(zip(*(numbers for _, numbers in group), strict=True))
+        telling = [n for n, column in enumerate(columns) if len(set(column)) > 1]
+        if len(telling) != 1:
+            continue
+        tasks = {path: int(numbers[telling[0]]) for path, numbers in group}
+        # Tasks count from 0; numbers of jobs and of rotations do not.
+        if 0 in tasks.values() and len(set(tasks.values())) == len(tasks):
+            found |= tasks
+    return found
 
 
 def _inside(name: str, roots: Sequence[str]) -> str:

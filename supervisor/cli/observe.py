@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.common import complain
-from supervisor.cli.job_files import BadInputError, file_chunks, read_jobs
+from supervisor.cli.job_files import BadInputError, file_chunks, read_jobs, tasks_of
 from supervisor.cli.watcher import Watcher
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.keeper.beginning import Beginning
@@ -239,9 +239,14 @@ def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]
     if path.is_file() and _is_binary(path):
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, a pid, or -")
     logs = []
+    tasks = tasks_of([source.path for source in sources])
     for source in sources:
         absolute = os.path.abspath(source.path if os.path.exists(source.path) else path / source.path)
         origin = source.origin if path.is_dir() else origin_of_path(path.name)
+        if origin.rank is None and origin.local_rank is None:
+            origin = origin._replace(
+                task=source.origin.task if source.origin.task is not None else tasks.get(source.path)
+            )
         logs.append(ObservedLog(absolute, source.path, origin, packed=_is_packed(absolute)))
     target_name = path.name or str(path)
     ended = looks and not _any_is_written(log.path for log in logs)

@@ -77,7 +77,7 @@ class Observer(Powerless):
             put=self._queue.put,
             clock=self._clock,
             engine=self._engine.get,
-            rank_of=lambda origin: origin.rank if origin.rank is not None else origin.local_rank,
+            rank_of=_rank_of,
         )
         self._last_news = self._clock.mono()
         self._judged = False
@@ -240,3 +240,9 @@ class Observer(Powerless):
         self.emit(
             ev.Diagnosed(t=self._clock.wall(), attempt=ATTEMPT, verdict=verdict, provisional=provisional)
         )
+
+
+def _rank_of(origin: Origin) -> int | None:
+    """What a log's samples are told apart by: a rank, else the number of its file (a rank or a node)."""
+    known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
+    return next(known, None)

@@ -219,3 +219,18 @@ def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
     said = capsys.readouterr().err
     assert "no process with this pid" in said
     assert "no run named" in said
+
+
+def test_only_numbers_that_count_from_0_tell_the_logs_of_a_folder_apart() -> None:
+    from supervisor.cli.job_files import tasks_of
+
+    assert tasks_of(["4711_0.out", "4711_1.out", "4711_0.err", "4711_1.err"]) == {
+        "4711_0.out": 0,
+        "4711_1.out": 1,
+        "4711_0.err": 0,
+        "4711_1.err": 1,
+    }
+    assert tasks_of(["train.log"]) == {}
+    assert tasks_of(["slurm-100.out", "slurm-101.out"]) == {}, "two jobs"
+    assert tasks_of(["train.log", "train.log.1", "train.log.2"]) == {}, "rotated"
+    assert tasks_of(["1_0.out", "2_1.out"]) == {}, "which of the numbers tells is not known"
