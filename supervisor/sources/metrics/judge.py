@@ -51,6 +51,11 @@ _PER_STEP = re.compile(r"step|iter|batch")
 _EPOCH_AND_TIME = re.compile(
     r"[^A-Za-z\d]*epoch\W{0,3}\d+\W+[a-z ]{0,20}time[a-z ]*\W{1,3}[\d.:]+(?: ?[a-z]+)?\W*$", re.IGNORECASE
 )
+# "Test:  [  10/2500]  eta: …": an evaluation's own progress; the memory beside it is real.
+_EVALUATION_LOOP = re.compile(
+    r"(?:.*\x01)?\W*(?:(?:test|val|valid|validation|eval|evaluation)\w*:?|Iter\(val\))\s*\[ *\d+/\d+\]",
+    re.IGNORECASE,
+)
 # Parts of a loss, beside which "total" is their sum.
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
@@ -116,6 +121,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     scored = [r for r in own.values() if not r.weak]
     named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
     heading = counted and named and not measured - {ETA} and not scored
+    loop = MEMORY in best and _EVALUATION_LOOP.match(masked) is not None
     accept = (
         has_bar
         or strong
@@ -123,6 +129,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         or (counted and LR in measured)
         or (in_record and bool(fields or own))
         or (heading and _is_heading(masked, fields))
+        or loop
         or (EPOCH in fields and _EPOCH_AND_TIME.match(masked) is not None)
         or (fields == {ETA} and best[ETA].rank == 8 and _LONE_ETA.match(masked))
         or (not counted and _stands_alone(best))
@@ -130,7 +137,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     )
     if not accept:
         return NOTHING._replace(settings=found.settings > 0 or (LR in fields and not counted))
-    if not counted and not strong and not in_record and not has_bar:
+    if not counted and not strong and not in_record and not has_bar and not loop:
         best = {
             field: r
             for field, r in best.items()

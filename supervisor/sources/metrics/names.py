@@ -128,7 +128,7 @@ def meaning(name: str) -> Meaning:
     rest = [
         word for word in words if word not in SOURCE_WORDS and word not in EVAL_WORDS and not word.isdigit()
     ]
-    if rest[-1:] == ["value"]:
+    if rest[-1:] == ["value"] and "/value" not in lower:  # "lm loss value", but not "loss/value"
         rest.pop()
     found = (
         _loss(words, rest, held_out, is_part="loss/" in lower and words[-1] != "total")
@@ -189,7 +189,7 @@ def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -
         rank = 8 if ({"total"} & set(words) and len(words) > 2) or "tot" in words else rank
         return Meaning(field, 6 if smoothed or part else rank, held_out)
     kinds = set(more)
-    if is_part:
+    if is_part and not kinds <= LOSS_OF_POLICY:
         return Meaning("", is_eval=held_out, weak=True)
     if kinds <= LOSS_OF_POLICY:
         return Meaning(field, 3, held_out)

@@ -165,6 +165,8 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
         return None
     found = meaning(match["name"])
     counts = found.field in {EPOCH, STEP} and found.rank >= 7
+    if found.rank == 3 and "/" in match["name"]:
+        return NOTHING  # a part of a loss, in a block whose total may have a row of its own
     gauges = found.field == GRAD_NORM and found.rank >= 8
     if not (in_section or counts or gauges or found.field in {LOSS, VAL_LOSS}):
         return NOTHING

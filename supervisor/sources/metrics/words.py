@@ -39,7 +39,9 @@ EPOCH_NAMES = {
     "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "epoch_id": 7, "epoch_idx": 7, "_epoch": 7, "epoch_no": 7,
     "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
 }  # fmt: skip
-LOSS_WORDS = frozenset({"loss", "losses", "crossentropyloss", "xent", "logloss", "cost", "objective"})
+LOSS_WORDS = frozenset(
+    {"loss", "losses", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
+)
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
 # Which of several held-out sets: their losses are still losses of the whole.
 HELD_OUT_SETS = _set("set split clean other seen unseen matched mismatched small full")
@@ -77,13 +79,13 @@ SETTINGS = _set(
     "initial_lr lr_decay gamma dropout n_layer n_layers num_layers n_head num_heads n_embd hidden_size hidden_dim vocab_size block_size seq_len seq_length max_seq_len max_seq_length "
     "max_length sequence_length gradient_accumulation_steps grad_accum grad_clip max_grad_norm clip_grad grad_clip_norm gradient_clipping optimizer scheduler lr_scheduler save_every eval_every log_interval eval_interval "
     "save_interval log_every_n_steps save_steps eval_steps logging_steps patience num_classes image_size img_size input_size world_size nproc num_gpus ngpus n_gpu rank_ local_rank device fp16 bf16 amp "
-    "dtype precision_ num_examples num_samples n_params params num_params parameters trainable project name model dataset data mode task resume temperature top_p top_k alpha_ imgsz lora_r lora_alpha "
+    "dtype precision_ num_examples num_samples n_params params num_params parameters trainable project name model dataset mode task resume temperature top_p top_k alpha_ imgsz lora_r lora_alpha "
     "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width"
 )
 NOT_MEASURED = _set("size retries version num id seed v_num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
-    "processing running completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
+    "processing running step completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
     "for in on of the results summary test update loss valid iteration_ ✨ →"
 )
 STEP_TIME_NAMES = {
@@ -100,7 +102,7 @@ IGNORED_TIMES = _set(
 )
 # What may stand beside "lr": whose it is.
 OPTIMIZER_WORDS = _set(
-    "lr learning learn rate optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
+    "lr learning learn rate act optim optimizer group pg param actor opt lrate model adam adamw w l r sgd decoupledadamw decoupled lion g new default params unet policy"
 )
 # What may stand beside "grad norm".
 NORM_WORDS = _set("norm act actor optim optimizer clipped clip unclipped l2 all model policy pre before the")
