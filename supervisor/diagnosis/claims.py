@@ -22,7 +22,7 @@ _LAUNCHER_WORDS = Lazy(
 # Advice that may stand in one line with what it is about: PyTorch's own messages end in hints.
 _SAID_ALONG = frozenset(("hint-advice", "cuda-async-advice"))
 _RAISED = Lazy(
-    r"(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:Hint: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
+    r"^(?:CUDA|HIP) error: .{1,400}?(?:CUDA|HIP) kernel errors|(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:Hint: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
 )
 
 

@@ -35,14 +35,15 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
         (c.FD_LIMIT, 5, "too many open files, too many files, ancdata, emfile, enfile, errno 23, errno 24, rlimit nofile, ulimit, file descriptors, can t start new thread, thread limit, os error 24"),
         (c.DISK_FULL, 4, "no space left, errno 28, enospc, os error 28, code 28, storage full, disk full, disk is full, quota exceeded, errno 122, edquot, disk quota, disk space, free space, not enough space, not enough free disk, out of disk, no free space"),
         # Between ranks.
-        (c.DDP_MISMATCH, 4, "finished reduction, variable ready, unused parameters, find unused parameters, parameters that were not used, did not receive grad, mismatch between collectives, collective mismatch, same model across, params while rank, shapes across ranks, inconsistent across, across all ranks, across ranks, across processes, collective finger print, unused in producing the loss, different number of parameters, desync*"),
+        (c.DDP_MISMATCH, 4, "finished reduction, variable ready, unused parameters, find unused parameters, parameters that were not used, did not receive grad, mismatch between collectives, collective mismatch, same model across, params while rank, shapes across ranks, inconsistent across, across all ranks, across ranks, across processes, collective finger print, unused in producing the loss, different number of parameters, desync*, disagreement between, different values for, disagree"),
         (c.DDP_MISMATCH, 1, "all ranks, rank 0, rank 1"),
         (c.NCCL_TIMEOUT, 4, "watchdog*, collective operation timeout, ran for, timed out waiting, monitored barrier, heartbeat monitor, barrier timed out, barrier timeout, barrier reached timeout, nccl timeout, operation timed out, send recv"),
         (c.NCCL_TIMEOUT, 1, "timeout, timed out, timeouts"),
         (c.NCCL_ERROR, 3, "nccl*, rccl, hccl, gloo, process group nccl, process group gloo, process group, unhandled system error, unhandled cuda error, socket progress, remote peer, by peer, broken pipe, connect full mesh, net ib, net ofi, infini band, ibv*, rdma, libfabric, efa, all reduce, all gather, collective"),
         (c.LIBUV, 8, "libuv, use libuv"),
         (c.PORT_IN_USE, 6, "address already in use, address in use, eaddrinuse, errno 98, os error 98, code 98, code 48, port is already, port already, port in use, already listening, another process is utilizing, failed to bind, failed to listen, port is taken, port is occupied"),
-        (c.RENDEZVOUS, 3, "rendezvous*, tcpstore, tcp store, clients joined, etcd, master addr, master port, gai error, getaddrinfo, name or service not known, no route to host, client socket, rdzv*, could not resolve host*, waiting for clients, join the group, workers joined, store based barrier"),
+        (c.RENDEZVOUS, 3, "rendezvous*, tcpstore, tcp store, clients joined, etcd, master addr, master port, gai error, getaddrinfo, name or service not known, no route to host, client socket, rdzv*, could not resolve host*, waiting for clients, join the group, workers joined"),
+        (c.RENDEZVOUS, 5, "store based barrier, initializing process group, initialize process group, init process group"),
         # Data, devices, numbers.
         (c.DATALOADER_WORKER, 5, "data loader worker*, dataloader worker*, in worker process, encountered in worker, pin memory thread, data loader timed out, dataloader timed out, background workers, worker process*, worker init fn, data worker*"),
         (c.CUDA_ERROR, 4, "cuda error, cuda error*, cublas status*, cudnn status*, cusparse status*, cusolver status*, cufft*, cu dnn error, cudnn error, hip error*, miopen status*, device side assert*, illegal memory access, misaligned address, kernel image, accelerator error, launch failure, launch timed out, invalid device ordinal, src index, idx dim, idx min, indexing cu, index kernel cu, scatter gather kernel cu, cuda kernel*, cuda runtime error, cuda failure"),
@@ -55,7 +56,7 @@ def _table() -> tuple[tuple[FailureClass, int, tuple[str, ...]], ...]:
         (c.CHECKPOINT_LOAD, 2, "checkpoint*, safetensor*, safe tensor*, ckpt"),
         (c.MISSING_FILE, 3, "no such file*, errno 2, enoent, file not found*, does not exist, doesn t exist, not found in, can t open file, cannot find the path, path not found, missing file, is not a file, not a directory, no files found, no such key, find any file, dataset not found, not exist"),
         (c.PERMISSION_DENIED, 5, "permission denied, permission error, errno 13, eacces, read only file system, operation not permitted, errno 30, errno 1, os error 13, not writable, access is denied"),
-        (c.AUTH_OR_HUB, 5, "client error, http error, hf hub http error, huggingface co, hugging face hub, huggingface hub, wandb, unauthorized, forbidden, gated, api key, access token, max retries exceeded, too many requests, rate limit*, https connection pool, http connection pool, ssl error, ssl*, certificate*, login, credentials, botocore, s3, gcs, repository not found, offline mode, local entry not found*, modelscope, mlflow, comet, connect to https, incomplete read, remote disconnected, proxy error, read timeout error, chunked encoding error, gateway, service unavailable, hub"),
+        (c.AUTH_OR_HUB, 5, "client error, http error, hf hub http error, huggingface co, hugging face hub, huggingface hub, wandb, unauthorized, forbidden, gated, api key, access token, max retries exceeded, too many requests, rate limit*, https connection pool, http connection pool, ssl error, ssl*, certificate*, login, credentials, botocore, s3, gcs, repository not found, offline mode, local entry not found*, modelscope, mlflow, comet, connect to https, incomplete read, remote disconnected, proxy error, read timeout error, chunked encoding error, gateway, service unavailable, hub, couldn t reach, max retry error"),
         # Building, importing, calling.
         (c.IMPORT_ERROR, 6, "module not found*, import error, no module named, undefined symbol, shared object file, cannot import name, glibc*, glibcxx*, dll load, win error 126, win error 127, specified module, dll, circular import, is not installed, not installed, pip install, please install, package metadata, failed to import, binary incompatib*, abi, incompatible version, version conflict, requires version, please upgrade, numpy 2"),
         (c.USAGE_ERROR, 4, "unrecognized arguments, invalid choice, following arguments are required, expected one argument, expected at least one argument, error argument, ambiguous option, no such option, missing option, unknown option*, unknown argument*, invalid int value, invalid float value, invalid value for, mutually exclusive, could not override, not in struct, must be divisible, not divisible, divisible by, must be one of, must be set, must be specified, is required, required argument*, validation error, unsupported argument, invalid config*, config* error, configuration error, unknown config, usage error, not a valid choice, did you mean, cannot be used with, can not be used with, not supported with, only supported with, requires that"),
@@ -83,8 +84,10 @@ def scores(text: str) -> dict[FailureClass, int]:
     words = plain_words(text)
     found: dict[FailureClass, int] = {}
     for failure, weight, phrases in _table():
-        if any(phrase in words for phrase in phrases):
-            found[failure] = found.get(failure, 0) + weight
+        said = sum(phrase in words for phrase in phrases)
+        if said:
+            # A second word of the same row confirms it; more say the same.
+            found[failure] = found.get(failure, 0) + weight + (said > 1)
     return found
 
 
