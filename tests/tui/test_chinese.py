@@ -166,6 +166,41 @@ def test_help_and_dialogs_are_told(tmp_path: Path) -> None:
     after(run, (120, 40), ("s",), stop)
 
 
+def test_the_list_of_runs_is_told(tmp_path: Path) -> None:
+    runs = [state(tmp_path / f"20261121-141{at}-brave-otter") for at, state in enumerate(STATES.values())]
+    app = StokerApp(None, known=lambda: runs, clock=clock_after(runs[0]), taste=Taste(lang=Lang.ZH))
+
+    async def play() -> None:
+        async with app.run_test(size=(120, 24)) as pilot:
+            browser = app.browser
+            assert browser is not None
+            await until(pilot, lambda: browser.panel.list is not None and browser.panel.list.complete, "runs")
+            await pilot.pause()
+            listed = shown(app)
+            assert not english_in(listed)
+            assert "? 无 keeper" in listed
+            assert "按最新" in listed
+            await pilot.press("x")
+            await pilot.pause()
+            assert not english_in(shown(app))
+
+    asyncio.run(play())
+
+
+def test_leaving_is_told(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / NAME)
+    app = app_of(run)
+
+    async def play() -> None:
+        async with app.run_test() as pilot:
+            await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+            await pilot.press("q")
+
+    with keeper_of(run):
+        asyncio.run(play())
+    assert app.result().lines == (f"{NAME}：训练继续；用 `stoker attach {NAME}` 回来",)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 def test_every_row_is_as_wide_as_the_screen(tmp_path: Path, size: tuple[int, int]) -> None:
     def look(app: StokerApp) -> None:
