@@ -8,6 +8,7 @@ pictures.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import tempfile
@@ -19,63 +20,90 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # tests/ is no installed package
 
-from textual.pilot import Pilot  # noqa: E402
-
 from supervisor.run.paths import RunPaths  # noqa: E402
 from supervisor.views.taste import Taste, ThemeName  # noqa: E402
 from supervisor.views.tui.app import StokerApp  # noqa: E402
 from tests.tui import recorded  # noqa: E402
-from tests.tui.driving import clock_after, keeper_of, until  # noqa: E402
+from tests.tui.camera import NAME, Shot, browsed, opened, photograph, press, replayed, run_app, some_runs  # noqa: E402
+from tests.tui.driving import keeper_of, until  # noqa: E402
+
+DARK = Taste(ThemeName.DARK)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: a recorded run, a size in cells, the keys pressed before it is taken."""
+    """One picture: what is opened (an app, and the run that has a keeper), its size in cells, what is pressed."""
 
-    name: str
-    recording: Callable[[Path], RunPaths]
-    size: tuple[int, int] = (120, 40)
-    keys: tuple[str, ...] = ()
-    light: bool = False
+    shot: Shot
+    opens: Callable[[Path], tuple[StokerApp, RunPaths | None]]
+    size: tuple[int, int] = (120, 36)
+
+
+def live(
+    recording: Callable[[Path], RunPaths], taste: Taste = DARK
+) -> Callable[[Path], tuple[StokerApp, RunPaths | None]]:
+    """A run that has a keeper."""
+
+    def opens(folder: Path) -> tuple[StokerApp, RunPaths | None]:
+        run = recording(folder / NAME)
+        return run_app(run, taste), run
+
+    return opens
+
+
+def runs(folder: Path) -> tuple[StokerApp, RunPaths | None]:
+    """The list of runs; the first has a keeper."""
+    found = some_runs(folder)
+    return browsed(found, DARK), found[0]
+
+
+def replay(folder: Path) -> tuple[StokerApp, RunPaths | None]:
+    """A finished run, played."""
+    return replayed(recorded.succeeded(folder / NAME), DARK, 0.6), None
 
 
 PICTURES = (
-    Picture("dashboard", recorded.healthy, (120, 36)),
-    Picture("failure", recorded.backing_off, (120, 36)),
-    Picture("smaller-batch", recorded.held, (120, 36), ("b",)),
-    Picture("small-terminal", recorded.healthy, (80, 24)),
-    Picture("many-ranks", recorded.many, (200, 50)),
-    Picture("light", recorded.healthy, (120, 36), light=True),
+    Picture(Shot("dashboard"), live(recorded.healthy)),
+    Picture(Shot("failure"), live(recorded.backing_off)),
+    Picture(Shot("why", ("v",), ("cause", "instead")), live(recorded.backing_off), (120, 40)),
+    Picture(Shot("smaller-batch", ("b",), ("per rank",)), live(recorded.held)),
+    Picture(Shot("edit", ("e", "= --warmup 200"), ("+ --warmup 200",)), live(recorded.held)),
+    Picture(Shot("metrics", ("M",), ("grad_norm",)), live(recorded.healthy)),
+    Picture(Shot("log", ("L",), ("merged by arrival",)), live(recorded.backing_off), (120, 28)),
+    Picture(Shot("replay", (), ("stepping",)), replay),
+    Picture(Shot("runs", (), ("code_error",)), runs, (120, 16)),
+    Picture(Shot("compare", ("G", "space", "k", "c"), ("able-ant", "mild-moth")), runs),
+    Picture(Shot("help", ("question_mark",), ("Esc closes",)), live(recorded.healthy), (120, 40)),
+    Picture(Shot("small-terminal"), live(recorded.healthy), (80, 24)),
+    Picture(Shot("many-ranks"), live(recorded.many), (200, 50)),
+    Picture(Shot("light"), live(recorded.healthy, Taste(ThemeName.LIGHT))),
 )
 
 
-async def draw(picture: Picture, run: RunPaths) -> str:
+async def draw(picture: Picture, app: StokerApp) -> str:
     """The picture as SVG."""
-    app = StokerApp(run, clock=clock_after(run), taste=Taste(ThemeName.LIGHT if picture.light else None))
     async with app.run_test(size=picture.size) as pilot:
-        await _settle(app, pilot)
-        await pilot.press(*picture.keys)
+        await until(pilot, lambda: opened(app), "the first screen")
         await pilot.pause()
-        return app.export_screenshot(title="stoker")
-
-
-async def _settle(app: StokerApp, pilot: Pilot[None]) -> None:
-    await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
-    await pilot.pause()
+        await press(pilot, picture.shot.keys)
+        return await photograph(app, pilot, picture.shot)
 
 
 def main(folder: Path) -> None:
     """Draw all of them into `folder`."""
+    folder = folder.absolute()
     os.environ["TZ"] = "UTC"
     time.tzset()
     folder.mkdir(parents=True, exist_ok=True)
     for picture in PICTURES:
-        with tempfile.TemporaryDirectory() as scratch:
-            run = picture.recording(Path(scratch) / "20261121-1412-brave-otter")
-            with keeper_of(run):
-                svg = asyncio.run(draw(picture, run))
-        (folder / f"{picture.name}.svg").write_text(svg, encoding="utf-8")
-        print(folder / f"{picture.name}.svg")
+        # Relative paths, as in a project of one's own: no picture shows a name that changes.
+        with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+            app, run = picture.opens(Path("runs"))
+            with keeper_of(run) if run is not None else contextlib.nullcontext():
+                svg = asyncio.run(draw(picture, app))
+        path = folder / f"{picture.shot.name}.svg"
+        path.write_text(svg, encoding="utf-8")
+        print(path)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_textual_snapshot import SVGImageExtension
+from syrupy.assertion import SnapshotAssertion
 from textual.pilot import Pilot
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.taste import Taste, ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
+from tests.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs
 from tests.tui.driving import clock_after, keeper_of, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -68,7 +71,7 @@ def test_observed_log(snap_compare: Any, tmp_path: Path) -> None:
     compare(snap_compare, run, (120, 40))
 
 
-@pytest.mark.parametrize("state", ["healthy", "backing_off"])
+@pytest.mark.parametrize("state", STATES)
 def test_light_theme(snap_compare: Any, tmp_path: Path, state: str) -> None:
     compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), (120, 40), light=True)
 
@@ -77,3 +80,64 @@ def test_light_theme(snap_compare: Any, tmp_path: Path, state: str) -> None:
 @pytest.mark.parametrize("key", ["question_mark", "b", "s", "slash"])
 def test_what_opens_over_it(snap_compare: Any, tmp_path: Path, key: str, size: tuple[int, int]) -> None:
     compare(snap_compare, recorded.healthy(tmp_path / "20261121-1412-brave-otter"), size, (key,))
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the same name at any time: pages show paths."""
+    monkeypatch.chdir(tmp_path)
+    return Path("runs")
+
+
+def keep_all(snapshot: SnapshotAssertion, pictures: dict[str, str]) -> None:
+    """Compare pictures with those kept; all that differ are named at once."""
+    kept = snapshot.use_extension(SVGImageExtension)
+    assert [name for name, svg in pictures.items() if kept(name=name) != svg] == []
+
+
+PAGES = (
+    Shot("metrics", ("M",), ("grad_norm",)),
+    Shot("processes", ("p",), ("torchrun",)),
+    Shot("preflight", ("P",), ("interpreter",)),
+    Shot("settings", ("i",), ("command",)),
+)
+OVER_IT = (
+    Shot("edit", ("e",), ("what follows",)),
+    Shot("palette", ("colon", "=lo"), ("any size",)),
+    Shot("note", ("m", "=lr looks high"), ("note",)),
+)
+BOTH = (ThemeName.DARK, ThemeName.LIGHT)
+
+
+def test_pages(snapshot: SnapshotAssertion, runs: Path) -> None:
+    run = recorded.healthy(runs / NAME)
+    keep_all(snapshot, shoot(run_app(run, Taste()), run, PAGES, SIZES, BOTH))
+
+
+def test_what_asks(snapshot: SnapshotAssertion, runs: Path) -> None:
+    run = recorded.held(runs / NAME)
+    keep_all(snapshot, shoot(run_app(run, Taste()), run, OVER_IT, SIZES, BOTH))
+
+
+def test_failure_page_and_log(snapshot: SnapshotAssertion, runs: Path) -> None:
+    run = recorded.backing_off(runs / NAME)
+    shots = (Shot("failure", ("v",), ("cause", "what followed")), Shot("log", ("L",), ("step", "line")))
+    keep_all(snapshot, shoot(run_app(run, Taste()), run, shots, SIZES, BOTH))
+
+
+def test_replay(snapshot: SnapshotAssertion, runs: Path) -> None:
+    app = replayed(recorded.succeeded(runs / NAME), Taste(), 0.6)
+    keep_all(snapshot, shoot(app, None, (Shot("replay", (), ("stepping",)),), SIZES, BOTH))
+
+
+def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> None:
+    app = browsed(some_runs(runs), Taste())
+    shots = (Shot("deleted", ("slash", "=state:failed", "enter", "x", "y"), ("u brings it back",)),)
+    keep_all(snapshot, shoot(app, None, shots, SIZES[1:2]))
+
+
+@pytest.mark.parametrize("state", ["healthy", "backing_off"])
+@pytest.mark.parametrize("taste", [Taste(ThemeName.SAFE), Taste(ascii=True)], ids=["safe", "ascii"])
+def test_other_tastes(snapshot: SnapshotAssertion, tmp_path: Path, state: str, taste: Taste) -> None:
+    run = STATES[state](tmp_path / NAME)
+    keep_all(snapshot, shoot(run_app(run, taste), run, (Shot(state),), SIZES[1:2]))
