@@ -8,21 +8,30 @@ from supervisor.sources.signature_files import Engine, default_cache_dir, load_e
 
 
 class EngineLoader:
-    """Loads in a thread from construction on; `get` waits for it."""
+    """Loads in a thread, from construction on or once `begin` is called; `get` waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, begin: bool = True) -> None:
         self._engine: Engine | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._load, name="stoker-engine")
-        self._thread.start()
+        self._begun = False
+        if begin:
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin to load, if that has not been begun."""
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
 
     @property
     def ready(self) -> bool:
         """Whether `get` would answer at once: on a busy machine a first compile has taken 20 s."""
-        return not self._thread.is_alive()
+        return self._begun and not self._thread.is_alive()
 
     def get(self) -> Engine:
         """The engine. Raises what loading it raised."""
+        self.begin()
         self._thread.join()
         if self._engine is None:
             raise RuntimeError("the signature tables could not be loaded") from self._error

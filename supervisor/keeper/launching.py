@@ -50,7 +50,10 @@ class Launching:
         if plans.changes_so_far(self._ledger.state).raise_open_files:
             raise_open_files_limit()
         # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
-        return adopt(paths) or self._spawn(number, plan, paths)
+        child = adopt(paths) or self._spawn(number, plan, paths)
+        if child is not None:
+            self._ledger.emit(started(child, number, self._clock.wall()))
+        return child
 
     def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
         self._ledger.emit(
@@ -81,3 +84,8 @@ class Launching:
             verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full)
             self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
             return None
+
+
+def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
+    """The fact that an attempt runs. `now`: wall seconds."""
+    return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)

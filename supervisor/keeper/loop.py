@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from supervisor.job.errors import JobError
 from supervisor.keeper import plans
-from supervisor.keeper.aftermath import Aftermath
 from supervisor.keeper.clock import Clock, SystemClock
 from supervisor.keeper.engine import EngineLoader
-from supervisor.keeper.gate import Gate, Way
-from supervisor.keeper.judgement import decide_next, diagnose_attempt
 from supervisor.keeper.launching import Launching
 from supervisor.keeper.ledger import Ledger
 from supervisor.keeper.opening import opening
-from supervisor.keeper.probing import Prober
 from supervisor.keeper.process import own_identity
-from supervisor.keeper.watching import Watching
 from supervisor.keeper.wishes import Wishes
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import control
@@ -30,8 +25,12 @@ from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, Finding, Verdict
+from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import boot_id
+
+if TYPE_CHECKING:
+    from supervisor.keeper.rooms import Rooms
 
 TICK_S = 0.1
 MIN_TICK_S = 0.005
@@ -66,21 +65,30 @@ class Keeper:
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node)
-        self._engine = EngineLoader()
+        self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
+        self._engine = EngineLoader(begin=False)
         self._wishes = Wishes(run, self, self._clock)
-        common = (run, self._node, record, self._env, self._clock)
-        self._aftermath = Aftermath(*common, self.emit)
-        self._launching = Launching(*common, self._ledger)
-        self._watching = Watching(
-            *common, self._ledger, self._engine, judge=self._judge, stepped=self._aftermath.say_recovery
-        )
-        self._gate = Gate(record.job, self._node, self._env, self._clock, self.emit)
-        self._prober = Prober(
-            run, self._node, record, env=self._env, clock=self._clock, emit=self.emit, engine=self._engine.get
-        )
+        self._launching = Launching(run, self._node, record, self._env, self._clock, self._ledger)
+        self._run = run
+        self._made: Rooms | None = None
         adopted = self._ledger.adopted
         for fact in opening(run.run_id, record, me, self._clock.wall(), adopted=adopted, findings=findings):
             self.emit(fact)
+
+    @property
+    def _rooms(self) -> Rooms:
+        """What is needed once something runs: made, and imported, while torchrun itself still starts.
+
+        0.2 s of imports on a core of its own: a first launch need not wait for them.
+        """
+        if self._made is None:
+            from supervisor.keeper.rooms import make_rooms
+
+            self._made = make_rooms(
+                self._run, self._node, self._record, self._env, self._clock, self._ledger, self._engine,
+                same_boot=self._same_boot,
+            )  # fmt: skip
+        return self._made
 
     @property
     def state(self) -> st.RunState:
@@ -98,11 +106,16 @@ class Keeper:
     def carry(self) -> int:
         """Run to the end of the run; the exit code of `--no-ui`."""
         while not isinstance(self.state.condition, st.Finished):
-            self._watching.hear(self._patience_s())
-            self._watching.write()
+            if not self._launches_first():
+                self._rooms.watching.hear(self._patience_s())
+                self._rooms.watching.write()
             self._wishes.look()
             self._act()
         return self.state.condition.exit_code
+
+    def _launches_first(self) -> bool:
+        """Whether nothing runs yet and nothing is to be tried before the first launch."""
+        return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
 
     def _patience_s(self) -> float:
         """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
@@ -119,9 +132,8 @@ class Keeper:
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
-        self._prober.stop()
-        self._gate.close()
-        self._watching.close()
+        if self._made is not None:
+            self._made.close()
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
         self._ledger.close()
         self._lock.release()
@@ -132,7 +144,7 @@ class Keeper:
         condition = self.state.condition
         match condition:
             case st.Preflight():
-                if self._prober.tick(self.state):
+                if self._launches_first() or self._rooms.prober.tick(self.state):
                     self._launch("first launch")
             case st.Launching() | st.Running() | st.Stopping():
                 self._watch()
@@ -154,7 +166,9 @@ class Keeper:
                 assert_never(unreachable)
 
     def _leave_backoff(self, condition: st.Backoff) -> None:
-        match self._gate.way(self.state, condition):
+        from supervisor.keeper.gate import Way  # loads with the rooms, not before a first launch
+
+        match self._rooms.gate.way(self.state, condition):
             case Way.GO:
                 self._launch(condition.decision.reason)
             case Way.WAIT:
@@ -164,7 +178,7 @@ class Keeper:
                 decision = replace(
                     condition.decision,
                     kind=DecisionKind.HOLD if held else DecisionKind.FAIL,
-                    reason=self._gate.refusal,
+                    reason=self._rooms.gate.refusal,
                     exit_code=EXIT_FAILED,
                     show_first=(),
                 )
@@ -181,30 +195,27 @@ class Keeper:
             self._end(ev.Outcome.FAILED, error.exit_code, error.message)
             return
         if child is not None:
-            self._watching.begin(child, self._attempt_number())
+            self._rooms.watching.follow(child, self._attempt_number())
 
     def _watch(self) -> None:
-        if self._watching.busy:
-            self._watching.look()
+        if self._rooms.watching.busy:
+            self._rooms.watching.look()
             return
         launching = isinstance(self.state.condition, st.Launching)
-        self._watching.adopt()
-        if launching and not self._watching.busy:
+        self._rooms.watching.adopt()
+        if launching and not self._rooms.watching.busy:
             self._launch("the keeper died before it was launched")
 
-    def _judge(self, number: int) -> Verdict:
-        return diagnose_attempt(self._node, self.state, number, self._record.job, self._engine.get())
-
     def _diagnose(self, number: int) -> None:
-        verdict = self._judge(number)
+        verdict = self._rooms.judge(number)
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-        self._aftermath.measure(self.state)
+        self._rooms.aftermath.measure(self.state)
 
     def _decide(self) -> None:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
-            decision = decide_next(self._record, self.state, node=self._node, env=self._env)
+            decision = self._rooms.decide()
             self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
             return
         self._carry_out(view.number, view.decision)
@@ -213,7 +224,7 @@ class Keeper:
         now = self._clock.wall()
         match decision.kind:
             case DecisionKind.RESTART:
-                self._aftermath.say_change(self.state)
+                self._rooms.aftermath.say_change(self.state)
                 until = now + decision.delay_s
                 self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
             case DecisionKind.HOLD:
@@ -243,12 +254,12 @@ class Keeper:
         """End the attempt by the ladder, or the run where no attempt lives."""
         if isinstance(self.state.condition, st.Finished):
             return
-        if not self._watching.busy and isinstance(
+        if not self._rooms.watching.busy and isinstance(
             self.state.condition, st.Launching | st.Running | st.Stopping
         ):
-            self._watching.adopt()
-        if self._watching.busy:
-            self._watching.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
+            self._rooms.watching.adopt()
+        if self._rooms.watching.busy:
+            self._rooms.watching.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
         elif why is not ev.StopWhy.RESTART:  # of a restart the decision stands, and nothing is in its way
             self.end_stopped(by, why)
 
@@ -295,7 +306,7 @@ class Keeper:
 
     def dump_stacks(self) -> str:
         """Write the stacks of all ranks to artifacts/; the file's name."""
-        return self._watching.dump_stacks()
+        return self._rooms.watching.dump_stacks()
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

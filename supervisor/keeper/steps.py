@@ -19,8 +19,10 @@ from typing import NamedTuple
 
 from supervisor.keeper.observations import StepHint, StepSeen
 
-# Line and bar stand in two files and are read some milliseconds apart, in either order.
-WAIT_S = 0.3
+# Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
+WAIT_S = 1.0
+# Where bars were drawn again after lines before, it will come.
+WAIT_AGAIN_S = 5.0
 # Two lines without a step as close as this were read from a backlog, not as they were written.
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
@@ -41,6 +43,10 @@ class _Rank:
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))  # when, step
+    has_hints: bool = False
+    given_up: deque[float] = field(
+        default_factory=lambda: deque(maxlen=MAX_WAITING)
+    )  # when a line waited in vain
     step: float | None = None
     has_bar: bool = False
     bar: tuple[float, float] | None = None  # the state of the training's bar: step, total
@@ -86,7 +92,12 @@ class StepSense:
         if _is_second_bar(rank, hint.values):
             return
         step = self._over_epochs(rank, hint.values)["step"]
-        if rank.waiting:
+        rank.has_hints = True
+        while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
+            rank.given_up.popleft()
+        if rank.given_up:
+            rank.given_up.popleft()  # too late for its line, and not the next one's
+        elif rank.waiting:
             yield _at(rank.waiting.popleft().seen, step)
         else:
             rank.hints.append((now, step))
@@ -94,8 +105,10 @@ class StepSense:
     def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
         """Samples that have waited long enough: no bar was drawn again after them."""
         for rank in self._ranks.values():
-            while rank.waiting and (final or now - rank.waiting[0].since >= WAIT_S):
+            wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
+            while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
                 one = rank.waiting.popleft()
+                rank.given_up.append(now)
                 crowded = bool(rank.waiting) and rank.waiting[0].since - one.since < TOGETHER_S
                 known = one.before if one.before is not None else rank.step
                 yield _at(one.seen, None if crowded else known)

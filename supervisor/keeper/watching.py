@@ -12,6 +12,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.health import Health
+from supervisor.keeper.launching import started
 from supervisor.keeper.ledger import Ledger
 from supervisor.keeper.observations import Observation
 from supervisor.keeper.process import Child, adopt, read_exit
@@ -23,7 +24,6 @@ from supervisor.run import state as st
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.records import Verdict
 from supervisor.run.runfile import RunFile
-from supervisor.sources.processes import boot_id
 
 PROVISIONAL_DELAY_S = 0.4
 ADOPT_WAIT_S = 2.0
@@ -36,6 +36,7 @@ class Watching:
     Args:
         judge: the verdict on an attempt from what it has left so far.
         stepped: called at each look, to say what a first step tells of the recovery.
+        same_boot: pids and start times of an adopted attempt still mean what they did.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Watching:
         *,
         judge: Callable[[int], Verdict],
         stepped: Callable[[st.RunState], None],
+        same_boot: bool,
     ) -> None:
         self._run, self._node, self._record, self._env = run, node, record, env
         self._clock, self._ledger, self._engine = clock, ledger, engine
@@ -60,7 +62,7 @@ class Watching:
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
         self._provisional_at: float | None = None
-        self._same_boot = ledger.state.boot_id in {None, boot_id()}
+        self._same_boot = same_boot
 
     @property
     def busy(self) -> bool:
@@ -97,14 +99,6 @@ class Watching:
 
     # -- its beginning ---------------------------------------------------------------------------
 
-    def begin(self, child: Child, number: int) -> None:
-        """Watch a command that has just been started."""
-        pid = child.pid
-        self._ledger.emit(
-            ev.AttemptStarted(t=self._clock.wall(), attempt=number, pid=pid.pid, start_time=pid.start_time)
-        )
-        self._follow(child, number)
-
     def adopt(self) -> None:
         """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
         state = self._ledger.state
@@ -121,9 +115,10 @@ class Watching:
             self._ended(view.number, None)
             return
         if launching:
-            self.begin(child, view.number)
+            self._ledger.emit(started(child, view.number, self._clock.wall()))
+            self.follow(child, view.number)
         else:
-            self._follow(child, view.number, adopted=state)
+            self.follow(child, view.number, adopted=state)
         assert self._live is not None
         assert self._collector is not None
         self._live.know(view)
@@ -134,7 +129,8 @@ class Watching:
     def _ended(self, number: int, code: int | None) -> None:
         self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
 
-    def _follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
+    def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
+        """Watch a command that runs: one just started, or `adopted` in the state it was left in."""
         job = self._record.job
         self._collector = Collector(
             child.paths,

@@ -34,3 +34,22 @@ def test_what_loading_it_raised_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(engine, "load_engine", broken)
     with pytest.raises(RuntimeError, match="signature tables"):
         engine.EngineLoader().get()
+
+
+def test_nothing_is_loaded_before_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first launch need not share its core with the signatures."""
+    made = load_engine(default_cache_dir())
+    loads: list[str | None] = []
+
+    def counted(cache: str | None) -> object:
+        loads.append(cache)
+        return made
+
+    monkeypatch.setattr(engine, "load_engine", counted)
+    loader = engine.EngineLoader(begin=False)
+    assert not loader.ready
+    assert not loads
+    assert loader.get() is made
+    loader.begin()
+    assert loader.ready
+    assert len(loads) == 1
