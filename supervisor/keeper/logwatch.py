@@ -30,7 +30,7 @@ MAX_WAITING_BYTES = 16 << 20
 BATCH_SAMPLES = 200
 STEP = "step"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again.
-_WIPED = re.compile(rb"\r {8,512}\r+(?:[^\r\n]{1,4096}\n\r+)?([^\r\n]{1,1024}\])")
+_WIPED = re.compile(rb"\r {8,512}\r+([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
 
 
@@ -211,16 +211,19 @@ class LogWatch:
             return
         begin = batch.offset + len(batch.data) - len(data)
         reader = self._readers.setdefault(f"{key.name}\r", MetricReader())
-        end = 0
+        done = 0
         for match in _WIPED.finditer(data):
-            end = match.end()
-            sample = reader.feed(clean(match[1]))
-            if sample is not None and STEP in sample.values:
-                rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                yield begin + end, StepHint(t=now, rank=rank, values=dict(sample.values))
+            for group in (1, 2):
+                state = match[group]
+                sample = reader.feed(clean(state)) if state is not None and state.endswith(b"]") else None
+                if sample is not None and STEP in sample.values:
+                    done = match.end(group)
+                    rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
+                    yield begin + done, StepHint(t=now, rank=rank, values=dict(sample.values))
+                    break
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))
-        self._wiped[key.name] = (after, data[end:][-WIPED_BYTES:])
+        self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
 
 
 def thinned(found: Sequence[StepSeen]) -> list[StepSeen]:

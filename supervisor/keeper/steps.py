@@ -49,7 +49,7 @@ class _Rank:
     )  # when a line waited in vain
     step: float | None = None
     has_bar: bool = False
-    bar: tuple[float, float] | None = None  # the state of the training's bar: step, total
+    bar_total: float | None = None  # of the training's bar
     raw: tuple[float, float] | None = None  # epoch and step as printed last
 
 
@@ -76,9 +76,6 @@ class StepSense:
             yield from self._without_step(rank, seen, now)
             return
         if seen.drawn and _is_second_bar(rank, seen.values):
-            rest = {name: value for name, value in seen.values.items() if name not in BAR_ONLY}
-            if rest:
-                yield replace(seen, values=rest)
             return
         seen = replace(seen, values=self._over_epochs(rank, seen.values))
         rank.step = seen.values["step"]
@@ -148,13 +145,13 @@ class StepSense:
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
-    """Whether this is a bar within the training's: shorter, while that one is not at its end."""
-    step, total = values["step"], values.get("total_steps")
+    """Whether this is a bar beside the training's: shorter, and it says nothing but how far it is."""
+    total = values.get("total_steps")
     if total is None:
         return False
-    if rank.bar is not None and total < rank.bar[1] and rank.bar[0] < rank.bar[1] and "epoch" not in values:
+    if rank.bar_total is not None and total < rank.bar_total and values.keys() <= BAR_ONLY:
         return True
-    rank.bar = (step, total)
+    rank.bar_total = total
     return False
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, RANKS, Sample, SeriesReader
 from supervisor.run.state import RunState
-from tests.integration.harness import SCRIPTS, run_headless
+from tests.integration.harness import SCRIPTS, environment, run_headless, stoker
 
 STEPS = 40
 
@@ -45,22 +50,53 @@ def run_script(name: str, cwd: Path) -> Told:
     script = str(SCRIPTS / f"{name}.py")
     done, run, state = run_headless("--nproc-per-node", "2", script, "--tell", "told.jsonl", cwd=cwd)
     assert done.code == 0, done.err
+    return Told(read_told(cwd), run, state)
+
+
+def read_told(cwd: Path) -> dict[int, dict[str, float]]:
     told = [json.loads(line) for line in (cwd / "told.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(told) == STEPS
-    return Told({one["step"]: one for one in told}, run, state)
+    return {one["step"]: one for one in told}
+
+
+def mean_losses(told: Told) -> dict[int, float]:
+    """What transformers.Trainer logs every five steps. Its last line's train_loss is no point of the curve."""
+    return {
+        last: round(sum(told.steps[n]["loss"] for n in range(last - 4, last + 1)) / 5, 4)
+        for last in range(5, STEPS + 1, 5)
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def test_numbers_in_dicts_beside_a_bar_as_hugging_face_prints_them(tmp_path: Path) -> None:
     told = run_script("hf_trainer", tmp_path)
     loss = told.curve("loss")
-    # The summary's train_loss is a mean over the run, not a point of the curve.
-    assert loss == {
-        last: round(sum(told.steps[n]["loss"] for n in range(last - 4, last + 1)) / 5, 4)
-        for last in range(5, STEPS + 1, 5)
-    }
+    assert loss == mean_losses(told)
     assert {n: v for n, v in told.curve("lr").items() if n} == {n: told.steps[n]["lr"] for n in loss}
     assert told.curve("grad_norm") == {n: told.steps[n]["grad_norm"] for n in loss}
     assert told.steps_seen() == sorted(told.steps_seen())
+    assert told.state.attempt is not None
+    assert (told.state.attempt.last_step, told.state.total_steps) == (STEPS, STEPS)
+
+    assert told.curve("val_loss") == {n: told.steps[n]["loss"] + 1.0 for n in (20, 40)}
+
+
+def test_the_same_in_one_file_that_is_read_when_it_is_over(tmp_path: Path) -> None:
+    with (tmp_path / "train.log").open("wb") as out:
+        words = (sys.executable, str(SCRIPTS / "hf_trainer.py"), "--tell", "told.jsonl")
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        subprocess.run(words, cwd=tmp_path, env=environment(alone), stdout=out, stderr=out, check=True)
+    assert stoker("attach", "train.log", "--no-ui", "--keep", cwd=tmp_path).code == 0
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    run = RunPaths(kept)
+    told = Told(read_told(tmp_path), run, read_state(run.node().journal))
+    assert told.curve("loss") == mean_losses(told)
+    assert told.curve("val_loss") == {n: told.steps[n]["loss"] + 1.0 for n in (20, 40)}
     assert told.state.attempt is not None
     assert (told.state.attempt.last_step, told.state.total_steps) == (STEPS, STEPS)
 

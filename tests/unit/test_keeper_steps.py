@@ -49,6 +49,21 @@ def test_a_line_does_not_wait_for_ever_for_a_bar() -> None:
     list(sense.take(bar(7, 40), 0.2))
     assert shown(sense.due(0.2 + WAIT_S)) == [(3, 2.5)]
     assert shown(sense.due(99.0)) == []
+
+
+def test_a_bar_that_comes_too_late_is_not_taken_for_the_next_lines() -> None:
+    sense = StepSense()
+    list(sense.take(bar(3, 40), 0.0))
+    list(sense.take(line(loss=2.5), 0.1))
+    assert shown(sense.due(1.5)) == [(3, 2.5)]
+    assert shown(sense.hint(hint(5), 1.6)) == []
+    assert shown(sense.take(line(loss=2.4), 1.7)) == []
+    assert shown(sense.hint(hint(10), 4.0)) == [(10, 2.4)]
+
+
+def test_at_the_end_nothing_waits() -> None:
+    sense = StepSense()
+    list(sense.take(bar(7, 40), 99.0))
     list(sense.take(line(loss=2.4), 100.0))
     assert shown(sense.due(100.0, final=True)) == [(7, 2.4)]
 
@@ -117,7 +132,8 @@ def test_an_evaluations_bar_is_not_the_trainings() -> None:
     assert shown(sense.hint(hint(13, 13), 0.3)) == []
     assert shown(sense.hint(hint(20), 0.3)) == [(20, None)]
     list(sense.take(bar(40, 40), 0.5))
-    assert shown(sense.take(bar(1, 5), 0.6)) == [(1, None)]
+    assert shown(sense.take(bar(1, 5), 0.6)) == [], "the last evaluation"
+    assert shown(sense.take(bar(1, 5, loss=2.0), 0.7)) == [(1, 2.0)], "another training"
 
 
 def test_ranks_are_told_apart() -> None:

@@ -79,8 +79,9 @@ class Bar:
 
     WIDTH = 10
 
-    def __init__(self, total: int, *, prefix: str = "", postfix: str = "") -> None:
+    def __init__(self, total: int, *, prefix: str = "", postfix: str = "", nested: bool = False) -> None:
         self.total = total
+        self._before, self._after = ("\n", "\x1b[A") if nested else ("", "")
         self.n = 0
         self._prefix = f"{prefix}: " if prefix else ""
         self._stream: IO[str] = sys.stderr
@@ -110,7 +111,7 @@ class Bar:
         text = (
             f"{self._prefix}{share:4.0%}|{bar}| {self.n}/{self.total} [{_clock(spent)}<{left}, {pace}{tail}]"
         )
-        self._stream.write("\r" + text.ljust(self._length))
+        self._stream.write(self._before + "\r" + text.ljust(self._length) + self._after)
         self._stream.flush()
         self._length = len(text)
 
@@ -121,6 +122,11 @@ class Bar:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
         self.draw()
+
+    def wipe(self) -> None:
+        """Close without a trace, as with leave=False."""
+        self._stream.write(self._before + "\r" + " " * self._length + "\r" + self._after)
+        self._stream.flush()
 
     def close(self) -> None:
         """The last state stands."""

@@ -1,8 +1,15 @@
-"""Prints as transformers.Trainer does: one bar on stderr, a dict on stdout every five steps, a summary at the end."""
+"""Prints as transformers.Trainer does: one bar on stderr, a dict on stdout every five steps, a summary at the end.
+
+Every twenty steps an evaluation draws a second bar below the first.
+"""
+
+import time
 
 from frameworks import Bar, Training
 
 LOG_EVERY = 5
+EVAL_EVERY = 20
+EVAL_BATCHES = 6
 
 training = Training()
 bar = Bar(training.steps) if training.rank == 0 else None
@@ -23,6 +30,20 @@ for step in training.run():
         }
         losses.clear()
         bar.write(str(logs))
+    if step.number % EVAL_EVERY == 0:
+        second = Bar(EVAL_BATCHES, nested=True)
+        for _ in range(EVAL_BATCHES):
+            time.sleep(training.step_time)
+            second.update()
+        second.wipe()
+        evaluated = {
+            "eval_loss": step.loss + 1.0,
+            "eval_runtime": 0.1204,
+            "eval_samples_per_second": 1661.13,
+            "eval_steps_per_second": 49.83,
+            "epoch": round(step.number / training.steps, 2),
+        }
+        bar.write(str(evaluated))
 if bar is not None:
     summary = {
         "train_runtime": 2.0512,
