@@ -34,6 +34,9 @@ def clean_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
             "MASTER_PORT",
         }:
             monkeypatch.delenv(name)
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        if os.environ.get(name, "").lower().startswith("zh"):
+            monkeypatch.setenv(name, "C.UTF-8")  # what a person reads is compared in English
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("HOME", str(home))
     for kind in ("STATE", "CONFIG"):
