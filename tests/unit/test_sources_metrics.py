@@ -261,9 +261,9 @@ def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.Monkey
 
 
 def corpus_lines() -> list[str]:
-    """All lines of the given corpora."""
+    """All lines of the corpora."""
     lines = []
-    for name in ("metrics.jsonl", "metrics_more.jsonl"):
+    for name in ("metrics.jsonl", "metrics_more.jsonl", "metrics_unseen.jsonl"):
         for raw in (CORPUS / name).read_text(encoding="utf-8").splitlines():
             lines += json.loads(raw)["text"].replace("\r", " ").split("\n")
     return lines

@@ -72,6 +72,8 @@ _NOTHING_AHEAD = re.compile(
     r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
 )
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d")
+_LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
+_SETS = TRAIN_WORDS | EVAL_WORDS
 _INDEX = re.compile(r"\]\s*:")
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
@@ -163,6 +165,8 @@ class _Line(NamedValues):
         found = meaning(token.name) if token.name else Meaning("")
         if found.field != STEP and "/" in token.name and meaning(token.name.partition("/")[0]).field == STEP:
             found = meaning(token.name.partition("/")[0])  # 'global_step/max_steps': '78/176'
+        if token.name.lower() == "epochs":
+            found = meaning("epoch")  # "Epochs 1/3" counts; "epochs: 3" is a setting
         first, slash, second = token.name.partition("/")
         if slash and meaning(first).field == EPOCH and meaning(second).field == STEP:
             self._out.append(Reading(EPOCH, "", 6, token.start, token.end, WHOLE))
@@ -296,6 +300,13 @@ class _Line(NamedValues):
         ):
             self._settings += 1
             return
+        if (
+            words
+            and _SETS.issuperset(words)
+            and _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name))
+        ):
+            # "loss --- train: 2.31 val: 2.42": the first word is for both.
+            token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]
         following = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
         if (
             set(words) <= TRAIN_WORDS

@@ -172,7 +172,7 @@ def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -
     if held_out and "_".join(rest) in UNCALLED_LOSSES:
         return Meaning(VAL_LOSS, 2, held_out)
     core = [word for word in rest if word in LOSS_WORDS]
-    if not core or (core == ["cost"] and {"batch", "reader", "time", "data"} & set(words)):
+    if not core or (core == ["cost"] and {"batch", "reader", "time", "data", "training"} & set(words)):
         return None
     if not HIDING_WORDS.isdisjoint(words) or "scale" in words or "scaler" in words or "scaling" in words:
         return Meaning("" if "scale" in words else None, weak=True)
@@ -230,7 +230,7 @@ def _norm(words: list[str], rest: list[str]) -> Meaning | None:
         return Meaning(GRAD_NORM, 4, weak=True)
     if words[-1] in {"gnorm", "grdn", "gradnorm"}:
         return Meaning(GRAD_NORM, 8) if not {"loss", "param"} & set(words) else None
-    if words[-2:] == ["g", "norm"]:
+    if words[-2:] == ["g", "norm"] or words == ["g", "n"]:
         return Meaning(GRAD_NORM, 7)
     named = not GRAD_WORDS.isdisjoint(words)
     if not named or "norm" not in words:

@@ -27,12 +27,12 @@ _HELD_OUT_EPOCH = re.compile(r"\bCV Batch (?P<e>\d+)/\d+")
 _LEADING_PAIR = re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
 _LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")
 _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*(?:步|次迭代)")
-# Lines of a counter and a loss and nothing else; so many digits are printed of a loss.
+# Lines of a counter and a loss and nothing else. How many digits there are must not matter: a line's shape is read without them.
 _ALONE = (
-    re.compile(r"(?P<s>\d+) train(?:_loss)? (?P<l>\d+\.\d{2,})\s*$"),
-    re.compile(r"(?P<s>\d+) (?:val|test)(?:_loss)? (?P<v>\d+\.\d{2,})\s*$"),
-    re.compile(r"\s*(?P<s>\d+)\s*/\s*(?P<S>\d+): (?P<l>\d+\.\d{4,})\s*$"),
-    re.compile(r"(?P<s>\d+):\t(?P<l>-?\d+\.\d{9})\s*$"),
+    re.compile(r"(?P<s>\d+) train(?:_loss)? (?P<l>\d+\.\d+)\s*$"),
+    re.compile(r"(?P<s>\d+) (?:val|test)(?:_loss)? (?P<v>\d+\.\d+)\s*$"),
+    re.compile(r"\s*(?P<s>\d+)/ +(?P<S>\d+): (?P<l>\d+\.\d+)\s*$"),
+    re.compile(r"(?P<s>\d+):\t(?P<l>-?\d+\.\d+)\s*$"),
 )
 
 
