@@ -187,6 +187,11 @@ def test_the_list_of_runs_is_told(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_plain_ascii_is_english(tmp_path: Path) -> None:
+    app = StokerApp(recorded.empty(tmp_path / NAME), taste=Taste(ascii=True, lang=Lang.ZH))
+    assert app.tr("elapsed") == "elapsed"
+
+
 def test_leaving_is_told(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / NAME)
     app = app_of(run)

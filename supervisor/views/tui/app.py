@@ -29,7 +29,7 @@ from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr, english, speech
-from supervisor.views.taste import USUAL, Taste
+from supervisor.views.taste import USUAL, Lang, Taste
 from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
@@ -122,7 +122,8 @@ class StokerApp(App[None]):
         super().__init__()
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
-        self.tr = speech(taste.lang)
+        # Chinese has no plain ASCII: every character would be a question mark.
+        self.tr = speech(Lang.EN if taste.ascii else taste.lang)
         self.run_paths = run
         self._keep = keep
         self.kept = load(keep)
