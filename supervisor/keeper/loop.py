@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.1
 MIN_TICK_S = 0.005
+ENDING_TICK_S = 0.02
 EXIT_INTERRUPTED = 130
 
 
@@ -122,6 +123,8 @@ class Keeper:
         match self.state.condition:
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
+            case st.Running() if self._rooms.watching.ends_by_itself:
+                return ENDING_TICK_S
             case st.Backoff(until=until):
                 left_s = until - self._clock.wall()
                 if left_s > 0 or self.state.waiting is None:

@@ -69,6 +69,14 @@ class Watching:
         """Whether an attempt lives that this keeper watches."""
         return self._live is not None
 
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether a rank has fallen and torchrun is about to leave: each moment until then is lost to the next launch."""
+        live, collector = self._live, self._collector
+        return (
+            live is not None and collector is not None and live.ladder is None and collector.agent_is_ending()
+        )
+
     def hear(self, timeout_s: float) -> None:
         """Take what the sensors saw, waiting for the first of it."""
         try:
