@@ -50,14 +50,13 @@ async def photograph(app: StokerApp, pilot: Pilot[None], shot: Shot, title: str 
     await until(
         pilot, lambda: all(word in shown(app) for word in shot.words), f"{shot.words} for {shot.name}"
     )
-    for field in app.screen.query(Input):
+    for field in (*app.screen.query(Input), *app.screen.query(TextArea)):
         field.cursor_blink = False
-    for area in app.screen.query(TextArea):
-        area.cursor_blink = False
-    alike, before = 0, ""
+        field._cursor_visible = True  # it may just have blinked
+    alike, before = 0, app.screen._compositor.render_strips()
     while alike < STILL:
         await pilot.pause(LOOK_S)
-        now = shown(app)
+        now = app.screen._compositor.render_strips()  # colours too: a theme takes a moment
         alike, before = (alike + 1 if now == before else 0), now
     return app.export_screenshot(title=title)
 

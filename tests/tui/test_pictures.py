@@ -104,7 +104,6 @@ PAGES = (
 OVER_IT = (
     Shot("edit", ("e",), ("what follows",)),
     Shot("palette", ("colon", "=lo"), ("any size",)),
-    Shot("note", ("m", "=lr looks high"), ("note",)),
 )
 BOTH = (ThemeName.DARK, ThemeName.LIGHT)
 

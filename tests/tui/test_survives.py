@@ -371,3 +371,14 @@ def test_choices_that_cannot_be_kept_are_no_trouble(tmp_path: Path) -> None:
         wire.press("q")
         wire.until(lambda: not wire.process.isalive(), "its end")
         assert wire.process.exitstatus == 0
+
+
+def test_keys_typed_ahead_while_leaving_do_nothing(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("stepping")
+        wire.press("qiMpvP?Lb")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        wire.take()
+        assert b"Traceback" not in wire.written
+        assert wire.process.exitstatus == 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
@@ -42,6 +43,7 @@ from supervisor.views.tui.themes import DARK, THEMES
 from supervisor.views.tui.widgets.paint import plain
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from textual.command import Provider
 
     from supervisor.views.replay import Recording, ReplayClock
@@ -122,6 +124,7 @@ class StokerApp(App[None]):
         super().__init__()
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
+        self._leaving = False
         # Chinese has no plain ASCII: every character would be a question mark.
         self.tr = speech(Lang.EN if taste.ascii else taste.lang)
         self.run_paths = run
@@ -189,6 +192,16 @@ class StokerApp(App[None]):
             self._continuing.close()
         for feeder in self._feeders:
             feeder.stop()
+
+    def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
+        """Leave; keys that were typed ahead are for the shell, not for what is being closed."""
+        self._leaving = True
+        super().exit(result, return_code, message)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Textual's own, without input once the app is being left."""
+        if not (self._leaving and isinstance(event, events.InputEvent)):
+            await super().on_event(event)
 
     def on_stoker_app_read(self, message: Read) -> None:
         """Show it, then let the thread read on."""

@@ -21,6 +21,7 @@ LIST_CELLS = 34
 LIST_FROM = 90
 NAME_CELLS = 17
 VALUE_CELLS = 8
+AXIS_CELLS = 9  # "2.0e-05" and its tick
 CHART_LEAST = 7
 # A moving mean of fewer points lags behind what it should show.
 SMOOTH_FROM = 60
@@ -219,6 +220,7 @@ class MetricsPage(ChartPanel):
             width,
             height - 1,
             marks=attempt_marks(self.view.snapshot.state.attempts) if mine else (),
+            axis_cells=AXIS_CELLS,
         )
         right = readout(self.look, [mine or other], say(name), self.tr)
         if not right:

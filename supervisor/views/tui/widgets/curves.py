@@ -133,6 +133,7 @@ def plot(
     marks: Sequence[Mark] = (),
     circles: Track = (),
     lost: Track = (),
+    axis_cells: int = 0,
 ) -> Plot | None:
     """Curves with their axes in `height` rows; None where there is nothing to draw or no room.
 
@@ -144,6 +145,7 @@ def plot(
         marks: what happened.
         circles: single values, such as a validation loss.
         lost: points that were not finite: a cross at the upper edge.
+        axis_cells: the least width of the y axis with its numbers, so that charts stand under one another.
     """
     tracks = [*(curve.points for curve in curves), lost]
     whole = extent(look, tracks)
@@ -161,7 +163,7 @@ def plot(
     rows = height - 2 if height >= LINE_HEIGHT else height - 1
     y = _y_scale(points, shown, rows, log=look.log)
     names = _y_labels(y, rows)
-    left = max((len(text) for text in names.values()), default=0) + 2
+    left = max(max((len(text) for text in names.values()), default=0) + 2, axis_cells)
     canvas = Canvas(width - left, rows)
     x = Scale(low_x, high_x, canvas.dot_columns)
     below = _marked(marks, x, by_step=by_step)
