@@ -45,7 +45,7 @@ def _best(case: Case, root: Root, only: frozenset[FailureClass] | None = None) -
     for scan in case.scans:
         known = {
             hit.line for hit in scan.hits
-            if hit.signature.role is Role.ADVICE or hit.signature.id.startswith(_BY_LAUNCHER)
+            if hit.signature.role in (Role.ADVICE, Role.CONSEQUENCE) or hit.signature.id.startswith(_BY_LAUNCHER)
         }  # fmt: skip
         for row in _complaints(scan, below_steps=only is not None):
             line = scan.tail_line + row

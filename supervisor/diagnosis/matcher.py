@@ -139,7 +139,7 @@ class Re2Matcher:
         return match_in_turn(self.scan, windows)
 
     def _scan(self, block: bytes, base: int, found: Callable[[int, int], None]) -> None:
-        matches = self._set.Match(block.decode("latin-1") if not block.isascii() else block.decode("ascii"))
+        matches = self._set.Match(block.decode("utf-8", "replace"))
         if not matches:
             return
         middle = block.find(b"\n", len(block) // 2)

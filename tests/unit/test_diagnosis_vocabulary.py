@@ -95,3 +95,14 @@ def test_an_abort_after_its_reason_is_a_consequence(engine: Engine) -> None:
     )
     assert judged(text, engine).failure is FailureClass.NCCL_ERROR
     assert judged("Aborted (core dumped)\n", engine).failure is FailureClass.WORKER_CRASH
+
+
+def test_a_peers_complaint_is_no_guess_beside_an_exit_code(engine: Engine) -> None:
+    text = (
+        "step 2 loss 0.0773\nstep 4 loss 0.0976\n"
+        f"{TRACEBACK}RuntimeError: [/g/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:40334.\n"
+        "E1121 03:38:04.760000 15786 torch/distributed/elastic/multiprocessing/api.py:1002] "
+        "failed (exitcode: 3) local_rank: 1 (pid: 15797) of binary: /opt/venv/bin/python3\n"
+    )
+    verdict = judged(text, engine)
+    assert (verdict.failure, verdict.rank) == (FailureClass.WORKER_CRASH, 1)
