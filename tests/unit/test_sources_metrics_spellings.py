@@ -217,7 +217,7 @@ def test_known_parts_are_read_however_they_are_put_together() -> None:
     seen: Counter[str] = Counter()
     values = misses = 0
     examples = []
-    for _ in range(3000):
+    for _ in range(2000):
         text, want, used = line(draw)
         missed = wrong(text, want)
         values += len(want)
