@@ -126,7 +126,7 @@ def shoot(
                 await press(pilot, shot.keys)
                 for size in sizes:
                     await pilot.resize_terminal(*size)
-                    for theme in themes or [None]:
+                    for theme in themes or (None,):
                         if theme is not None:
                             app.theme = THEMES[theme].name
                         name = f"{shot.name}-{size[0]}x{size[1]}{f'-{theme}' if theme else ''}"

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,10 @@ class Tmux:
     def screen(self, *, colours: bool = False) -> str:
         """What the pane shows."""
         return self._do("capture-pane", "-p", *(["-e"] if colours else []))
+
+    def lacks(self, text: str) -> bool:
+        """Whether the pane does not show `text`."""
+        return text not in self.screen()
 
     def wait_for(self, *texts: str, deadline_s: float = 60.0) -> str:
         """The first screen that shows all of `texts`."""
@@ -159,6 +164,7 @@ def test_launch_filter_help_fail_restart_smaller_leave_attach_stop(tmp_path: Pat
         pane.until(lambda: isinstance(read_state(run.node().journal).condition, Finished), "the end", 90)
         whole(pane.wait_for("stopped"))
         pane.keys("q")
+        pane.wait_for("stopped on request")  # said on the plain terminal: the shell reads again
         pane.type("echo it gave $?")
         pane.wait_for("it gave 5")
     end = read_state(run.node().journal).condition
@@ -201,7 +207,7 @@ def test_a_small_terminal_of_few_colours(tmp_path: Path, kind: str) -> None:
             pane.keys(keys)
             whole(pane.wait_for(shown))
             pane.keys("Escape")
-            pane.until(lambda shown=shown: shown not in pane.screen(), f"the end of {keys}")
+            pane.until(partial(pane.lacks, shown), f"the end of {keys}")
         pane.keys("q")
         pane.wait_for("training goes on")
     assert os.path.isdir(run.root)
