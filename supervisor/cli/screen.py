@@ -10,7 +10,7 @@ from supervisor.run.index import state_home
 from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished
+from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.text.decode import strip_escapes
 from supervisor.views.taste import Taste
 
@@ -27,7 +27,14 @@ def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str], taste: Taste
         print(strip_escapes(said))  # a folder that somebody copied here may hold anything
         return state.condition.exit_code
     if keeper_is_alive(run.node().lock):
-        print(f"training goes on; come back with: stoker attach {run.run_id}")
+        match state.condition:
+            case HeldOpen():
+                what = "the run stays held: nothing trains"
+            case Backoff():
+                what = "the next attempt starts by itself"
+            case _:
+                what = "training goes on"
+        print(f"{what}; come back with: stoker attach {run.run_id}")
     else:
         print(f"this run has no keeper; adopt it with: stoker attach {run.run_id}")
     return 0

@@ -334,8 +334,9 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                     f"resumed   at step {following.resumed_step}, a committed checkpoint of attempt {attempt.number}"
                 )
             elif following.first_step is not None:
-                how = f"by {following.resume}" if following.resume else "not known"
-                lines.append(f"resumed   {how}: its first step was {following.first_step}")
+                how = f"told to by {following.resume}" if following.resume else "not told to"
+                began = "it began anew" if following.first_step <= 1 else "it went on"
+                lines.append(f"resumed   {how}: {began} at step {following.first_step}")
     points = loss_points(run.node().series)
     if points:
         lines.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.job.batch import BatchSpec, next_smaller
+from supervisor.job.spec import KnobScope
 from supervisor.run import state as st
 from supervisor.run.events import RequestKind
 from supervisor.views import format as fm
@@ -55,6 +56,18 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     if decision is not None and decision.change is not None and decision.change.batch is not None:
         return decision.change.batch.after
     return next_smaller(attempt.batch) or attempt.batch
+
+
+def why_no_batch(snapshot: Snapshot) -> str:
+    """Why no other batch can be offered, and what would let it be: one line."""
+    knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else None
+    if knobs is None or knobs.batch is None:
+        return "the script's batch flag is not known: start it with --batch-knob"
+    if knobs.batch_scope is KnobScope.UNKNOWN:
+        return f"what {knobs.batch} counts is not known: start it with --batch-scope per_rank (or global)"
+    if not knobs.keeps_global_batch:
+        return "the script's accumulation flag is not known: start it with --accumulation-knob"
+    return "the batch's size is not known: start it with --micro-batch"
 
 
 def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:

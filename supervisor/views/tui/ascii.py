@@ -10,8 +10,9 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 _PLAIN: Final = {
-    "─━═╌╍┄┅┈┉": "-",
-    "╸╺╾╼": "-",
+    "─╌┄┈": "-",
+    "━═╍┅┉": "=",
+    "╸╺╾╼": "=",
     "│┃║┆┇┊┋▏▎▍▌▐": "|",
     "╭╮╰╯┌┐└┘├┤┬┴┼┿╂╋┏┓┗┛┣┫┳┻╔╗╚╝": "+",
     "●◆■▰": "*",

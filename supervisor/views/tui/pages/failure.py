@@ -13,6 +13,7 @@ from supervisor.views import format as fm
 from supervisor.views.nearby import Context
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
+from supervisor.views.tui.actions import suggested_batch
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.card import UNSURE, change_text
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
@@ -222,6 +223,8 @@ def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
         ("e", "restart with other arguments or environment"),
         ("s", "end the run"),
     ]
+    if suggested_batch(snapshot) is None:
+        keys = [(key, word) for key, word in keys if key != "b"]
     if isinstance(condition, st.Backoff):
         keys = [
             ("Enter", "restart as planned, now"),

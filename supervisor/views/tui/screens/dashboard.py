@@ -10,7 +10,15 @@ from textual.binding import Binding, BindingType
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.tui.actions import ACTING, cost, current_batch, possible, question, suggested_batch
+from supervisor.views.tui.actions import (
+    ACTING,
+    cost,
+    current_batch,
+    possible,
+    question,
+    suggested_batch,
+    why_no_batch,
+)
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.keys import GROUPS, KEYS, action_name
@@ -98,6 +106,10 @@ class Dashboard(LookingScreen):
             if panel.uses_clock:
                 panel.show(view)
 
+    def offers(self, binding: Binding) -> bool:
+        """A key that would only say why it can do nothing is not shown."""
+        return binding.action != "smaller_batch" or "smaller_batch" in self._possible
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only what a keeper would do now, or what changes something here, is possible."""
         name = str(parameters[0]) if action == "ask" else action
@@ -105,6 +117,8 @@ class Dashboard(LookingScreen):
             return self.snapshot is not None and bool(failures(self.snapshot.state))
         if name == "hold" and self._zoomed is not None:
             return False  # Esc goes back from here first: nobody holds a run by leaving a page
+        if name == "smaller_batch":
+            return "restart" in self._possible  # where no batch is known the key says why
         if name in ACTING:
             return name in self._possible
         if action == "back":
@@ -171,6 +185,9 @@ class Dashboard(LookingScreen):
         from supervisor.views.tui.screens.batch import BatchScreen
 
         snapshot = self.snapshot
+        if snapshot is not None and "smaller_batch" not in self._possible:
+            self.tell(Answer(why_no_batch(snapshot), False))
+            return
         now = current_batch(snapshot) if snapshot else None
         wanted = suggested_batch(snapshot) if snapshot else None
         if snapshot is None or now is None or wanted is None:

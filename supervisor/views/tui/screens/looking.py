@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+
 from supervisor.run.index import RunNotFound
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.snapshot import Snapshot
@@ -60,6 +62,10 @@ class LookingScreen(PaneScreen):
         """From the reading thread: say it on the screen's."""
         self.app.call_later(self.tell, answer)
 
+    def offers(self, binding: Binding) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether the footer shows a key that may be pressed."""
+        return True
+
     def leave_word(self, snapshot: Snapshot) -> str:
         """What the footer says of leaving."""
         return leave_word(snapshot)
@@ -73,7 +79,7 @@ class LookingScreen(PaneScreen):
                 active.binding.action,
             )
             for active in self.active_bindings.values()
-            if active.binding.show and active.enabled and active.node is self
+            if active.binding.show and active.enabled and active.node is self and self.offers(active.binding)
         ]
         unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
         word = self.leave_word(self.snapshot) if self.snapshot else "leave"

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from textual import events
 from textual.message import Message
 
+from supervisor.run.events import Advisory
+from supervisor.run.state import Running, RunState
 from supervisor.views import format as fm
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -16,6 +18,8 @@ from supervisor.views.tui.widgets.words import is_live
 # The words beside q give way when fewer than this many other keys would fit.
 WANTED_HINTS = 8
 ANSWER_S = 20.0
+# An advisory stands in this line for so long; the page `a` keeps all of them.
+ADVISORY_S = 600.0
 
 
 class NoticeBar(Panel):
@@ -59,10 +63,10 @@ class NoticeBar(Panel):
             )
             said = f" ⚠ the keeper is gone; ranks may live on. {then}"
             return [row(Span(tr(said), Ink.BAD))]
-        if state.advisories:
-            newest = state.advisories[-1]
+        newest = current_advisory(state, self.view.now)
+        if newest is not None:
             more = len(state.advisories) - 1
-            right = row(Span(tr(f"{more} more "), Ink.DIM)) if more else ()
+            right = row(Span(tr(f"{more} more "), Ink.DIM), Span("a ", Ink.KEY)) if more else ()
             return [between(row(Span(f" ⚠ {tr(newest.text)}", Ink.WARN)), right, width)]
         if state.unknown_events:
             said = f" {state.unknown_events} facts of a newer version are not shown"
@@ -71,6 +75,16 @@ class NoticeBar(Panel):
             newest_fact = state.timeline[-1]
             return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", Ink.DIM))]
         return []
+
+
+def current_advisory(state: RunState, now: float) -> Advisory | None:
+    """The newest advisory, while it holds: of the attempt that runs, not yet old, and a stall only until it moves."""
+    if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
+        return None
+    newest = state.advisories[-1]
+    if newest.attempt != state.attempt.number or now - newest.t > ADVISORY_S:
+        return None
+    return None if newest.code == "stall" and state.attempt.stall is None else newest
 
 
 class Hint(NamedTuple):

@@ -148,7 +148,7 @@ def bar(ratio: float | None, width: int, ink: Ink) -> Row:
     halves = round(known * width * 2)
     full, half = divmod(halves, 2)
     rest = width - full - half
-    return (Span("━" * full + "╸" * half, ink), Span("━" * rest, Ink.FRAME))
+    return (Span("━" * full + "╸" * half, ink), Span("─" * rest, Ink.FRAME))
 
 
 def spark(

@@ -153,7 +153,7 @@ def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[flo
     highs = sorted(p.high for p in points)
     low = min([lows[0], *smoothed])
     high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed])
-    if high <= low:
+    if high - low <= 1e-9 * abs(high):  # a constant, but for what adding floats leaves
         pad = abs(high) * 0.05 or 1.0
         return low - pad, high + pad
     pad = 0.04 * (high - low)
