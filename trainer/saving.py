@@ -136,7 +136,10 @@ class Saver:
     def reserve(self) -> None:
         """Gets host memory for the copies, in the background: touching it takes as long as a write."""
         if self.group.is_main and self.config.async_save and self.config.save_every:
-            self._reserving = self._writer.afterwards(self._get_memory)
+            # Asked for here, not in the thread: FSDP2 cuts a module's parameters apart when its state is asked
+            # for (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py), which must not hit a forward pass.
+            large = self.parts.large()
+            self._reserving = self._writer.afterwards(lambda: self._get_memory(large))
 
     def save(self, state: TrainState, final: bool) -> None:
         """Commits a checkpoint of `state`; a collective. In the background, unless it is final or not wanted so.
@@ -217,9 +220,9 @@ class Saver:
         limit = f"{self.config.save_timeout_s:g} s (save_timeout_s)"
         return f"checkpoint {pending.path} could not be written: it is not done after {limit}"
 
-    def _get_memory(self) -> list[str]:
+    def _get_memory(self, large: Mapping[str, Tensor]) -> list[str]:
         """Runs in the writer's thread."""
-        for place, tensor in self.parts.large().items():
+        for place, tensor in large.items():
             self._staging.reserve(place, tensor)
         return []
 

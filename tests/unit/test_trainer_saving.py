@@ -274,6 +274,22 @@ def test_the_memory_for_the_copy_is_got_beside_the_first_steps(
     assert {name.split("/")[1] for name in got["checkpoint_0"]} == {"model", "optimizer", "ema"}
 
 
+def test_a_model_is_asked_for_its_state_in_the_training_thread_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FSDP2 takes a module's parameters apart when it is asked: beside a forward pass that broke the pass."""
+    asked: set[str] = set()
+    real = torch.nn.Module.state_dict
+
+    def noted(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        asked.add(threading.current_thread().name)
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.Module, "state_dict", noted)
+    train_here(tmp_path, None, num_iterations=4, save_every=2)
+    assert asked == {threading.main_thread().name}
+
+
 def test_a_switch_is_turned_off_by_no() -> None:
     assert read([]).config.async_save
     for args in (["--no_async_save"], ["--no-async-save"], ["--async_save=false"]):
