@@ -10,9 +10,13 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.cli.common import add_runs_dir, complain
 from supervisor.cli.tastes import add_taste, taste_from
+
+if TYPE_CHECKING:
+    from supervisor.views.taste import Taste
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.interval <= 0:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
     try:
-        taste_from(vars(args), os.environ)
+        taste = taste_from(vars(args), os.environ)
     except BadTaste as error:
         return complain("attach", str(error))
     runs = runs_dir(args.runs_dir, os.environ)
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             return complain("attach", f"{target}: no process with this pid; {error}")
         paths = None
     if paths is not None and not (foreign and _is_there(target)):
-        return _attach_run(paths.root, args)
+        return _attach_run(paths.root, args, taste)
     if paths is not None:
         print(
             f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         )
     from supervisor.cli.observe import observe
 
-    return observe(target, args)
+    return observe(target, args, taste)
 
 
 def _is_foreign(target: str) -> bool:
@@ -93,7 +97,7 @@ def _is_there(target: str) -> bool:
     return os.path.lexists(target) or os.path.isdir(f"/proc/{target}")
 
 
-def _attach_run(root: Path, args: argparse.Namespace) -> int:
+def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
     from supervisor.keeper.detach import KeeperDidNotStart, start_detached
     from supervisor.run.journal import read_state
     from supervisor.run.lock import keeper_is_alive
@@ -128,7 +132,6 @@ def _attach_run(root: Path, args: argparse.Namespace) -> int:
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.screen import show
 
-    taste = taste_from(vars(args), os.environ)
     return show(paths, read_only=args.read_only, env=os.environ, taste=taste)
 
 

@@ -143,21 +143,16 @@ def _print_json(path: str, attempt: int | None, verdict: Judgement) -> None:
 def _context(path: str, line: int, around: int = 3) -> list[tuple[int, str]]:
     """The lines around a cause, read again from the file."""
     from supervisor.text.decode import clean, plain_chunks
-    from supervisor.text.lines import LineSplitter
+    from supervisor.text.lines import lines_from
 
     found: list[tuple[int, str]] = []
-    splitter = LineSplitter()
     try:
         with open(path, "rb") as file:
-            for chunk in plain_chunks(iter(lambda: file.read(1 << 20), b"")):
-                for item in splitter.feed(chunk):
-                    if item.number >= line - around:
-                        found.append((item.number, clean(item.raw, 400)))
-                    if item.number >= line + around:
-                        return found
-        last = splitter.finish()
-        if last is not None and last.number >= line - around:
-            found.append((last.number, clean(last.raw, 400)))
+            chunks = plain_chunks(iter(lambda: file.read(1 << 20), b""))
+            for item in lines_from(chunks, line - around):
+                found.append((item.number, clean(item.raw, 400)))
+                if item.number >= line + around:
+                    break
     except OSError:
         return []
     return found

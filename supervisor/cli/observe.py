@@ -31,6 +31,7 @@ from supervisor.text.prefixes import Origin, origin_of_path
 
 if TYPE_CHECKING:
     from supervisor.keeper.observe import Observer
+    from supervisor.views.taste import Taste
 
 LEFT_BEHIND_S = 3600.0
 GZIP_MAGIC = b"\x1f\x8b"
@@ -38,7 +39,7 @@ PIPE_BYTES = 1 << 18
 HEAD_BYTES = 8192
 
 
-def observe(target: str, args: argparse.Namespace) -> int:
+def observe(target: str, args: argparse.Namespace, taste: Taste) -> int:
     """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
     place = state_home(os.environ) / ("kept" if args.keep else "observed")
     _clear_away(state_home(os.environ) / "observed")
@@ -55,7 +56,7 @@ def observe(target: str, args: argparse.Namespace) -> int:
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
                 return _without_screen(run, target, args)
-            return _with_screen(run, target, what, args)
+            return _with_screen(run, target, what, args, taste)
     finally:
         if args.keep:
             register(run, what.name, os.environ)
@@ -82,14 +83,12 @@ def _let_it_write(pipe: int) -> None:
                 return
 
 
-def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace) -> int:
+def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace, taste: Taste) -> int:
     """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here."""
     with Watcher(run, target, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
         from supervisor.cli.screen import kept_file
-        from supervisor.cli.tastes import taste_from
         from supervisor.views.tui.app import run_tui
 
-        taste = taste_from(vars(args), os.environ)
         run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ))
     print(_supervise_hint(target))
     return 0

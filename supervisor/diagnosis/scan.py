@@ -7,7 +7,7 @@ log, and a bounded number of hits with a few kilobytes around each.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.diagnosis.claims import is_echo, speaker
@@ -331,6 +331,3 @@ def told(hits: Iterable[Hit]) -> list[Hit]:
         by_line.setdefault((hit.source, hit.line), []).append(hit)
     best = (speaker(claims) for claims in by_line.values())
     return [hit for hit in best if hit is not None and not is_echo(hit)]
-
-
-ChunkReader = Callable[[], Iterable[bytes]]

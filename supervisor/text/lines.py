@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
@@ -97,6 +98,29 @@ class LineSplitter:
         self._number += 1
         self._open, self._open_bytes, self._cut = b"", 0, False
         return line
+
+
+def lines_from(chunks: Iterable[bytes], first: int) -> Iterator[Line]:
+    """The lines of a stream from number `first` (from 1) on; what comes before is only counted (about 0.3 s a GiB)."""
+    number, offset = 1, 0
+    splitter: LineSplitter | None = LineSplitter() if first <= 1 else None
+    for chunk in chunks:
+        data = chunk
+        if splitter is None:
+            newlines = chunk.count(b"\n")
+            if number + newlines < first:
+                number += newlines
+                offset += len(chunk)
+                continue
+            at = 0
+            for _ in range(first - number):
+                at = chunk.index(b"\n", at) + 1
+            splitter = LineSplitter(offset + at, first)
+            data = chunk[at:]
+        yield from splitter.feed(data)
+    last = splitter.finish() if splitter is not None else None
+    if last is not None:
+        yield last
 
 
 def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:

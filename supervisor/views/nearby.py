@@ -14,6 +14,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
 from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
+from supervisor.text.lines import lines_from
 
 BEFORE_LINES = 14
 AFTER_LINES = 8
@@ -108,10 +109,10 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
     lines: list[str] = []
     try:
         with path.open("rb") as file:
-            for number, raw in _lines(_chunks(file.fileno()), first):
-                if number > last:
+            for line in lines_from(plain_chunks(_chunks(file.fileno())), first):
+                if line.number > last:
                     break
-                lines.append(clean(raw, SHOWN_BYTES))
+                lines.append(clean(line.raw, SHOWN_BYTES))
     except OSError as error:
         return Context(cause.path, cause.line, trouble=f"{error.strerror}: {path}")
     if not lines:
@@ -133,31 +134,6 @@ def _chunks(fd: int) -> Iterator[bytes]:
     while left > 0 and (chunk := os.read(fd, CHUNK_BYTES)):
         left -= len(chunk)
         yield chunk
-
-
-def _lines(chunks: Iterator[bytes], first: int) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines from `first` on; what comes before is only counted."""
-    number, rest = 1, b""
-    for chunk in plain_chunks(chunks):
-        if number < first:
-            newlines = chunk.count(b"\n")
-            if number + newlines < first:
-                number += newlines
-                continue
-            at = 0
-            while number < first:
-                at = chunk.index(b"\n", at) + 1
-                number += 1
-            data = chunk[at:]
-        else:
-            data = rest + chunk
-        *whole, rest = data.split(b"\n")
-        for raw in whole:
-            yield number, raw
-            number += 1
-        rest = rest[:CHUNK_BYTES]  # a line without end must not fill memory: what is shown is far shorter
-    if rest and number >= first:
-        yield number, rest
 
 
 def _read_stacks(path: str, name: str, taken_t: float) -> StackDump | None:

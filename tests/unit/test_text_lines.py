@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.lines import LineSplitter
+from supervisor.text.lines import LineSplitter, lines_from
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 50))
@@ -49,3 +49,21 @@ def test_reset_starts_a_new_file() -> None:
     splitter.reset()
     (line,) = splitter.feed(b"uno\n")
     assert (line.offset, line.number, line.raw) == (0, 1, b"uno")
+
+
+@given(
+    texts=st.lists(st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b".")), max_size=30),
+    first=st.integers(-2, 35),
+    cuts=st.integers(1, 40),
+    ends=st.booleans(),
+)
+def test_lines_from_a_number_on_are_those_of_the_whole(
+    texts: list[bytes], first: int, cuts: int, ends: bool
+) -> None:
+    data = b"\n".join(texts) + (b"\n" if ends and texts else b"")
+    splitter = LineSplitter()
+    whole = splitter.feed(data)
+    last = splitter.finish()
+    whole += [last] if last is not None else []
+    chunks = [data[at : at + cuts] for at in range(0, len(data), cuts)]
+    assert list(lines_from(chunks, first)) == [line for line in whole if line.number >= first]

@@ -18,7 +18,6 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_more: int = 0
     side_more: int = 0
     ranks_by: str = "rank"
-    runs_by: str | None = None
 
 
 def load(path: Path | None) -> Kept:

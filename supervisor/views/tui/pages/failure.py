@@ -8,8 +8,9 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.records import Cause, Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
 from supervisor.views import format as fm
+from supervisor.views.logplace import LogAt
 from supervisor.views.nearby import Context
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
@@ -72,10 +73,13 @@ class FailurePage(Page):
             *(_instead(snapshot, tr) if newest else []),
         ]
 
-    def cause(self) -> Cause | None:
-        """The place that the page points at."""
+    def place(self) -> LogAt | None:
+        """The line that the page points at."""
         attempt = self._attempt(failures(self.view.snapshot.state)) if self.view else None
-        return attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
+        cause = attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
+        if attempt is None or cause is None:
+            return None
+        return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
 
     def action_attempt(self, way: int) -> None:
         """Another failed attempt."""

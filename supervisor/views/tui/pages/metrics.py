@@ -13,7 +13,7 @@ from supervisor.views.history import Track, smooth
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.chart import ChartPanel
 from supervisor.views.tui.widgets.charts import attempt_marks
-from supervisor.views.tui.widgets.curves import Curve, Plot, extent, plot, readout
+from supervisor.views.tui.widgets.curves import Curve, Look, Plot, extent, plot, readout
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, fit, padded, row, spark
 
 LIST_CELLS = 34
@@ -199,21 +199,21 @@ class MetricsPage(ChartPanel):
             return [row(Span(self.tr(" choose a series with Space; two values make a curve"), Ink.DIM))]
         fitting = chosen[: max(1, height // CHART_LEAST)]
         each = height // len(fitting)
+        # All charts share one x axis, so that the eye can go straight down.
+        look = replace(self.look, window=self.look.window or extent(self.look, self.tracks()))
         rows: list[Row] = []
         for at, name in enumerate(fitting):
             room = each if at < len(fitting) - 1 else height - each * at
             hidden = len(chosen) - len(fitting) if at == len(fitting) - 1 else 0
-            rows += self._chart(name, width, room, left, hidden)
+            rows += self._chart(name, look, width, room, left, hidden)
         return rows
 
-    def _chart(self, name: str, width: int, height: int, left: int, hidden: int) -> list[Row]:
+    def _chart(self, name: str, look: Look, width: int, height: int, left: int, hidden: int) -> list[Row]:
         assert self.view is not None
         mine, other = self._both(name)
         curves = [Curve(other, ink=Ink.STRONG)] if other else []
         smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM else ()
         curves += [Curve(mine, smoothed, older=Ink.PLAIN)] if mine else []
-        # All charts share one x axis, so that the eye can go straight down.
-        look = replace(self.look, window=self.look.window or extent(self.look, self.tracks()))
         drawn = plot(
             curves,
             look,

@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import events
-from textual.binding import Binding, BindingType
-
 from supervisor.views.speech import Tr
+from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
-from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.tui.widgets.panel import View
 
 LABEL = 12
 
 
-class Page(Panel, can_focus=True):
+class Page(MovingPanel):
     """Rows of any number; the keys and the wheel move them. A subclass gives `rows`."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "move(1)", "down", show=False),
-        Binding("k,up", "move(-1)", "up", show=False),
-        Binding("g,home", "edge(-1)", "first", show=False),
-        Binding("G,end", "edge(1)", "last", show=False),
-        Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
-        Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
-    ]
 
     heading: ClassVar[str] = ""
 
@@ -72,16 +61,6 @@ class Page(Panel, can_focus=True):
     def action_page(self, pages: int) -> None:
         """One page up or down."""
         self.action_move(pages * max(1, self._height - 1))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves three rows."""
-        event.stop()
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves three rows."""
-        event.stop()
-        self.action_move(-3)
 
 
 def section(tr: Tr, title: str, note: str = "") -> list[Row]:

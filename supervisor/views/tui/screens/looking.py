@@ -236,15 +236,8 @@ class LookingScreen(PaneScreen):
         from supervisor.views.tui.pages.failure import FailurePage
 
         looked_at = self._zoomed == "failure"
-        cause = self.query_one("#failure", FailurePage).cause() if looked_at else None
-        if cause is not None and self.snapshot is not None:
-            owners = (
-                a for a in self.snapshot.state.attempts if a.verdict is not None and a.verdict.cause is cause
-            )
-            owner = next(owners, None)
-            self.open_log(LogAt(attempt=owner.number if owner else None, path=cause.path, line=cause.line))
-        else:
-            self.open_log(self.log_panel.place())
+        cause = self.query_one("#failure", FailurePage).place() if looked_at else None
+        self.open_log(cause or self.log_panel.place())
 
     def open_log(self, at: LogAt | None = None) -> None:
         """Open the log screen at a place; None: at the newest line."""

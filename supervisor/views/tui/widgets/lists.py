@@ -12,8 +12,8 @@ from supervisor.views.tui.widgets.paint import Ink, Row, Span, padded
 from supervisor.views.tui.widgets.panel import Panel
 
 
-class ListPanel(Panel, can_focus=True):
-    """Rows below an optional heading; j/k move, the wheel scrolls, a click chooses."""
+class MovingPanel(Panel, can_focus=True):
+    """What j/k, the arrows, the page keys and the wheel move: a cursor or a page of text. A subclass says how."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "move(1)", "down", show=False),
@@ -23,6 +23,24 @@ class ListPanel(Panel, can_focus=True):
         Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
         Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
     ]
+
+    def action_move(self, rows: int) -> None:
+        """Move by rows."""
+        raise NotImplementedError
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves three rows."""
+        event.stop()
+        self.action_move(-3)
+
+
+class ListPanel(MovingPanel):
+    """Rows below an optional heading, with a cursor; a click chooses."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -79,16 +97,6 @@ class ListPanel(Panel, can_focus=True):
     def action_page(self, pages: int) -> None:
         """One page up or down."""
         self.action_move(pages * self._page)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor by three."""
-        event.stop()
-        self.action_move(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor by three."""
-        event.stop()
-        self.action_move(-3)
 
     def on_click(self, event: events.Click) -> None:
         """A click puts the cursor."""
