@@ -8,10 +8,7 @@ threads and memory are read; at the end the machine's processes and shared memor
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,7 +17,10 @@ import time
 import uuid
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, status, surroundings, tell, with_mark
+
 MARK = "STOKER_CYCLES_MARK"
 SCRIPT = """
 import os, signal, subprocess, sys
@@ -71,7 +71,7 @@ def run(cycles: int, folder: Path) -> dict[str, object]:
             time.sleep(0.05)
     took_s = time.monotonic() - began
     deadline = time.monotonic() + 10.0
-    while (left := _with_mark(mark)) and time.monotonic() < deadline:
+    while (left := with_mark(MARK, mark)) and time.monotonic() < deadline:
         time.sleep(0.1)
     settled = readings[len(readings) // 4 :]  # imports and caches of the first cycles are not a leak
     rss = [reading[3] for reading in settled]
@@ -103,43 +103,20 @@ def _reading(pid: int) -> tuple[int, int, int] | None:
     """Descriptors, threads and resident bytes of a process."""
     try:
         descriptors = len(os.listdir(f"/proc/{pid}/fd"))
-        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return None
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-    if "VmRSS" not in fields:
-        return None
-    return descriptors, int(fields["Threads"]), int(fields["VmRSS"].split()[0]) * 1024
-
-
-def _with_mark(mark: str) -> list[int]:
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and wanted in Path(f"/proc/{entry}/environ").read_bytes():
-                found.append(int(entry))
-        except OSError:
-            continue
-    return found
+    known = status(pid)
+    return (descriptors, known["Threads"], known["VmRSS"]) if "VmRSS" in known else None
 
 
 def main() -> int:
     """Print the result; 1 where something was left or grew."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--cycles", type=int, default=200)
-    parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = run(args.cycles, Path(folder))
-    result |= {
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
-    print(json.dumps(result, indent=1))
-    if args.keep:
-        args.keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    tell(result | surroundings(), args.keep)
     return 0 if clean(result) else 1
 
 

@@ -8,17 +8,17 @@ sequence (graph dropped, barrier, destroy, then the model) is held to none.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-MAIN = Path(__file__).resolve().parents[1] / "trainer" / "__main__.py"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import LAUNCH, TRAINER, command_line, surroundings, tell
+
 TINY = (
     "--depth=1",
     "--model_dim=32",
@@ -29,7 +29,6 @@ TINY = (
     "--corpus_mib=1",
     "--device=cpu",
 )
-LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=0", "--nproc-per-node=2")
 
 
 def one_run(folder: Path) -> tuple[int, str]:
@@ -38,7 +37,7 @@ def one_run(folder: Path) -> tuple[int, str]:
         [
             sys.executable,
             *LAUNCH,
-            str(MAIN),
+            str(TRAINER),
             *TINY,
             f"--checkpoint_dir={folder / 'ck'}",
             f"--telemetry_dir={folder}",
@@ -59,9 +58,8 @@ def one_run(folder: Path) -> tuple[int, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line(__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--keep", type=Path, help="write the result here as JSON")
     chosen = parser.parse_args()
     bad: list[str] = []
     started = time.monotonic()
@@ -76,13 +74,9 @@ def main() -> int:
         "not_clean": len(bad),
         "aborts": sum("terminate called" in text or "SIGABRT" in text for text in bad),
         "seconds": round(time.monotonic() - started),
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        **surroundings(),
     }
-    print(json.dumps(result))
-    if chosen.keep:
-        chosen.keep.write_text(json.dumps(result, indent=1) + "\n")
+    tell(result, chosen.keep)
     return 1 if bad else 0
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -28,7 +27,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, cpu_s, status, surroundings, tell
+
 TICK_S = 0.02
 STEP_EVERY = 50
 BURST_FACTOR = 5
@@ -87,23 +89,18 @@ class Writer:
 
 def main() -> int:
     """Follows for the minutes asked for; 1 when memory grew, or something was not seen."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--lines", type=int, default=10_000, help="lines a second")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rotate-mib", type=float, default=128.0)
     parser.add_argument("--bound-mib", type=float, default=BOUND_MIB)
-    parser.add_argument("--keep", type=Path, default=None)
     args = parser.parse_args()
     # A shell's background job has Ctrl-C ignored, and a child would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="stoker-follow-") as folder:
         result = follow(Path(folder), args)
-    print(json.dumps(result, indent=1))
-    if args.keep is not None:
-        args.keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    tell(result, args.keep)
     whole = result["observer_exit"] == 0 and result["last_step_seen"] == result["last_step_written"]
     return 0 if whole and result["growth_mib"] <= args.bound_mib else 1
 
@@ -119,7 +116,7 @@ def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     try:
         resident, lags = watch(observer, writer, folder / "state", args)
         behind_s = catch_up(writer, folder / "state")
-        cpu_s = cpu_seconds(observer.pid)
+        used_s = cpu_s(observer.pid)
         observer.send_signal(signal.SIGINT)
         code = observer.wait(CATCH_UP_S)
     finally:
@@ -130,9 +127,7 @@ def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     fifth = len(resident) // 5
     growth = statistics.median(resident[-fifth:]) - statistics.median(resident[fifth : 2 * fifth])
     return {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-        "load_1m": round(os.getloadavg()[0], 1),
+        **surroundings(),
         "nice": os.nice(0),
         "minutes": args.minutes,
         "seed": args.seed,
@@ -147,7 +142,7 @@ def follow(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         },
         "growth_mib": round(growth, 2),
         "slope_mib_per_hour": round(3600 * slope(resident[fifth:]), 1),
-        "cpu_cores": round(cpu_s / (60 * args.minutes), 3),
+        "cpu_cores": round(used_s / (60 * args.minutes), 3),
         "lag_s": {"median": round(statistics.median(lags), 2), "most": round(max(lags), 2)} if lags else None,
         "caught_up_after_s": round(behind_s, 2),
         "last_step_written": writer.step,
@@ -171,7 +166,7 @@ def watch(
             time.sleep(max(0.0, begin + second + (tick + 1) * TICK_S - time.monotonic()))
         if observer.poll() is not None:
             raise SystemExit(f"the observer ended by itself with {observer.returncode}")
-        resident.append(resident_mib(observer.pid))
+        resident.append(status(observer.pid)["VmRSS"] / 2**20)
         if second % 60 == 0:
             print(
                 f"{second // 60} min: {resident[-1]:.1f} MiB, {writer.lines} lines",
@@ -208,21 +203,10 @@ def last_step(state: Path) -> int | None:
     return None
 
 
-def resident_mib(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmRSS")) / 1024
-
-
-def cpu_seconds(pid: int) -> float:
-    raw = Path(f"/proc/{pid}/stat").read_bytes()
-    fields = raw[raw.rfind(b")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def slope(values: list[float]) -> float:
     """Least squares, per sample."""
     return statistics.linear_regression(range(len(values)), values).slope
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -8,11 +8,8 @@ several kinds, and gzip bombs, each in a child whose memory is measured. A findi
 
 from __future__ import annotations
 
-import argparse
 import collections
 import gzip
-import json
-import platform
 import resource
 import signal
 import statistics
@@ -23,10 +20,10 @@ import time
 from pathlib import Path
 from types import FrameType
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.hostile import BOMBS, Hostile, endless, judged  # noqa: E402 - the repository's root comes first
+from bench.common import ROOT, command_line, surroundings, tell
+from tests.hostile import BOMBS, Hostile, endless, judged
 
 DEADLINE_S = 60
 BIG_DEADLINE_S = 300
@@ -136,32 +133,25 @@ def big_cases(folder: Path) -> dict[str, object]:
 
 def main() -> int:
     """Run both parts; print and keep what came out."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--no-big", action="store_true", help="leave the 100 MB logs out")
-    parser.add_argument("--keep", type=Path, help="write the result here too")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         small = small_cases(args.seconds, args.seed, Path(name))
         big = {} if args.no_big else big_cases(Path(name))
     report = {
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
+        **surroundings(),
         "seed": args.seed,
         "seconds": args.seconds,
         "median_bytes": statistics.median([len(log) for log in Hostile(args.seed).logs]),
         "small": small,
         "big": big,
     }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if args.keep is not None:
-        args.keep.write_text(text + "\n", encoding="utf-8")
+    tell(report, args.keep)
     return 1 if small["findings"] or big.get("findings") else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -9,9 +9,7 @@ one process. Without a CUDA device it says so and writes nothing.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import statistics
 import sys
@@ -26,6 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.common import command_line, surroundings, tell
 from trainer import build
 from trainer.compute import allow_tf32, compute_type, peak_flops_of
 from trainer.config import Config
@@ -218,10 +217,7 @@ def goals(found: Mapping[str, Mapping[str, Figures]], device_name: str) -> list[
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints, keeps. Returns: 0, 1 if a goal is missed, 2 without a CUDA device."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--keep", type=Path, help="also write the result here")
+    parser = command_line(__doc__)
     parser.add_argument(
         "--micro-batch", type=int, default=0, help="samples at once, for a GPU with less memory"
     )
@@ -242,12 +238,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "device": name,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "date": time.strftime("%Y-%m-%d"),
+        **surroundings(),
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if chosen.keep:
-        chosen.keep.write_text(text + "\n")
+    tell(result, chosen.keep)
     return 1 if any(goal.met is False for goal in judged) else 0
 
 

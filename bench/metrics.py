@@ -1,6 +1,6 @@
 """Metric extraction: stoker's reader against regular expressions, msgspec and drain3 (where it is installed), on the same lines, in turn.
 
-    python bench/metrics.py [--lines 100000] [--rounds 5]
+    python bench/metrics.py [--lines 100000] [--rounds 5] [--keep bench/results/metrics.json]
 
 Prints microseconds a line (medians of CPU time) and ratios. What stoker learns of each shape is part of its time; "known" is the same
 reader on lines whose shapes it has seen. Goals: one format at least 1.5 × as fast as a regular expression written for it (groupdict and
@@ -9,7 +9,6 @@ float); mixed shapes at least 6 × as fast as a key=value expression and 20 × a
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -21,7 +20,10 @@ from pathlib import Path
 
 import msgspec
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, in_turn, surroundings, tell
+
 ONE = re.compile(r"iter (?P<step>\d+): loss (?P<loss>[\d.]+), time (?P<time>[\d.]+)ms, mfu (?P<mfu>[\d.]+)%")
 PAIR = re.compile(r"([A-Za-z_][\w/ .-]*?)\s*[=:]\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 
@@ -141,25 +143,27 @@ def by_drain3(lines: list[str]) -> None:
 
 
 def measure(ways: dict[str, Callable[[list[str]], None]], lines: list[str], rounds: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(rounds + 1):
-        for name, way in ways.items():
-            count = min(len(lines), 5000) if name == "drain3" else len(lines)
+    """Microseconds of CPU time a line, the median of the rounds."""
+
+    def timed(name: str, way: Callable[[list[str]], None]) -> Callable[[], float]:
+        count = min(len(lines), 5000) if name == "drain3" else len(lines)
+
+        def once() -> float:
             start = time.process_time()
             way(lines)
-            if turn:
-                times[name].append((time.process_time() - start) / count * 1e6)
+            return (time.process_time() - start) / count * 1e6
+
+        return once
+
+    times = in_turn({name: timed(name, way) for name, way in ways.items()}, rounds)
     return {name: round(statistics.median(values), 3) for name, values in times.items()}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     one_lines, many_lines, json_text = one_format(args.lines), mixed(args.lines), json_lines(args.lines)
     one = measure(
         {
@@ -194,6 +198,9 @@ def main() -> int:
         args.rounds,
     )
     report = {
+        **surroundings(),
+        "lines": args.lines,
+        "rounds": args.rounds,
         "one format, us a line": one,
         "as fast as groupdict": round(one["groupdict"] / one["stoker"], 2),
         "as fast as groupdict, known": round(one["groupdict"] / one["stoker, known"], 2),
@@ -205,9 +212,9 @@ def main() -> int:
         "times msgspec typed": round(text["stoker"] / text["msgspec typed"], 2),
         "times msgspec untyped": round(text["stoker"] / text["msgspec untyped"], 2),
     }
-    print(json.dumps(report, indent=1))
+    tell(report, args.keep)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -18,13 +18,10 @@ most 1.05, every run under stoker comes back.
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
 import os
-import platform
-import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -35,8 +32,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-MAIN = ROOT / "trainer" / "__main__.py"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, TRAINER, command_line, free_port, interval, keep, surroundings, tell, with_mark
+
 STEPS, KILLED_AFTER, RANKS = 12, 6, 2
 TINY = (
     "--depth=2", "--model_dim=32", "--head_dim=16", "--max_seq_len=32", "--device_batch_size=4",
@@ -125,13 +124,9 @@ def run(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> tuple[i
 
 def sweep(mark: str) -> None:
     """Ends what a command left: ranks lead sessions of their own and outlive torchrun."""
-    wanted = f"{MARK}={mark}".encode()
-    for entry in os.listdir("/proc"):
-        try:
-            if entry.isdigit() and wanted in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
-                os.kill(int(entry), signal.SIGKILL)
-        except OSError:
-            continue
+    for pid in with_mark(MARK, mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def with_stoker(folder: Path) -> Outcome:
@@ -162,17 +157,10 @@ def backoff_s(journal: Path) -> float:
     return sum(float(fact["delay_s"]) for fact in facts if fact["kind"] == "backoff_started")
 
 
-def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def torchrun(folder: Path, *flags: str, wrapper: Sequence[str] = (), telemetry: str) -> list[str]:
     """The command that stoker launches, without what stoker adds to it for its own sake."""
     return [
-        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", *flags, *wrapper, str(MAIN),
+        sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", *flags, *wrapper, str(TRAINER),
         *TINY, FAULT, f"--checkpoint_dir={folder / 'checkpoints'}", f"--telemetry_dir={folder / telemetry}",
         "--resume_from=auto",
     ]  # fmt: skip
@@ -227,12 +215,11 @@ def ratio(pairs: Sequence[tuple[float, float]]) -> dict[str, float] | None:
     """The ratio of the medians of (ours, theirs), with the 95 % bootstrap interval over rounds."""
     if not pairs:
         return None
-    draw = random.Random(0)
-    found = sorted(_of_medians([draw.choice(pairs) for _ in pairs]) for _ in range(4000))
+    low, high = interval(pairs, _of_medians)
     return {
         "ratio": round(_of_medians(pairs), 3),
-        "low": round(found[100], 3),
-        "high": round(found[-101], 3),
+        "low": round(low, 3),
+        "high": round(high, 3),
         "rounds": len(pairs),
     }
 
@@ -273,10 +260,7 @@ def report(rounds: Sequence[Mapping[str, Outcome]]) -> dict[str, object]:
         "cold": {"goal": COLD_GOAL, **(cold or {})},
         "against_in_agent": ratio(paired(rounds, "stoker", "in_agent", lambda o: o.restart_s)),
         **{name: summary(outcomes) for name, outcomes in arms.items()},
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "load_at_end": round(os.getloadavg()[0], 1),
+        **surroundings(),
     }
 
 
@@ -285,14 +269,11 @@ ARMS: dict[str, Callable[[Path], Outcome]] = {"stoker": with_stoker, "by_hand": 
 
 def main() -> int:
     """Print the comparison; 1 where a run under stoker did not come back or a goal is missed for sure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument(
         "--in-agent", type=int, default=20, help="rounds in which --max-restarts=1 takes part"
     )
-    parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
     rounds: list[dict[str, Outcome]] = []
     for number in range(args.rounds):
@@ -305,10 +286,8 @@ def main() -> int:
             print(f"{number + 1}/{args.rounds} {name}: {done[name]}", file=sys.stderr, flush=True)
         rounds.append(done)
         result = report(rounds)
-        if args.keep:
-            # Kept as it grows: a bench of half an hour may be cut short.
-            args.keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(result, indent=1))
+        keep(result, args.keep)  # as it grows: a bench of half an hour may be cut short
+    tell(result, args.keep)
     missed = any(
         isinstance(goal := result[name], dict) and goal.get("low", 0.0) > goal["goal"]
         for name in ("restart", "cold")

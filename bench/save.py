@@ -9,10 +9,7 @@ training is told apart: its host memory was got in the background a moment befor
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,6 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.common import command_line, surroundings, tell
 from trainer import build, checkpoint
 from trainer.config import Config
 from trainer.loop import Run, next_micro_batches, train_step
@@ -75,15 +73,12 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--depth", type=int, default=9)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", help="where to write; default: a temporary folder")
-    parser.add_argument("--keep", type=Path, help="write the result here as JSON")
     chosen = parser.parse_args()
     full: list[float] = []
     beside: list[float] = []
@@ -129,12 +124,9 @@ def main() -> int:
         "device": torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {platform.system()}",
+        **surroundings(),
     }
-    print(json.dumps(result, indent=1))
-    if chosen.keep:
-        chosen.keep.write_text(json.dumps(result, indent=1) + "\n")
+    tell(result, chosen.keep)
     return 0
 
 

@@ -10,10 +10,7 @@ evenly), at most 0.45 × by the wall clock on two, the same lines found, memory 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -21,10 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, in_turn, surroundings, tell
+
 STEP = "2026-03-01 10:{m:02d}:{s:02d},{n:03d} | INFO | train | epoch 3 step {n} loss {loss:.4f} lr 3.0e-04 grad_norm 1.{n:03d} tokens/s 13{n:03d}\n"
 ONE, TWO, RG = "stoker, one thread", "stoker, two threads", "rg -j1"
 FAILURE = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.11 GiB\n"
@@ -102,13 +103,10 @@ def timed(command: list[str], env: dict[str, str]) -> Run:
 
 
 def compare(commands: dict[str, list[str]], rounds: int, env: dict[str, str]) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {name: [] for name in commands}
-    for turn in range(rounds + 1):
-        for name, command in commands.items():
-            one = timed(command, env)
-            if turn:
-                runs[name].append(one)
-    return runs
+    def once(command: list[str]) -> Callable[[], Run]:
+        return lambda: timed(command, env)
+
+    return in_turn({name: once(command) for name, command in commands.items()}, rounds)
 
 
 def ratio(mine: list[Run], theirs: list[Run], clock: str) -> float:
@@ -127,14 +125,10 @@ def medians(runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--keep", type=Path, help="write the result here too")
     args = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
@@ -164,9 +158,7 @@ def main() -> int:
             env,
         )
     report = {
-        "date": time.strftime("%Y-%m-%d"),
-        "python": platform.python_version(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        **surroundings(),
         "mib": args.mib,
         "rounds": args.rounds,
         "seconds": medians(runs),
@@ -182,12 +174,9 @@ def main() -> int:
         "small_to_python_cpu": ratio(quick["diagnose small.log"], quick["python -c pass"], "cpu_s"),
         "small_to_python_wall": ratio(quick["diagnose small.log"], quick["python -c pass"], "wall_s"),
     }
-    text = json.dumps(report, indent=1)
-    print(text)
-    if args.keep is not None:
-        args.keep.write_text(text + "\n", encoding="utf-8")
+    tell(report, args.keep)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -9,10 +9,8 @@ data of up to 20 s. Lengths are drawn from a seed. Counted: acts (a false alarm)
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -24,11 +22,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.common import ROOT, command_line, surroundings, tell
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader
 from supervisor.run.paths import RunPaths
 
-ROOT = Path(__file__).resolve().parents[1]
 FOREIGN = str(ROOT / "tests" / "integration" / "scripts" / "training.py")
 STOKER = (
     sys.executable,
@@ -45,12 +43,9 @@ STOKER = (
 
 def main() -> int:
     """Runs healthy trainings for the minutes asked for; 1 if any was ended as a hang, or failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", type=Path, default=None)
     args = parser.parse_args()
     rng = random.Random(args.seed)
     end = time.monotonic() + 60 * args.minutes
@@ -62,10 +57,9 @@ def main() -> int:
             runs.append(one_run(cwd, command))
             print(json.dumps(runs[-1]), flush=True)
     result = {
-        "date": time.strftime("%Y-%m-%d"),
+        **surroundings(),
         "seed": args.seed,
         "minutes": args.minutes,
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "runs": len(runs),
         "steps": sum(run["steps"] or 0 for run in runs),
         "acts": sum(run["acts"] for run in runs),
@@ -75,9 +69,7 @@ def main() -> int:
         "advisory_codes": dict(sum((Counter(run["codes"]) for run in runs), Counter())),
         "longest_silence_s": max((run["longest_s"] for run in runs), default=0.0),
     }
-    print(json.dumps(result, indent=1))
-    if args.keep is not None:
-        args.keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    tell(result, args.keep)
     return 1 if result["acts"] or result["failed"] else 0
 
 

@@ -10,10 +10,8 @@ life must resume from the newest of these. At the target, losses and final tenso
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import random
 import re
 import subprocess
@@ -30,10 +28,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.common import LAUNCH, TRAINER, command_line, keep, surroundings
 from trainer import checkpoint
 
-MAIN = Path(__file__).resolve().parents[1] / "trainer" / "__main__.py"
-LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=0", "--nproc-per-node=2")
 # 1.9 million parameters: a checkpoint of 22 MB, whose write lasts some tens of milliseconds.
 SETTINGS = (
     "--depth=2",
@@ -78,7 +75,7 @@ def launched(folder: Path, steps: int) -> subprocess.Popen[str]:
     )
     with open(folder / "out.log", "w") as out:
         return subprocess.Popen(
-            [sys.executable, *LAUNCH, str(MAIN), *SETTINGS, *arguments],
+            [sys.executable, *LAUNCH, str(TRAINER), *SETTINGS, *arguments],
             env={**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
             cwd=folder,
             stdout=out,
@@ -199,13 +196,10 @@ def same_tensors(one: Path, other: Path, step: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--keep", type=Path, help="write the result here as JSON")
     chosen = parser.parse_args()
     started = time.monotonic()
     moments = drawn(chosen.kills, chosen.seed)
@@ -261,13 +255,11 @@ def main() -> int:
         "half_checkpoints_loaded": 0,  # asserted above, at each resume
         "points": done,
         "seconds": round(time.monotonic() - started),
-        "date": time.strftime("%Y-%m-%d"),
         "torch": torch.__version__,
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        **surroundings(),
     }
     print(json.dumps({k: v for k, v in result.items() if k != "points"}))
-    if chosen.keep:
-        chosen.keep.write_text(json.dumps(result, indent=1) + "\n")
+    keep(result, chosen.keep)
     return 0 if worst <= 1e-4 and equal else 1
 
 

@@ -11,11 +11,6 @@ Goal: at most 1.0 × psutil oneshot, by the bootstrapped 95 % interval of the pa
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import random
 import statistics
 import subprocess
 import sys
@@ -27,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 
+from bench.common import command_line, in_turn, interval, surroundings, tell
 from supervisor.sources.host import SHM, HostReader, ProcessReader
 from supervisor.sources.processes import identify
 
@@ -75,13 +71,10 @@ def readers(pids: Sequence[int]) -> dict[str, Callable[[], None]]:
 
 def main() -> int:
     """Measures and prints; 1 when the goal is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--readings", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--keep", type=Path, default=None)
     args = parser.parse_args()
     sleepers = [
         subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
@@ -93,10 +86,9 @@ def main() -> int:
         for sleeper in sleepers:
             sleeper.communicate()
     ratios = [a / b for a, b in zip(found["stoker"], found["psutil oneshot"], strict=True)]
-    low, high = interval(ratios)
+    low, high = interval(ratios, statistics.median)
     result = {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
+        **surroundings(),
         "psutil": psutil.__version__,
         "processes": args.processes,
         "percent_of_a_core_at_1_hz": {
@@ -107,31 +99,24 @@ def main() -> int:
         "goal": GOAL,
         "met": low <= GOAL,
     }
-    print(json.dumps(result, indent=1))
-    if args.keep is not None:
-        args.keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    tell(result, args.keep)
     return 0 if result["met"] else 1
 
 
 def measure(ways: dict[str, Callable[[], None]], readings: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of one reading of all processes, a value a round; the first round is thrown away."""
-    found: dict[str, list[float]] = {who: [] for who in ways}
-    for number in range(rounds + 1):
-        for who, read in ways.items():
+    """CPU seconds of one reading of all processes, a value a round."""
+
+    def timed(read: Callable[[], None]) -> Callable[[], float]:
+        def once() -> float:
             begin = time.process_time()
             for _ in range(readings):
                 read()
-            if number:
-                found[who].append((time.process_time() - begin) / readings)
-    return found
+            return (time.process_time() - begin) / readings
 
+        return once
 
-def interval(ratios: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """The 95 % interval of the median, by bootstrap."""
-    rng = random.Random(1)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(draws))
-    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+    return in_turn({who: timed(read) for who, read in ways.items()}, rounds)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

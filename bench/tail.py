@@ -8,10 +8,6 @@ Wall time, so run it on a quiet machine; both hear of the same appends, each in 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,10 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, surroundings, tell
+
 PAUSE_S = 0.01
-
-
 # Each listener is a process of its own, as tail is: it prints when it heard of a line, by the machine's monotonic clock.
 LISTEN = """
 import os, subprocess, sys, threading, time
@@ -121,21 +118,17 @@ def idle(folder: Path, seconds: float, rounds: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--appends", type=int, default=600)
     parser.add_argument("--idle", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--keep", type=Path, default=None)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         found = latencies(Path(name), args.files, args.appends)
         shares = idle(Path(name), args.idle, args.rounds)
     report = {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}",
+        **surroundings(),
         "p50_ms": {who: round(statistics.median(values), 3) for who, values in found.items()},
         "p90_ms": {who: round(statistics.quantiles(values, n=10)[-1], 3) for who, values in found.items()},
         "ratio_p50_to_tail": round(
@@ -144,11 +137,9 @@ def main() -> int:
         "idle_cpu_percent": {who: round(share * 100, 3) for who, share in shares.items()},
         "ratio_idle_to_poll": round(shares["stoker"] / shares["poll"], 2),
     }
-    print(json.dumps(report, indent=1))
-    if args.keep is not None:
-        args.keep.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    tell(report, args.keep)
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -11,10 +11,7 @@ positions and ids, but no rotation of queries and keys and no norm on them.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -28,6 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import plain_gpt
+from bench.common import command_line, in_turn, interval, surroundings, tell
 from trainer import build
 from trainer.config import Config
 from trainer.hooks import TelemetryHook
@@ -35,8 +33,6 @@ from trainer.loop import Run, next_micro_batches, train_step
 
 # Short blocks: what else the machine does then hits both of a pair.
 STEPS = 2
-
-
 SIZE = plain_gpt.Size(layers=4, heads=4, width=128, context=128, vocab_size=256, batch=12)
 
 
@@ -95,26 +91,19 @@ def reference(steps: Iterator[None], clock: Callable[[], float]) -> float:
     return STEPS * SIZE.batch * SIZE.context / (clock() - started)
 
 
-def interval(ratios: list[float]) -> dict[str, float]:
-    generator = np.random.default_rng(0)
-    medians = [statistics.median(generator.choice(ratios, len(ratios)).tolist()) for _ in range(4000)]
-    low, high = np.quantile(medians, [0.025, 0.975])
-    return {
-        "median": round(statistics.median(ratios), 4),
-        "low": round(float(low), 4),
-        "high": round(float(high), 4),
-    }
+def ratio(mine: list[float], theirs: list[float]) -> dict[str, float]:
+    """The median ratio of paired blocks, and its 95 % interval."""
+    ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+    low, high = interval(ratios, statistics.median)
+    return {"median": round(statistics.median(ratios), 4), "low": round(low, 4), "high": round(high, 4)}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--blocks", type=int, default=150)
     parser.add_argument(
         "--cpu", action="store_true", help="count CPU seconds: for a machine that is not ours alone"
     )
-    parser.add_argument("--keep", type=Path)
     chosen = parser.parse_args()
     clock = time.process_time if chosen.cpu else time.perf_counter
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as quiet:
@@ -125,40 +114,28 @@ def main() -> int:
         tokens.write_bytes(data.astype(np.uint16).tobytes())
         model = plain_gpt.PlainGPT(SIZE)
         steps = plain_gpt.loop(model, plain_gpt.adamw(model, fused=False), tokens, SIZE, quiet)
-        contestants: dict[str, Callable[[], float]] = {
-            "on": lambda: ours(run, clock, telemetry=True),
-            "off": lambda: ours(run, clock, telemetry=False),
-            "plain": lambda: plain(run, data, generator, clock),
-            "reference": lambda: reference(steps, clock),
-        }
-        rates: dict[str, list[float]] = {name: [] for name in contestants}
-        names = list(contestants)
-        for block in range(chosen.blocks + 1):
-            turn = block % len(names)
-            for name in names[turn:] + names[:turn]:
-                rate = contestants[name]()
-                if block:  # the first block warms up
-                    rates[name].append(rate)
+        rates = in_turn(
+            {
+                "on": lambda: ours(run, clock, telemetry=True),
+                "off": lambda: ours(run, clock, telemetry=False),
+                "plain": lambda: plain(run, data, generator, clock),
+                "reference": lambda: reference(steps, clock),
+            },
+            chosen.blocks,
+        )
         sys.stdout = screen
     result = {
         "tokens_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()},
-        "telemetry on / off": interval([a / b for a, b in zip(rates["on"], rates["off"], strict=True)]),
-        "all logging on / plain loop, same model": interval(
-            [a / b for a, b in zip(rates["on"], rates["plain"], strict=True)]
-        ),
-        "all logging on / reference loop and model": interval(
-            [a / b for a, b in zip(rates["on"], rates["reference"], strict=True)]
-        ),
+        "telemetry on / off": ratio(rates["on"], rates["off"]),
+        "all logging on / plain loop, same model": ratio(rates["on"], rates["plain"]),
+        "all logging on / reference loop and model": ratio(rates["on"], rates["reference"]),
         "blocks": chosen.blocks,
         "clock": "CPU seconds" if chosen.cpu else "wall",
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} cores, {platform.system()}",
+        **surroundings(),
     }
-    print(json.dumps(result, indent=1))
-    if chosen.keep:
-        chosen.keep.write_text(json.dumps(result, indent=1) + "\n")
+    tell(result, chosen.keep)
     return 0
 
 

@@ -1,17 +1,15 @@
 """Viewing a log: open, jump, follow and memory, against an empty Textual app, lnav and toolong, in tmux.
 
-    python bench/viewer.py [--rounds 5] [--gib 1.0] [--toolong PATH/tl] [--lnav lnav]
+    python bench/viewer.py [--rounds 5] [--gib 1.0] [--toolong PATH/tl] [--lnav lnav] [--keep bench/results/viewer.json]
 
 All viewers take turns on the same files in a tmux pane of 200 × 50; a screen counts when `capture-pane` shows the
-marked line. Polling and its own cost are some 5 ms. Prints and keeps ratios of medians; see bench/results/viewer.json.
+marked line. Polling and its own cost are some 5 ms. Prints ratios of medians.
 Goals: open at most 1.2 × an empty Textual app, 0.5 × (10 MB) and 0.1 × (1 GiB) toolong; jumps at most 0.5 × toolong,
 2 × lnav; follow at most 0.25 × lnav; memory at most 1.15 × an empty Textual app.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import statistics
@@ -23,7 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import ROOT, command_line, cpu_s, status, surroundings, tell
+
 EMPTY = "from textual.app import App\nfrom textual.widgets import Label\nclass E(App):\n    def compose(self):\n        yield Label('EMPTY-APP-IS-UP')\nE().run()\n"
 DEADLINE_S = 90.0
 POLL_S = 0.002
@@ -100,15 +101,8 @@ def _quote(word: str) -> str:
 
 def memory_mib(pids: list[int]) -> tuple[float, float]:
     """Anonymous and peak resident memory of processes, MiB."""
-    anonymous = peak = 0.0
-    for number in pids:
-        try:
-            status = Path(f"/proc/{number}/status").read_text(encoding="ascii").splitlines()
-        except OSError:
-            continue
-        values = {line.split(":")[0]: line.split() for line in status}
-        anonymous += int(values["RssAnon"][1]) / 1024
-        peak += int(values["VmHWM"][1]) / 1024
+    known = [status(number) for number in pids]
+    anonymous, peak = (sum(one.get(name, 0) for one in known) / 2**20 for name in ("RssAnon", "VmHWM"))
     return anonymous, peak
 
 
@@ -193,21 +187,14 @@ def _settle(pane: Pane) -> None:
     pid = pane.pid()
     end = time.perf_counter() + DEADLINE_S
     while time.perf_counter() < end:
-        before = _cpu_s(pid)
+        before = _tree_cpu_s(pid)
         time.sleep(1.0)
-        if _cpu_s(pid) - before < 0.15:
+        if _tree_cpu_s(pid) - before < 0.15:
             return
 
 
-def _cpu_s(pid: int) -> float:
-    total = 0.0
-    for number in [pid, *_children(pid)]:
-        try:
-            words = Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    return total
+def _tree_cpu_s(pid: int) -> float:
+    return sum(cpu_s(number) for number in (pid, *_children(pid)))
 
 
 def _note_memory(pane: Pane, viewer: Viewer, label: str) -> None:
@@ -224,16 +211,13 @@ def median(values: list[float]) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large-rounds", type=int, default=3)
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--lnav", default="lnav")
     parser.add_argument("--toolong", default="tl")
     parser.add_argument("--only", default="", help="viewers to run, by name, with commas")
-    parser.add_argument("--out", default=str(ROOT / "bench/results/viewer.json"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
@@ -278,9 +262,7 @@ def main() -> int:
                         flush=True,
                     )
         report = summary(viewers, list(logs), args.rounds)
-        report["load_average"] = [round(value, 1) for value in os.getloadavg()]
-    Path(args.out).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(report, indent=1))
+    tell(report, args.keep)
     return 0
 
 
@@ -297,7 +279,7 @@ def summary(viewers: list[Viewer], labels: list[str], rounds: int) -> dict[str, 
             if other != "stoker" and value and peer:
                 ratios[f"{what} / {other}"] = round(value / peer, 3)
     return {
-        "date": time.strftime("%Y-%m-%d"),
+        **surroundings(),
         "rounds": rounds,
         "sizes": labels,
         "medians": medians,
@@ -306,4 +288,4 @@ def summary(viewers: list[Viewer], labels: list[str], rounds: int) -> dict[str, 
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""What benches share: their command line, turns of what is compared, intervals, the kept result, /proc.
+
+A bench is a script, run as ``python bench/NAME.py``: it puts the repository before its own folder on the path first,
+because bench/ has a `trainer.py` too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINER = ROOT / "trainer" / "__main__.py"
+# A launch without anybody between: torchrun does not restart by itself.
+LAUNCH = ("-m", "torch.distributed.run", "--standalone", "--max-restarts=0", "--nproc-per-node=2")
+
+T = TypeVar("T")
+
+
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """A parser that shows the bench's docstring as it stands, and knows ``--keep``."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, metavar="RESULT.json", help="write the result here too")
+    return parser
+
+
+def surroundings() -> dict[str, object]:
+    """When and where a result was measured; the load tells whether the machine was ours alone."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "python": platform.python_version(),
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "load_1m": round(os.getloadavg()[0], 1),
+    }
+
+
+def keep(result: Mapping[str, object], path: Path | None) -> None:
+    """Writes a result as JSON where it was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def tell(result: Mapping[str, object], path: Path | None) -> None:
+    """Prints a result as JSON, and keeps it where it was asked for."""
+    print(json.dumps(result, indent=1))
+    keep(result, path)
+
+
+def in_turn(ways: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """What each way gives, a value a round. What else the machine does hits all ways of a round alike.
+
+    The first round warms up and is thrown away; the order rotates, so that none always follows the same other.
+    """
+    found: dict[str, list[T]] = {name: [] for name in ways}
+    names = list(ways)
+    for number in range(rounds + 1):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            value = ways[name]()
+            if number:
+                found[name].append(value)
+    return found
+
+
+def interval(
+    values: Sequence[T], statistic: Callable[[Sequence[T]], float], draws: int = 4000
+) -> tuple[float, float]:
+    """The 95 % interval of a statistic over rounds, by bootstrap (Efron, 1979); always the same draws."""
+    dice = random.Random(0)
+    found = sorted(statistic(dice.choices(values, k=len(values))) for _ in range(draws))
+    return found[int(0.025 * draws)], found[int(0.975 * draws)]
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far; 0 once it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def status(pid: int) -> dict[str, int]:
+    """The numbers of /proc/PID/status by name, memory in bytes; empty once the process is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    found = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        words = value.split()
+        if words and words[0].isdecimal():
+            found[name] = int(words[0]) * (1024 if words[-1] == "kB" else 1)
+    return found
+
+
+def with_mark(name: str, value: str) -> list[int]:
+    """Processes that were started with a variable of this value, wherever they hang in the tree."""
+    wanted = f"{name}={value}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdecimal() and wanted in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0"):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found
