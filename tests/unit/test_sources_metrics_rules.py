@@ -1,0 +1,62 @@
+"""A user's own rules come before the grammar, and none can hang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.sources.metrics import MetricReader, compile_rules
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_rules_of_the_user_come_first() -> None:
+    rules = compile_rules([("loss", r"my number is ([\d.]+)"), ("sparkle", r"sparkle:([-\d.]+)")])
+    reader = MetricReader(rules)
+    for _ in range(2):
+        sample = reader.feed("step 3 loss 9.0 my number is 1.5 sparkle:-2")
+        assert sample is not None
+        assert sample.loss == 1.5
+        assert sample.other["sparkle"] == -2.0
+    with pytest.raises(ValueError, match="no group"):
+        compile_rules([("x", "abc")])
+    with pytest.raises(ValueError, match="no regular expression"):
+        compile_rules([("x", "(")])
+
+
+def test_no_rule_of_a_user_can_hang_on_a_line() -> None:
+    # Under Python's own engine this line would take longer than the universe has.
+    reader = MetricReader(compile_rules([("x", r"(a+)+b")]))
+    start = time.process_time()
+    for _ in range(20):
+        assert reader.feed("a" * 4000) is None
+    assert time.process_time() - start < 1.0
+    for pattern in (r"(?<=loss )(\d+)", r"(\d+) \1"):
+        with pytest.raises(ValueError, match="could hang"):
+            compile_rules([("x", pattern)])
+
+
+@pytest.mark.parametrize(
+    ("regex", "says"), [("(", "no regular expression"), ("abc", "has no group"), (r"(a)(?!b)", "could hang")]
+)
+def test_a_bad_rule_in_a_config_is_one_line(tmp_path: Path, regex: str, says: str) -> None:
+    (tmp_path / "job.toml").write_text(f"[[metrics]]\nname = 'x'\nregex = '{regex}'\n")
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", "--config", "job.toml", "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert says in done.stderr
+    assert "job.toml" in done.stderr

@@ -1,0 +1,103 @@
+"""`stoker metrics` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def run_verb(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """The command as a person runs it."""
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", "metrics", *args],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_verb_prints_one_object_a_metric_line(tmp_path: Path) -> None:
+    log = tmp_path / "rank3.log"
+    log.write_bytes(b"hello\nstep 5/10 loss nan max mem 2048MB\n\x1b[31mstep 6/10 loss 2.5\x1b[0m acc 0.5")
+    done = run_verb(str(log), "--json")
+    assert done.returncode == 0
+    first, second = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first == {"line": 1, "rank": 3, "step": 5, "total_steps": 10, "loss": "NaN", "memory_gib": 2.0}
+    assert second == {"line": 2, "rank": 3, "step": 6, "total_steps": 10, "loss": 2.5, "other": {"acc": 0.5}}
+    table = run_verb(str(log), "--csv").stdout.decode().splitlines()
+    assert table[0].startswith("line,rank,step,")
+    assert table[1].startswith("1,3,5,10,,NaN,")
+    assert run_verb("-", "--json", stdin=log.read_bytes()).stdout.count(b'"loss"') == 2
+
+
+def test_the_verb_reads_folders_and_runs(tmp_path: Path) -> None:
+    # torchrun's tree: one folder a rank.
+    for rank in (0, 1):
+        folder = tmp_path / "logs" / "job_x1y2" / "attempt_0" / str(rank)
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text(f"step 5 loss {rank}.5\n")
+        (folder / "stderr.log").write_text("nothing\n")
+    done = run_verb(str(tmp_path / "logs"), "--json")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(f["file"].split("/")[-2:], f["rank"], f["loss"]) for f in found] == [
+        (["0", "stdout.log"], 0, 0.5),
+        (["1", "stdout.log"], 1, 1.5),
+    ]
+    table = run_verb(str(tmp_path / "logs"), "--csv").stdout.decode().splitlines()
+    assert table[0].startswith("file,line,rank,step,")
+    assert len(table) == 3
+    # A run directory: the last attempt's logs, of all nodes.
+    for attempt in (1, 2):
+        folder = tmp_path / "runs" / "a-run" / "nodes" / "0" / "attempts" / str(attempt)
+        folder.mkdir(parents=True)
+        (folder / "agent.log").write_text(f"step {attempt} loss 2.5\n")
+    (found_of_run,) = map(
+        json.loads, run_verb(str(tmp_path / "runs" / "a-run"), "--json").stdout.splitlines()
+    )
+    assert found_of_run["step"] == 2
+
+
+@pytest.mark.parametrize("make", ["empty folder", "absent", "binary", "forbidden", "absent run"])
+def test_what_cannot_be_read_is_one_line(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "x.log"
+    match make:
+        case "empty folder":
+            path.mkdir()
+        case "binary":
+            path.write_bytes(b"PK\x03\x04\x00\x00\x80\x02\xff" * 900)
+        case "forbidden":
+            path.write_text("step 1 loss 2.5\n")
+            path.chmod(0)
+            if os.access(path, os.R_OK):
+                pytest.skip("this user reads everything")
+        case "absent run":
+            path = Path("no-such-run")
+        case _:
+            pass
+    done = run_verb(str(path))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert len(done.stderr.splitlines()) == 1
+    assert path.name.encode() in done.stderr
+
+
+def test_holes_of_a_truncated_log_are_no_binary_file(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"\0" * 6000 + b"\nstep 1 loss 2.5\n")
+    assert json.loads(run_verb(str(tmp_path / "a.log"), "--json").stdout)["step"] == 1
+
+
+def test_nothing_found_prints_nothing_and_bad_input_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"no metrics here\n")
+    for form in ("--json", "--csv"):
+        done = run_verb(str(tmp_path / "a.log"), form)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    for bad in (str(tmp_path / "none"),):
+        done = run_verb(bad)
+        assert done.returncode == 2
+        assert done.stdout == b""
+        assert len(done.stderr.splitlines()) == 1
