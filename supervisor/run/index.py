@@ -5,6 +5,7 @@ Every run of this user is one line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -14,181 +15,10 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.lock import keeper_is_alive
+from supervisor.run.names import ADJECTIVES, ANIMALS
 from supervisor.run.paths import RunPaths, is_run_directory
 
-ADJECTIVES = [
-    "able",
-    "bold",
-    "brave",
-    "brisk",
-    "bright",
-    "calm",
-    "clear",
-    "clever",
-    "cool",
-    "crisp",
-    "deft",
-    "eager",
-    "early",
-    "even",
-    "fair",
-    "fast",
-    "fine",
-    "firm",
-    "fleet",
-    "fond",
-    "free",
-    "fresh",
-    "gentle",
-    "glad",
-    "grand",
-    "green",
-    "happy",
-    "hardy",
-    "jolly",
-    "keen",
-    "kind",
-    "light",
-    "lively",
-    "lucky",
-    "mellow",
-    "merry",
-    "mild",
-    "neat",
-    "noble",
-    "plain",
-    "proud",
-    "quick",
-    "quiet",
-    "ready",
-    "rosy",
-    "round",
-    "sharp",
-    "silent",
-    "silver",
-    "sleek",
-    "smart",
-    "smooth",
-    "snug",
-    "solid",
-    "spry",
-    "steady",
-    "still",
-    "stout",
-    "sunny",
-    "sure",
-    "swift",
-    "tall",
-    "tidy",
-    "true",
-    "vast",
-    "warm",
-    "wide",
-    "wise",
-    "witty",
-    "young",
-    "zesty",
-]
-ANIMALS = [
-    "ant",
-    "badger",
-    "bat",
-    "bear",
-    "beaver",
-    "bee",
-    "bison",
-    "boar",
-    "bream",
-    "carp",
-    "cat",
-    "cod",
-    "crane",
-    "crow",
-    "deer",
-    "dingo",
-    "dove",
-    "duck",
-    "eagle",
-    "eel",
-    "egret",
-    "elk",
-    "emu",
-    "falcon",
-    "ferret",
-    "finch",
-    "fox",
-    "frog",
-    "gecko",
-    "goat",
-    "goose",
-    "grouse",
-    "gull",
-    "hare",
-    "hawk",
-    "heron",
-    "hornet",
-    "ibex",
-    "ibis",
-    "jay",
-    "kite",
-    "koala",
-    "lark",
-    "lemur",
-    "lion",
-    "llama",
-    "lynx",
-    "marten",
-    "mink",
-    "mole",
-    "moose",
-    "moth",
-    "mouse",
-    "newt",
-    "ocelot",
-    "orca",
-    "oriole",
-    "osprey",
-    "otter",
-    "owl",
-    "panda",
-    "perch",
-    "pike",
-    "plover",
-    "puffin",
-    "quail",
-    "rabbit",
-    "raven",
-    "robin",
-    "salmon",
-    "seal",
-    "shrew",
-    "skunk",
-    "snail",
-    "snipe",
-    "sparrow",
-    "squid",
-    "stoat",
-    "stork",
-    "swan",
-    "tapir",
-    "tern",
-    "thrush",
-    "tiger",
-    "toad",
-    "trout",
-    "tuna",
-    "viper",
-    "vole",
-    "walrus",
-    "wasp",
-    "weasel",
-    "whale",
-    "wolf",
-    "wombat",
-    "wren",
-    "yak",
-    "zebra",
-]
+INDEX = "index.jsonl"
 
 
 class RunNotFound(Exception):  # noqa: N818 - a state of affairs, not an error
@@ -245,18 +75,24 @@ def link_latest(run: RunPaths) -> None:
 
 
 def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
-    """List a run by its absolute path. A state folder that cannot be written is no reason to fail."""
+    """List a run by its absolute path."""
     line = IndexLine(path=str(run.root.absolute()), run_id=run.run_id, name=name, t=time.time())
-    try:
-        home = state_home(env)
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(home / "index.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    append_line(state_home(env) / INDEX, line)
+
+
+def append_line(path: Path, record: msgspec.Struct) -> None:
+    """Add one JSON line to a file of the state folder, which is made if need be.
+
+    One write of a whole line: several stokers may do so at once. What cannot be written is left out: these files help,
+    and no run depends on them.
+    """
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, msgspec.json.encode(line) + b"\n")
+            os.write(fd, msgspec.json.encode(record) + b"\n")
         finally:
             os.close(fd)
-    except OSError:
-        return
 
 
 def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
@@ -311,7 +147,7 @@ def is_under(run: RunPaths, runs: Path) -> bool:
 
 def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:
     try:
-        data = (state_home(env) / "index.jsonl").read_bytes()
+        data = (state_home(env) / INDEX).read_bytes()
     except OSError:
         return []
     decoder = msgspec.json.Decoder(IndexLine)

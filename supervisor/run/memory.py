@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.run.index import state_home
+from supervisor.run.index import append_line, state_home
 
 FILE = "memory.jsonl"
 # Runs are some a day; what lies further back was another version of the script.
@@ -46,17 +46,8 @@ def flags_hash(words: Iterable[str]) -> str:
 
 
 def remember(line: MemoryLine, env: Mapping[str, str]) -> None:
-    """Append a line. A state folder that cannot be written is no reason to fail."""
-    home = state_home(env)
-    try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(home / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, msgspec.json.encode(line) + b"\n")
-        finally:
-            os.close(fd)
-    except OSError:
-        return
+    """Append a line."""
+    append_line(state_home(env) / FILE, line)
 
 
 def recall(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:
