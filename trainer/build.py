@@ -19,11 +19,11 @@ from trainer.console import Console, short
 from trainer.data import Samples, Stream, open_data
 from trainer.dist import Device, Group, choose_device
 from trainer.ema import Ema
-from trainer.hooks import CapHook, ConsoleHook, EmaHook, TelemetryHook
+from trainer.hooks import CapHook, ConsoleHook, EmaHook, Speed, TelemetryHook
 from trainer.loading import Feed, Plan, Workers, worker_count
-from trainer.loop import Ending, Run, TrainState, train
+from trainer.loop import Ending, Hook, Run, TrainState, train
 from trainer.model import GPT, flops_per_token, shape_of
-from trainer.optim import peak_rate
+from trainer.optim import peak_lr
 from trainer.place import Place, detect
 from trainer.sharding import make_optimizer, split_model, syncing, wrap
 from trainer.stop import StopWish
@@ -138,12 +138,11 @@ def build_run(session: Session) -> Run:
     compute = compute_type(config, where)
     shape = shape_of(config, session.train_stream.vocab_size)
     bare = GPT(shape, recompute=config.gradient_checkpointing).to(where)
-    if session.faults.plants_parameter:
-        bare.register_parameter("spare", nn.Parameter(torch.zeros(8, device=where)))
-        if not session.faults.leaves_unused:
-            bare.register_forward_hook(lambda model, _inputs, loss: loss + 0 * model.spare.sum())
+    _plant_fault(session, bare)
     parameters = sum(p.numel() for p in bare.parameters())
     _say_start(session, parameters, compute)
+    # The order matters: splitting makes the parameters anew, the optimizer and the averages hold those, a checkpoint
+    # is loaded into all of them, and DDP starts by sending rank 0's weights to the others.
     split_model(config, bare, session.device, group)
     optimizer, moments = make_optimizer(config, bare, session.device, group)
     scaler = torch.amp.GradScaler(where.type, enabled=compute is torch.float16)
@@ -175,7 +174,7 @@ def build_run(session: Session) -> Run:
         bare=bare,
         optimizer=optimizer,
         scaler=scaler,
-        peak_rate=peak_rate(config, group.world_size),
+        peak_lr=peak_lr(config, group.world_size),
         batch=session.batch,
         lengths=plan_lengths(config),
         feed=_feed(session, samples, state),
@@ -188,34 +187,53 @@ def build_run(session: Session) -> Run:
         saving=saver,
         state=state,
     )
-    if ema is not None:
-        run.hooks.append(EmaHook(ema))
-    run.hooks.append(
-        TelemetryHook(
-            session.telemetry,
-            where,
-            total_steps=config.num_iterations,
-            limit=session.limit,
-            compiled=use,
-            flops_per_token=flops_per_token(shape, parameters, config.max_seq_len),
-            peak_flops=peak_flops_of(where, group.world_size, compute),
-        )
+    speed = Speed(
+        compiled=use,
+        flops_per_token=flops_per_token(shape, parameters, config.max_seq_len),
+        peak_flops=peak_flops_of(where, group.world_size, compute),
     )
-    run.hooks.append(ConsoleHook(console, interval=config.log_interval, total_steps=config.num_iterations))
-    if config.profile:
-        run.hooks.append(TraceHook(config.profile, group.rank, console.say))
-    if group.is_main:
-        run.hooks.extend(asked_for(config, console.warn))
-    headroom = by_rank(
-        config.memory_cap_cuda_mib if where.type == "cuda" else config.memory_cap_mib, group.rank
-    )
-    if headroom is not None:
-        after = config.memory_cap_step
-        run.hooks.append(
-            CapHook(session.limit, console, session.telemetry, headroom_mib=headroom, after_steps=after)
-        )
+    run.hooks.extend(_hooks(session, ema, speed))
     saver.reserve()
     return run
+
+
+def _plant_fault(session: Session, bare: GPT) -> None:
+    """The parameter of ``--fault unused_parameter``: in the model of every rank, in the loss of the healthy ones."""
+    if session.faults.plants_parameter:
+        where = session.device.torch_device
+        bare.register_parameter("spare", nn.Parameter(torch.zeros(8, device=where)))
+        if not session.faults.leaves_unused:
+            bare.register_forward_hook(lambda model, _inputs, loss: loss + 0 * model.spare.sum())
+
+
+def _hooks(session: Session, ema: Ema | None, speed: Speed) -> list[Hook]:
+    """What watches this rank, in the order in which it is told: the average first, the cap last."""
+    config, group, console = session.config, session.group, session.console
+    where = session.device.torch_device
+    hooks: list[Hook] = [EmaHook(ema)] if ema is not None else []
+    hooks.append(
+        TelemetryHook(
+            session.telemetry, where, total_steps=config.num_iterations, limit=session.limit, speed=speed
+        )
+    )
+    hooks.append(ConsoleHook(console, interval=config.log_interval, total_steps=config.num_iterations))
+    if config.profile:
+        hooks.append(TraceHook(config.profile, group.rank, console.say))
+    if group.is_main:
+        hooks.extend(asked_for(config, console.warn))
+    headroom_mib = by_rank(
+        config.memory_cap_cuda_mib if where.type == "cuda" else config.memory_cap_mib, group.rank
+    )
+    if headroom_mib is not None:
+        cap = CapHook(
+            session.limit,
+            console,
+            session.telemetry,
+            headroom_mib=headroom_mib,
+            after_steps=config.memory_cap_step,
+        )
+        hooks.append(cap)
+    return hooks
 
 
 def _feed(session: Session, samples: Samples, state: TrainState) -> Feed:
@@ -266,7 +284,7 @@ def _say_start(session: Session, parameters: int, compute: torch.dtype) -> None:
     )
     if config.shard != "none":
         say(f"split over ranks: {config.shard}")
-    peak = peak_rate(config, place.world_size)
+    peak = peak_lr(config, place.world_size)
     if peak != config.learning_rate:
         say(
             f"learning rate: {config.learning_rate:g} scaled {config.lr_scaling} by {place.world_size} ranks = {peak:g}"

@@ -17,9 +17,9 @@ class UsageError(Exception):
     """The user asked for something that cannot be: one line that says what works instead."""
 
 
-def key(default: T, text: str, choices: tuple[str, ...] = ()) -> T:
-    """A setting with its default, its help and, for text, the values it takes."""
-    value: T = field(default=default, metadata={"help": text, "choices": choices})
+def key(default: T, text: str, choices: tuple[str, ...] = (), *, section: str = "") -> T:
+    """A setting with its default, its help and, for text, the values it takes; `section` begins a part of the help."""
+    value: T = field(default=default, metadata={"help": text, "choices": choices, "section": section})
     return value
 
 
@@ -27,8 +27,7 @@ def key(default: T, text: str, choices: tuple[str, ...] = ()) -> T:
 class Config:
     """The settings of one training run; see each field's help, also in configs/README.md."""
 
-    # Model
-    depth: int = key(4, "transformer blocks: the one size knob")
+    depth: int = key(4, "transformer blocks: the one size knob", section="Model")
     model_dim: int = key(0, "width of the residual stream; 0: 64 × depth")
     head_dim: int = key(
         0, "width of an attention head; 0: 128 if it divides a width of 1024 or more, else 64"
@@ -39,14 +38,12 @@ class Config:
         False, "recompute each block in the backward pass: less memory, more time"
     )
     compile: str = key("auto", "torch.compile; TORCH_COMPILE=0 turns it off", ("auto", "on", "off"))
-    # Batch and length
-    device_batch_size: int = key(16, "micro-batch: samples a rank holds at once")
+    device_batch_size: int = key(16, "micro-batch: samples a rank holds at once", section="Batch and length")
     total_batch_size: int = key(0, "global batch in tokens at max_seq_len; 0: accumulation alone decides")
     gradient_accumulation_steps: int = key(0, "micro-steps a step; 0: from total_batch_size, which wins")
     max_seq_len: int = key(256, "tokens of a sample, at its final length")
     seq_len_schedule: str = key("", "length warm-up as step:length,…; the last length is max_seq_len")
-    # Run
-    num_iterations: int = key(200, "optimizer steps in all")
+    num_iterations: int = key(200, "optimizer steps in all", section="Run")
     seed: int = key(1337, "seed of the weights and of the data order")
     eval_every: int = key(0, "steps between evaluations; 0: none; one more at the end")
     eval_samples: int = key(32, "validation samples of an evaluation, over all ranks")
@@ -61,29 +58,28 @@ class Config:
         False, "warn and train on when a checkpoint cannot be written; the last one must be"
     )
     resume_from: str = key("", "a checkpoint folder, or auto: the newest committed one, if any")
-    # Optimizer
-    learning_rate: float = key(1e-3, "peak learning rate")
+    learning_rate: float = key(1e-3, "peak learning rate", section="Optimizer")
     lr_scaling: str = key("none", "scale the learning rate by the world size", ("none", "linear", "sqrt"))
     lr_schedule: str = key("cosine", "shape after the warm-up", ("cosine", "wsd", "constant"))
     warmup_steps: int = key(0, "steps of linear warm-up")
     cooldown_ratio: float = key(0.2, "share of the steps in which wsd comes down")
     min_lr_ratio: float = key(0.1, "last learning rate as a share of the peak")
     weight_decay: float = key(0.1, "AdamW decay, on matrices only")
-    beta1: float = key(0.9, "AdamW")
-    beta2: float = key(0.95, "AdamW")
+    beta1: float = key(0.9, "AdamW: how much of the mean of gradients a step keeps")
+    beta2: float = key(0.95, "AdamW: the same for the mean of their squares")
     gradient_clip_val: float = key(1.0, "largest gradient norm; 0: no clipping")
     ema_decay: float = key(0.0, "decay of an average of the weights, saved beside them; 0: none")
-    # Numbers
-    dtype: str = key("float32", "compute type of the model", ("float32", "bfloat16", "float16"))
+    dtype: str = key(
+        "float32", "compute type of the model", ("float32", "bfloat16", "float16"), section="Numbers"
+    )
     mixed_precision: bool = key(False, "bfloat16 where the device has it, else float16 with a loss scaler")
     tf32: bool = key(True, "TensorFloat-32 for float32 matrix products on CUDA")
     skip_invalid_loss: bool = key(
         False, "skip a step whose loss or gradient is not finite, instead of failing"
     )
     continue_on_error: bool = key(False, "skip a step that raises a data error, at most 10 times")
-    # Data
     train_data_path: str = key(
-        "", "a .bin token file, .jsonl or text; default: the standard library's source"
+        "", "a .bin token file, .jsonl or text; default: the standard library's source", section="Data"
     )
     valid_data_path: str = key("", "the same for validation; default: the last 5 % of the training data")
     data_dtype: str = key("auto", "type in a .bin without header", ("auto", "uint16", "uint32"))
@@ -92,8 +88,7 @@ class Config:
     pin_memory: bool = key(True, "page-locked batches, with CUDA")
     persistent_workers: bool = key(True, "keep data loading processes between uses")
     data_timeout_s: float = key(120.0, "longest wait for a data loading process")
-    # Ranks
-    device: str = key("auto", "where to train", ("auto", "cuda", "cpu"))
+    device: str = key("auto", "where to train", ("auto", "cuda", "cpu"), section="Ranks")
     backend: str = key("auto", "collectives: nccl with a GPU a rank, else gloo", ("auto", "nccl", "gloo"))
     distributed: bool = key(False, "start --world_size ranks here, where no launcher did")
     world_size: int = key(0, "ranks to start with --distributed")
@@ -103,8 +98,9 @@ class Config:
     dist_timeout_s: float = key(600.0, "longest wait in a collective")
     find_unused_parameters: bool = key(False, "let DDP look for parameters without gradient")
     shard: str = key("none", "what is split over ranks", ("none", "zero1", "fsdp2"))
-    # Watching
-    telemetry_dir: str = key("", "folder of rank<r>.jsonl; default STOKER_TELEMETRY_DIR, else none")
+    telemetry_dir: str = key(
+        "", "folder of rank<r>.jsonl; default STOKER_TELEMETRY_DIR, else none", section="Watching"
+    )
     profile: str = key("", "folder for a torch.profiler trace of steps 3 to 6 of this process")
     debug: bool = key(False, "more checks and messages; names parameters that get no gradient")
     use_wandb: bool = key(False, "Weights & Biases on rank 0, offline unless WANDB_MODE says otherwise")
@@ -112,8 +108,11 @@ class Config:
     wandb_run_name: str = key("", "its run name")
     tensorboard_dir: str = key("", "folder of TensorBoard events; default: none")
     mlflow_dir: str = key("", "folder of an MLflow store; default: none")
-    # Memory cap and faults, for demonstrations and tests
-    memory_cap_mib: str = key("", "headroom a rank gets, MiB: one number a rank, the last for the rest")
+    memory_cap_mib: str = key(
+        "",
+        "headroom a rank gets, MiB: one number a rank, the last for the rest",
+        section="Memory cap and faults, for demonstrations and tests",
+    )
     memory_cap_cuda_mib: str = key("", "the same where the model is on a GPU")
     memory_cap_step: int = key(4, "steps of this process after which the cap is set")
     fault: str = key("", "kind[:argument]@step[:rank],…; see docs/telemetry.md")
@@ -261,6 +260,13 @@ def check(config: Config) -> None:
     plan_lengths(config)
     by_rank(config.memory_cap_mib, 0)
     by_rank(config.memory_cap_cuda_mib, 0)
+
+
+def shown(value: object) -> str:
+    """A default as it is read and written: true, 16, 0.001; a dash for no text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value) or "–"
 
 
 def _divisors_near(number: int, wanted: int) -> list[int]:

@@ -14,12 +14,12 @@ CLEAR_LINE: Final = "\r\x1b[2K"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The numbers of a console line; rates are means since the last line."""
+    """The numbers of a console line; tokens/s and step time are means since the last line."""
 
     step: int
     total_steps: int
     loss: float
-    rate: float
+    lr: float
     grad_norm: float
     tokens_per_sec: float
     step_time_s: float
@@ -28,7 +28,7 @@ class Line:
 def step_line(line: Line) -> str:
     """Such as ``step 120/400 | loss 2.3141 | lr 2.9e-04 | grad 0.81 | 27.2k tok/s | 120 ms``."""
     return (
-        f"step {line.step}/{line.total_steps} | loss {line.loss:.4f} | lr {line.rate:.1e} | "
+        f"step {line.step}/{line.total_steps} | loss {line.loss:.4f} | lr {line.lr:.1e} | "
         f"grad {line.grad_norm:.2f} | {short(line.tokens_per_sec)} tok/s | {line.step_time_s * 1000:.0f} ms"
     )
 

@@ -70,11 +70,16 @@ class Group:
         self._joined = False
 
     def join(self, config: Config, backend: str, env: Mapping[str, str]) -> None:
-        """Meets the other ranks: long to wait for stragglers, shorter for each collective after that."""
+        """Meets the other ranks: long to wait for stragglers, shorter for each collective after that.
+
+        `init_process_group` by itself has one timeout for both; so the meeting is made here, as it would make it.
+        """
         if self.world_size == 1 and config.shard == "none":
             return
-        os.environ.setdefault("MASTER_ADDR", slurm_master(env)[0] if "SLURM_PROCID" in env else "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", slurm_master(env)[1] if "SLURM_PROCID" in env else "29500")
+        address, port = slurm_master(env) if "SLURM_PROCID" in env else ("127.0.0.1", "29500")
+        # A launcher that told RANK told these four; without one (SLURM, one rank) they are made up here.
+        os.environ.setdefault("MASTER_ADDR", address)
+        os.environ.setdefault("MASTER_PORT", port)
         os.environ.setdefault("RANK", str(self.rank))
         os.environ.setdefault("WORLD_SIZE", str(self.world_size))
         wait = timedelta(seconds=config.init_timeout_s)
@@ -82,11 +87,11 @@ class Group:
         store.set_timeout(wait)
         td.init_process_group(
             backend,
-            store=PrefixStore("trainer", store),
+            store=PrefixStore("trainer", store),  # torchrun keeps keys of its own in the same store
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=config.dist_timeout_s),
-            device_id=self._device if backend == "nccl" else None,
+            device_id=self._device if backend == "nccl" else None,  # NCCL connects now, not in the first step
         )
         self._joined = True
 

@@ -1,37 +1,34 @@
-"""What watches the loop: telemetry, the console, the memory cap."""
+"""What watches the loop: telemetry, the console, the average of the weights, the memory cap."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import torch
 
 from trainer import memory
 from trainer.console import Console, Line, step_line
 from trainer.ema import Ema
-from trainer.loop import StepReport, TrainState
+from trainer.loop import Hook, StepReport, TrainState
 from trainer.memory import MemoryCap
 from trainer.telemetry import Kind, Phase, Telemetry
 
 
-class Quiet:
-    """A hook that does nothing; others override what they need."""
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a speed is measured against. `peak_flops`: FLOP/s of all ranks' devices; None where that is not known."""
 
-    def after_step(self, state: TrainState, report: StepReport, /) -> None:
-        """A step is done."""
+    compiled: bool
+    flops_per_token: float
+    peak_flops: float | None
 
-    def after_evaluation(self, state: TrainState, val_loss: float, seconds: float, /) -> None:
-        """An evaluation is done."""
-
-    def phase(self, phase: Phase, state: TrainState, /) -> None:
-        """The loop turns to something else."""
-
-    def close(self) -> None:
-        """The training is over."""
+    def mfu(self, tokens_per_sec: float) -> float | None:
+        """Model FLOPs utilization (PaLM paper, appendix B): the share of the peak that goes into the model."""
+        return tokens_per_sec * self.flops_per_token / self.peak_flops if self.peak_flops else None
 
 
-class TelemetryHook(Quiet):
+class TelemetryHook(Hook):
     """One record a step, and one a change of phase."""
 
     def __init__(
@@ -41,18 +38,15 @@ class TelemetryHook(Quiet):
         *,
         total_steps: int,
         limit: MemoryCap,
-        compiled: bool,
-        flops_per_token: float,
-        peak_flops: float | None,
+        speed: Speed,
     ) -> None:
         self._telemetry = telemetry
         self._device = device
         self._total = total_steps
         self._limit = limit
-        self._flops = flops_per_token
-        self._peak = peak_flops
+        self._speed = speed
         self._phase: Phase | None = None
-        self._compiling = compiled
+        self._compiling = speed.compiled
 
     def after_step(self, state: TrainState, report: StepReport, /) -> None:
         """Writes the step: means over ranks, own times and own memory."""
@@ -64,23 +58,23 @@ class TelemetryHook(Quiet):
         if not report.applied:
             text = f"loss {report.loss}, gradient norm {report.grad_norm}: the step was not applied"
             self._telemetry.warn(report.step, "step_skipped", text)
-        rate = report.tokens / report.step_time_s
+        tokens_per_sec = report.tokens / report.step_time_s
         held = memory.read(self._device)
         self._telemetry.emit(
             Kind.STEP,
             report.step,
             total_steps=self._total,
             loss=report.loss,
-            lr=report.rate,
+            lr=report.lr,
             grad_norm=report.grad_norm,
             loss_scale=report.loss_scale,
-            tokens_per_sec=rate,
-            samples_per_sec=rate / report.length,
+            tokens_per_sec=tokens_per_sec,
+            samples_per_sec=tokens_per_sec / report.length,
             step_time_s=report.step_time_s,
             data_wait_s=report.data_wait_s,
             seq_len=report.length,
             tokens_seen=state.tokens_seen,
-            mfu=rate * self._flops / self._peak if self._peak else None,
+            mfu=self._speed.mfu(tokens_per_sec),
             memory_cap_bytes=self._limit.limit_bytes,
             memory_used_bytes=held.used_bytes,
             **asdict(held),
@@ -101,7 +95,7 @@ class TelemetryHook(Quiet):
             self._telemetry.emit(Kind.PHASE, state.step, phase=phase.value, total_steps=self._total)
 
 
-class ConsoleHook(Quiet):
+class ConsoleHook(Hook):
     """One line every `interval` steps, with means since the line before."""
 
     def __init__(self, console: Console, *, interval: int, total_steps: int) -> None:
@@ -131,7 +125,7 @@ class ConsoleHook(Quiet):
                     report.step,
                     self._total,
                     report.loss,
-                    report.rate,
+                    report.lr,
                     report.grad_norm,
                     self._tokens / took,
                     took / self._steps,
@@ -154,7 +148,7 @@ class ConsoleHook(Quiet):
         self._steps = self._tokens = 0
 
 
-class EmaHook(Quiet):
+class EmaHook(Hook):
     """Averages the weights after each step that was applied."""
 
     def __init__(self, ema: Ema) -> None:
@@ -166,7 +160,7 @@ class EmaHook(Quiet):
             self._ema.update(report.step)
 
 
-class CapHook(Quiet):
+class CapHook(Hook):
     """Sets the memory cap after the first steps of this process, when its short-sample needs are known."""
 
     def __init__(

@@ -27,7 +27,7 @@ from trainer.dist import Group
 from trainer.errors import DataError
 from trainer.faults import Faults
 from trainer.loading import Feed, MicroBatch, of_step
-from trainer.optim import rate_at, set_rate, whole
+from trainer.optim import lr_at, set_lr, whole
 from trainer.stop import StopWish
 from trainer.telemetry import Phase
 
@@ -66,10 +66,10 @@ class StepReport:
 
     step: int
     loss: float
-    rate: float
-    grad_norm: float
-    length: int
-    tokens: int
+    lr: float
+    grad_norm: float  # before clipping
+    length: int  # tokens of a sample
+    tokens: int  # of the global batch
     step_time_s: float
     data_wait_s: float
     applied: bool  # False: skipped, for it was not finite
@@ -78,8 +78,11 @@ class StepReport:
     loss_scale: float | None = None  # of float16, after the step
 
 
-class Hook(Protocol):
-    """Something that watches the loop; it may not talk to other ranks."""
+class Hook:
+    """Something that watches the loop, and does nothing: others override what they need.
+
+    A hook may not talk to other ranks: not all of them have the same hooks.
+    """
 
     def after_step(self, state: TrainState, report: StepReport, /) -> None:
         """A step is done."""
@@ -123,7 +126,7 @@ class Run:
     bare: nn.Module  # the same parameters, unwrapped
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    peak_rate: float  # learning rate after the warm-up
+    peak_lr: float  # learning rate after the warm-up
     batch: Batch  # how a step is cut over ranks and micro-steps
     lengths: LengthSchedule  # tokens of a sample, by step
     feed: Feed  # micro-batches, maybe read ahead
@@ -174,12 +177,14 @@ def train(run: Run) -> Ending:
 def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     """One optimizer step over the global batch: accumulate, clip, agree, apply."""
     config, state, batch = run.config, run.state, run.batch
-    started, before = time.perf_counter(), run.feed.take_wait()  # before: read ahead with --continue_on_error
+    started = time.perf_counter()
+    read_before_s = run.feed.take_wait()  # not 0 with --continue_on_error alone: see `next_micro_batches`
     length = run.lengths.at(state.step)
-    rate = rate_at(config, run.peak_rate, state.step)
-    set_rate(run.optimizer, rate)
+    lr = lr_at(config, run.peak_lr, state.step)
+    set_lr(run.optimizer, lr)
 
     # Gradients add up in .grad over the micro-steps; each loss counts its share, so that the sum is the mean.
+    # It is added up on the device: a float here would make the host wait for each micro-step.
     loss_sum = torch.zeros((), dtype=torch.float32, device=run.device)
     for turn, (tokens, targets) in enumerate(micro_batches):
         with run.synced(turn == batch.accumulation - 1):
@@ -193,20 +198,19 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
 
     # Here gradients are the mean over ranks too. They are clipped at their true size: fp16's scale comes off first.
     run.scaler.unscale_(run.optimizer)
-    limit = config.gradient_clip_val or math.inf
-    grad_norm = float(whole(nn.utils.clip_grad_norm_(run.bare.parameters(), limit)))
+    max_norm = config.gradient_clip_val or math.inf
+    grad_norm = float(whole(nn.utils.clip_grad_norm_(run.bare.parameters(), max_norm)))
 
-    mine = float(loss_sum)
-    healthy = math.isfinite(mine) and math.isfinite(grad_norm)
-    # The one small collective of a step: the mean loss, is any rank unwell, does anybody want to stop, has the
-    # writer of rank 0 ended.
-    mean, unwell, stop, saved = run.group.total(
-        [mine, float(not healthy), float(run.wish.asked()), float(run.saving.ended())]
+    my_loss = float(loss_sum)
+    finite = math.isfinite(my_loss) and math.isfinite(grad_norm)
+    # The one small collective of a step: what each rank must know of all others.
+    losses, not_finite, stop, saved = run.group.total(
+        [my_loss, float(not finite), float(run.wish.asked()), float(run.saving.ended())]
     )
-    mean /= batch.world_size
+    loss_mean = losses / batch.world_size
 
     # All ranks apply the step or none does: their weights would differ from here on.
-    applied = unwell == 0
+    applied = not_finite == 0
     if applied or run.scaler.is_enabled():
         run.scaler.step(run.optimizer)  # a scaler skips what overflowed, and lowers its scale
         run.scaler.update()
@@ -214,17 +218,16 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     state.step += 1
     state.samples_seen += batch.samples
     state.tokens_seen += batch.samples * length
-    _allow_skipping(run, applied, mean, grad_norm)
-    waited = before + run.feed.take_wait()
+    _allow_skipping(run, applied, loss_mean, grad_norm)
     return StepReport(
         step=state.step,
-        loss=mean,
-        rate=rate,
+        loss=loss_mean,
+        lr=lr,
         grad_norm=grad_norm,
         length=length,
         tokens=batch.samples * length,
-        step_time_s=before + time.perf_counter() - started,
-        data_wait_s=waited,
+        step_time_s=read_before_s + time.perf_counter() - started,
+        data_wait_s=read_before_s + run.feed.take_wait(),
         applied=applied,
         stop=stop > 0,
         saved=saved > 0,

@@ -15,7 +15,7 @@ from trainer.config import Config
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-def peak_rate(config: Config, world_size: int) -> float:
+def peak_lr(config: Config, world_size: int) -> float:
     """The peak learning rate, after the scaling by world size that the config asks for."""
     match config.lr_scaling:
         case "linear":
@@ -26,7 +26,7 @@ def peak_rate(config: Config, world_size: int) -> float:
             return config.learning_rate
 
 
-def rate_at(config: Config, peak: float, step: int) -> float:
+def lr_at(config: Config, peak: float, step: int) -> float:
     """The learning rate of `step` (from 0): linear warm-up, then cosine, wsd or constant."""
     if step < config.warmup_steps:
         return peak * (step + 1) / config.warmup_steps
@@ -112,7 +112,7 @@ def cut_like(tensor: Tensor, like: Tensor) -> Tensor:
     return here
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Sets the learning rate of every group."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = lr

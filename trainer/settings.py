@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
-from trainer.config import Config, UsageError, check
+from trainer.config import Config, UsageError, check, shown
 
 # Names of older scripts and of the cluster's YAML.
 ALIASES: Final[Mapping[str, str]] = {
@@ -64,15 +64,21 @@ def help_text() -> str:
         "python -m trainer [--config FILE] [--key value | --key=value]…",
         "",
         "Trains a small GPT, alone or under torchrun. Without data it trains on Python's own source.",
-        "Precedence: flag > file (TOML or YAML) > default. - and _ are alike in names; --no_key turns a switch off.",
-        "",
+        "A flag wins over the file (TOML or YAML), the file over the default, which stands in brackets.",
+        "- and _ are alike in names; --key turns a switch on, --no_key off.",
     ]
     for f in fields(Config):
+        if f.metadata["section"]:
+            lines += ["", f"{f.metadata['section']}:"]
         choices = f.metadata["choices"]
         note = f" ({'|'.join(choices)})" if choices else ""
-        lines.append(f"  --{f.name:<28} {f.metadata['help']}{note} [{f.default!r}]")
-    lines.append("")
-    lines.append("Exit: 0 done · 1 failed · 2 usage · 75 stopped after a checkpoint")
+        default = f" [{shown(f.default)}]" if f.default != "" else ""
+        lines.append(f"  --{f.name:<27} {f.metadata['help']}{note}{default}")
+    lines += [
+        "",
+        "Data files: python -m trainer.data --help. Checkpoints: python -m trainer.checkpoint --help.",
+    ]
+    lines.append("Exit: 0 done · 1 failed · 2 usage · 75 stopped after a checkpoint · 130 interrupted")
     return "\n".join(lines)
 
 

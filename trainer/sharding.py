@@ -61,7 +61,7 @@ def wrap(config: Config, model: Any, device: Device, group: Group) -> nn.Module:
         wrapped,
         device_ids=[device.torch_device.index] if on_gpu else None,
         find_unused_parameters=config.find_unused_parameters,
-        gradient_as_bucket_view=True,
+        gradient_as_bucket_view=True,  # .grad lies in DDP's buckets: no second copy of all gradients
         broadcast_buffers=False,  # ours are constants; sending them in each forward pass costs a collective
     )
 

@@ -40,7 +40,7 @@ def text_of(line: bytes, text_key: str) -> bytes | BrokenLine:
     return text.encode("utf-8", errors="replace")
 
 
-def jsonl_documents(path: str, field: str = "text") -> Iterator[bytes]:
+def jsonl_documents(path: str, text_key: str = "text") -> Iterator[bytes]:
     """The texts of a JSON lines file, one at a time.
 
     Raises:
@@ -51,27 +51,27 @@ def jsonl_documents(path: str, field: str = "text") -> Iterator[bytes]:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            text = text_of(line, field)
+            text = text_of(line, text_key)
             if isinstance(text, BrokenLine):
                 raise DataError(f"{path}:{number}: {text.why}")
             yield text
 
 
-def documents(path: str, field: str = "text") -> Iterator[Iterable[bytes]]:
+def documents(path: str, text_key: str = "text") -> Iterator[Iterable[bytes]]:
     """The documents of a file (by line for .jsonl) or of all files of a folder, in a fixed order, each in pieces."""
     if os.path.isdir(path):
         for folder, names, files in os.walk(path):
             names.sort()
             for name in sorted(files):
-                yield from documents(os.path.join(folder, name), field)
+                yield from documents(os.path.join(folder, name), text_key)
     elif path.endswith(".jsonl"):
-        for text in jsonl_documents(path, field):
+        for text in jsonl_documents(path, text_key):
             yield (text,)
     else:
         yield _pieces(path)
 
 
-def prepare(sources: Sequence[str], out: Path, *, field: str = "text", val_share: float = 0.05) -> str:
+def prepare(sources: Sequence[str], out: Path, *, text_key: str = "text", val_share: float = 0.05) -> str:
     """Writes train.bin and val.bin: bytes as uint16 tokens with llm.c's header, and a note of the vocabulary.
 
     Every n-th document goes to validation; of fewer than n documents, the end of the training part. No more
@@ -85,7 +85,7 @@ def prepare(sources: Sequence[str], out: Path, *, field: str = "text", val_share
         OSError: a file cannot be read or written.
     """
     return _prepare(
-        (text for source in sources for text in documents(source, field)), out, val_share, sources
+        (text for source in sources for text in documents(source, text_key)), out, val_share, sources
     )
 
 
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error("--val_share is a share between 0 and 1")
     try:
         if chosen.sources:
-            print(prepare(chosen.sources, chosen.out, field=chosen.field, val_share=chosen.val_share))
+            print(prepare(chosen.sources, chosen.out, text_key=chosen.field, val_share=chosen.val_share))
         else:
             from trainer.corpus import embedded
 

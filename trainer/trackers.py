@@ -13,14 +13,13 @@ from typing import Any, TypeAlias
 import torch
 
 from trainer.config import Config, UsageError
-from trainer.hooks import Quiet
-from trainer.loop import StepReport, TrainState
+from trainer.loop import Hook, StepReport, TrainState
 
 # The steps of this process that are traced: the first two allocate and compile.
 TRACE_FROM, TRACE_STEPS = 2, 4
 
 
-class TrackerHook(Quiet):
+class TrackerHook(Hook):
     """Hands numbers to a tracker, every log interval; one that fails is given up, and training goes on."""
 
     def __init__(
@@ -42,12 +41,11 @@ class TrackerHook(Quiet):
     def after_step(self, _state: TrainState, report: StepReport, /) -> None:
         """Logs, if this step is due."""
         if report.step % self._interval == 0:
-            rate = report.tokens / report.step_time_s
             values = {
                 "loss": report.loss,
-                "lr": report.rate,
+                "lr": report.lr,
                 "grad_norm": report.grad_norm,
-                "tokens_per_sec": rate,
+                "tokens_per_sec": report.tokens / report.step_time_s,
             }
             self._try(lambda: self._log(values, report.step))
 
@@ -71,7 +69,7 @@ class TrackerHook(Quiet):
                 self._close()
 
 
-class TraceHook(Quiet):
+class TraceHook(Hook):
     """Writes a trace of a few steps, readable by chrome://tracing and Perfetto."""
 
     def __init__(self, folder: str, rank: int, say: Callable[[str], None]) -> None:
@@ -99,7 +97,7 @@ class TraceHook(Quiet):
             self._say(f"trace: {self._path} (open it in chrome://tracing or ui.perfetto.dev)")
 
 
-def asked_for(config: Config, warn: Callable[[str], None]) -> list[Quiet]:
+def asked_for(config: Config, warn: Callable[[str], None]) -> list[Hook]:
     """The trackers that the config names, started; one that does not start is a warning.
 
     Raises:
@@ -117,7 +115,7 @@ def asked_for(config: Config, warn: Callable[[str], None]) -> list[Quiet]:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         mlflow = _module("mlflow", "--mlflow_dir")
         starts.append(("MLflow", lambda: _start_mlflow(mlflow, config)))
-    found: list[Quiet] = []
+    found: list[Hook] = []
     for name, start in starts:
         try:
             log, close = start()

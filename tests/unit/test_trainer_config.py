@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import Config, UsageError, check, plan_batch, plan_lengths
-from trainer.settings import help_text, read, types
+from trainer.config import Config, UsageError, check, plan_batch, plan_lengths, shown
+from trainer.settings import help_text, read
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,11 +111,14 @@ def test_lengths_follow_the_schedule() -> None:
     assert plan_lengths(Config()).at(0) == 256
 
 
-def test_help_and_the_readme_explain_every_key() -> None:
-    readme = (ROOT / "configs" / "README.md").read_text()
-    for name in types():
-        assert f"--{name} " in help_text()
-        assert f"`{name}`" in readme, f"configs/README.md does not explain {name}"
+def test_help_and_the_readme_explain_every_key_alike() -> None:
+    readme, told = (ROOT / "configs" / "README.md").read_text(), help_text()
+    for key in fields(Config):
+        meaning, choices = key.metadata["help"], key.metadata["choices"]
+        assert f"  --{key.name} " in told
+        among = f" ({', '.join(f'`{one}`' for one in choices)})" if choices else ""
+        assert f"| `{key.name}` | {shown(key.default)} | {meaning}{among} |" in readme
+        assert (key.metadata["section"] or "|") in readme
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from trainer.elementwise import rms_norm, squared_relu
 from trainer.errors import DataError
 from trainer.loading import worker_count
 from trainer.model import GPT, Shape, flops_per_token, rotary_table, rotate
-from trainer.optim import peak_rate, rate_at
+from trainer.optim import lr_at, peak_lr
 from trainer.place import detect, slurm_master
 from trainer.settings import read
 
@@ -82,7 +82,7 @@ def test_tied_embeddings_and_the_count_of_operations() -> None:
 @pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
 def test_the_learning_rate_warms_up_and_comes_down(schedule: str) -> None:
     config = Config(lr_schedule=schedule, warmup_steps=10, num_iterations=100, learning_rate=1.0)
-    rates = [rate_at(config, 1.0, step) for step in range(100)]
+    rates = [lr_at(config, 1.0, step) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * k for k in range(1, 11)])
     assert max(rates) == 1.0
     assert rates == pytest.approx(sorted(rates[:10]) + sorted(rates[10:], reverse=True))
@@ -91,7 +91,7 @@ def test_the_learning_rate_warms_up_and_comes_down(schedule: str) -> None:
 
 
 def test_rates_scale_with_the_ranks_only_when_asked() -> None:
-    scaled = [peak_rate(Config(learning_rate=0.1, lr_scaling=how), 4) for how in ("none", "linear", "sqrt")]
+    scaled = [peak_lr(Config(learning_rate=0.1, lr_scaling=how), 4) for how in ("none", "linear", "sqrt")]
     assert scaled == pytest.approx([0.1, 0.4, 0.2])
 
 
