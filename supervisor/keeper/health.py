@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from supervisor.diagnosis.stack_groups import Doing, alike
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.background import Background
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.errand import Errand
 from supervisor.keeper.observations import CheckpointSeen, Observation, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.past import Past, past_of
 from supervisor.keeper.sensors import MACHINE
-from supervisor.keeper.stack_rounds import Round, Targets, probe, take_round
+from supervisor.keeper.stack_desk import StackDesk
+from supervisor.keeper.stack_rounds import Round, Targets, take_round
 from supervisor.policy.health.advice import Advice, Quota
 from supervisor.policy.health.early import EarlySigns
 from supervisor.policy.health.pace import Paces
@@ -27,7 +27,6 @@ from supervisor.run.paths import NodePaths
 from supervisor.run.series import GPU, HOST
 from supervisor.run.state import RunState
 from supervisor.sources.sizes import tree_bytes
-from supervisor.sources.stacks import StackSource
 
 ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
@@ -68,11 +67,9 @@ class Health:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._targets = targets
-        self._take = take
+        self._desk = StackDesk(emit, clock, targets, take)
         self._paces = Paces()
         self._quota = Quota()
-        self._working: list[Background[Any]] = []
         self._watch: StallWatch | None = None
         self._reset(0)
 
@@ -92,7 +89,7 @@ class Health:
                 self._paces.add(stage, duration)
         if past.last_t is not None and view.first_step is not None:
             self._watch.resume(view.phase, min(now, self._mono(past.last_t)))
-        self._probed = view.stack_source is not None
+        self._desk.begin(attempt, probed=view.stack_source is not None)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
         if view.stall is not None:
@@ -102,18 +99,17 @@ class Health:
     def end(self) -> None:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
         self._watch = None
-        self._working = [work for work in (*self._working, self._taker, self._prober) if work.working]
+        self._desk.end()
 
     @property
     def working(self) -> bool:
         """Whether stacks are being taken now."""
-        return self._taker.working or self._prober.working
+        return self._desk.working
 
     def close(self) -> None:
         """Wait for what is still being taken."""
-        self.end()
-        for work in self._working:
-            work.close()
+        self._watch = None
+        self._desk.close()
 
     def observe(self, seen: Observation) -> None:
         """Something that a sensor saw."""
@@ -155,9 +151,11 @@ class Health:
                 self._settled, now + AWAY_S
             )  # we slept, not the ranks: look at the logs first
         self._last_tick = now
-        self._probe()
+        self._desk.look()
+        if self._max_step >= 0:
+            self._desk.probe()
         self._look_for_stragglers(now)
-        taken = self._taker.poll()
+        taken = self._desk.poll()
         over = watch.ended_s()
         if over is not None:
             self._rounds.clear()
@@ -167,25 +165,23 @@ class Health:
         limit = watch.flag(now)
         if limit is not None:
             self._flag(watch, limit, now)
-        if taken is not None:
-            self._keep(taken, during_stall=watch.flagged is not None)
-        return watch.flagged is not None and self._confirm(watch, watch.flagged, now)
+        if taken is not None and watch.flagged is not None:
+            self._keep(taken)
+        if watch.flagged is None:
+            return False
+        if not self._told and self._rounds and now >= self._next_round:
+            self._start_round(now)  # what the first round did not show, a second may
+        return self._confirm(watch, watch.flagged, now)
 
-    def stacks_now(self) -> str | None:
-        """Take a round for a person, at once; the artifact's name, None where there is nobody to look at."""
-        targets = self._targets()
-        if targets is None:
-            return None
-        taken = self._take(targets, self._clock)
-        self._tell(taken)
-        if taken.artifact is None:
-            raise OSError("the stacks could not be written: see keeper.log")
-        return taken.artifact
+    def stacks_now(self) -> Errand[Round, str] | None:
+        """Begin a round for a person: its answer is the artifact's name. None where there is nobody to look at."""
+        return self._desk.ask()
 
     # -- what is remembered of an attempt --------------------------------------------------------
 
     def _reset(self, attempt: int) -> None:
         self._attempt = attempt
+        self._desk.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
         self._past = Past()
@@ -196,10 +192,8 @@ class Health:
         self._max_step = -1.0
         self._log_step_mono = float("-inf")
         self._speaker: int | None = None
-        self._probed = False
-        self._taker: Background[Round] = Background("stoker-stacks")
-        self._prober: Background[tuple[StackSource, str]] = Background("stoker-probe")
         self._rounds: list[Round] = []
+        self._told = False
         self._next_round = float("-inf")
         self._gap_s = ROUND_GAP_S
         self._next_straggler = float("-inf")
@@ -285,21 +279,6 @@ class Health:
 
     # -- stacks ----------------------------------------------------------------------------------
 
-    def _probe(self) -> None:
-        """Once the ranks step: what will give their stacks. py-spy answers within some 30 ms."""
-        found = self._prober.poll()
-        if found is not None:
-            source, note = found
-            self._emit(
-                ev.StacksProbed(
-                    t=self._clock.wall(), attempt=self._attempt, source=str(source), note=note[:200]
-                )
-            )
-        if self._probed or self._max_step < 0 or (targets := self._targets()) is None:
-            return
-        self._probed = True
-        self._prober.start(lambda: probe(targets))
-
     def _flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
         wall, silent = self._clock.wall(), watch.silent_s(now)
         self._emit(
@@ -315,43 +294,28 @@ class Health:
             )
         )
         self._rounds.clear()
+        self._told = False
         self._gap_s = min(ROUND_GAP_S, (limit.act_s or LONGEST_GAP_S) / 4)
         self._start_round(now)
 
     def _start_round(self, now: float) -> None:
-        targets = self._targets()
-        if targets is not None and not self._taker.busy:
-            self._taker.start(lambda: self._take(targets, self._clock))
+        if self._desk.start():
             self._next_round = now + self._gap_s
 
-    def _keep(self, taken: Round, *, during_stall: bool) -> None:
-        self._tell(taken)
-        if not during_stall:
-            return
-        first = not self._rounds
-        if self._rounds and not self._alike(self._rounds[-1], taken):
+    def _keep(self, taken: Round) -> None:
+        """One more round of a flagged silence; it becomes advice once the stacks say more than that a step is long."""
+        before = self._rounds[-1] if self._rounds else None
+        same = before is not None and self._alike(before, taken)
+        if before is not None and not same:
             self._rounds.clear()
             self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
         self._rounds.append(taken)
-        if first and self._watch is not None and (limit := self._watch.flagged) is not None:
+        if (same or taken.shows_a_wait) and self._watch is not None and (limit := self._watch.flagged):
+            self._told = True
             silent = self._watch.silent_s(self._clock.mono())
             usual = f"usually {limit.pace_s:.2g} s"
             text = f"nothing has moved for {silent:.0f} s ({usual}): {taken.stacks.text}"
             self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
-
-    def _tell(self, taken: Round) -> None:
-        self._emit(
-            ev.StacksTaken(
-                t=self._clock.wall(),
-                attempt=self._attempt,
-                text=taken.stacks.text[:400],
-                odd=taken.odd,
-                line_at=taken.line_at,
-                artifact=taken.artifact,
-                source=taken.source,
-                collective=taken.collective,
-            )
-        )
 
     def _alike(self, before: Round, after: Round) -> bool:
         return alike(before.stacks, after.stacks) and not moved(before.activity, after.activity)
@@ -363,7 +327,7 @@ class Health:
         newest = self._rounds[-1] if self._rounds else None
         long_enough = newest is not None and watch.silent_s(newest.mono) >= limit.act_s
         if newest is None or not long_enough or len(self._rounds) < _rounds_needed(newest):
-            if not self._taker.busy and now >= self._next_round:
+            if not self._desk.busy and now >= self._next_round:
                 self._start_round(now)
             return False
         if not newest.stacks.proves_hang and not newest.absent:

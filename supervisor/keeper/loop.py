@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from supervisor.job.errors import JobError
 from supervisor.keeper import plans
 from supervisor.keeper.clock import Clock, SystemClock
 from supervisor.keeper.engine import EngineLoader
+from supervisor.keeper.errand import Errand
 from supervisor.keeper.launching import Launching
 from supervisor.keeper.ledger import Ledger
 from supervisor.keeper.opening import opening
@@ -135,6 +136,7 @@ class Keeper:
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
+        self._wishes.close()
         if self._made is not None:
             self._made.close()
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
@@ -307,8 +309,8 @@ class Keeper:
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
-    def dump_stacks(self) -> str:
-        """Write the stacks of all ranks to artifacts/; the file's name."""
+    def dump_stacks(self) -> Errand[Any, str]:
+        """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
         return self._rooms.watching.dump_stacks()
 
     def _attempt_number(self) -> int:

@@ -16,6 +16,7 @@ from supervisor.keeper.beginning import ATTEMPT, Beginning
 from supervisor.keeper.clock import Clock, SystemClock
 from supervisor.keeper.copies import PipeCopy, Unpacking
 from supervisor.keeper.engine import EngineLoader
+from supervisor.keeper.errand import Errand
 from supervisor.keeper.judgement import write_stacks
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
 from supervisor.keeper.observations import Observation
@@ -115,13 +116,16 @@ class Observer(Powerless):
         """Journal and fold a fact."""
         self._beginning.emit(event, durable=durable)
 
-    def dump_stacks(self) -> str:
-        """Write the stacks of the observed processes; the artifact's name."""
+    def dump_stacks(self) -> Errand[None, str]:
+        """Begin to write the stacks of the observed processes; the answer is the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
+        processes = dict(self._target.processes)
         name = f"stacks-{ATTEMPT}-{int(self._clock.wall())}.txt"
-        write_stacks(self._run.artifacts / name, dict(self._target.processes))
-        return f"artifacts/{name}"
+        path = self._run.artifacts / name
+        return Errand(
+            "stoker-stacks-asked", lambda: write_stacks(path, processes), lambda _: f"artifacts/{name}"
+        )
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -156,6 +160,7 @@ class Observer(Powerless):
                     self._judge_quiet()
             if not self._hurried:
                 self._end()
+            self._wishes.close()
         finally:
             self._stop.set()
             for copy in self._unpacked:

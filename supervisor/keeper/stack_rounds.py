@@ -33,6 +33,7 @@ from supervisor.sources.stacks import (
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
+MOST_A_SECOND = 9
 
 log = logging.getLogger("stoker.keeper")
 
@@ -71,6 +72,18 @@ class Round:
     def odd(self) -> tuple[int, ...]:
         """Who keeps the others waiting: by the stacks, else by NCCL or the flight recorder."""
         return self.stacks.odd or self.absent
+
+    @property
+    def shows_a_wait(self) -> bool:
+        """Whether this round alone says that somebody is waited for who does not run, or that all wait.
+
+        A rank that computes while the others wait for it is at a long step: a script that lengthens its sequences at
+        once looks so. Only a second round can tell that from a loop without an end.
+        """
+        if self.absent:
+            return True
+        places = [self.stacks.place_of(rank) for rank in self.stacks.odd]
+        return self.stacks.proves_hang and all(place is None or place.idle is not False for place in places)
 
     @property
     def line_at(self) -> str | None:
@@ -175,7 +188,10 @@ def _write(
         lines[rank] = len(parts) + _main_line(stack.lines)
         parts += [*stack.lines, ""]
     parts += extra
-    name = f"stacks-{targets.attempt}-{int(wall)}.txt"
+    stem = f"stacks-{targets.attempt}-{int(wall)}"
+    names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
+    # A round for a person and one for the watch may end within one second.
+    name = next((name for name in names if not (targets.artifacts / name).exists()), names[-1])
     try:
         (targets.artifacts / name).write_text("\n".join(parts), encoding="utf-8")
     except OSError as error:

@@ -11,6 +11,7 @@ from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
+from supervisor.keeper.errand import Errand
 from supervisor.keeper.health import Health
 from supervisor.keeper.launching import started
 from supervisor.keeper.ledger import Ledger
@@ -18,7 +19,7 @@ from supervisor.keeper.observations import Observation
 from supervisor.keeper.process import Child, adopt, read_exit
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
-from supervisor.keeper.stack_rounds import Targets, targets_of
+from supervisor.keeper.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.paths import NodePaths, RunPaths
@@ -194,14 +195,17 @@ class Watching:
         if intent is not None:
             self._ledger.emit(intent, durable=True)
 
-    def dump_stacks(self) -> str:
-        """Write the stacks of all ranks to artifacts/; the file's name. Raises Refused where there are none."""
+    def dump_stacks(self) -> Errand[Round, str]:
+        """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name.
+
+        Raises Refused where there are none.
+        """
         if self._live is None:
             raise Refused("nothing runs")
-        name = self._health.stacks_now()
-        if name is None:
+        errand = self._health.stacks_now()
+        if errand is None:
             raise Refused("no rank is known yet")
-        return name
+        return errand
 
     def _stack_targets(self) -> Targets | None:
         view = self._ledger.state.attempt

@@ -10,9 +10,10 @@ import contextlib
 import queue
 import signal
 from collections.abc import Callable
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.errand import Errand
 from supervisor.keeper.plans import BadChange
 from supervisor.keeper.requests import Deed, Refused, judge
 from supervisor.run import control
@@ -21,6 +22,8 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 
 CONTROL_INTERVAL_S = 0.2
+LAST_ANSWER_S = 2.0
+"""How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
 NOT_OURS = "stoker did not start this job: it only watches"
 
 
@@ -56,8 +59,8 @@ class Actor(Protocol):
         """Turn a back-off into a hold."""
         ...
 
-    def dump_stacks(self) -> str:
-        """Write the stacks of all ranks; the artifact's name."""
+    def dump_stacks(self) -> Errand[Any, str]:
+        """Begin to write the stacks of all ranks; the answer is the artifact's name."""
         ...
 
 
@@ -80,6 +83,7 @@ class Wishes:
         self._clock = clock
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._next_look = 0.0
+        self._errands: dict[str, tuple[control.Request, Errand[Any, str]]] = {}
         self.interrupts = 0
 
     def install_signal_handlers(self) -> Callable[[], None]:
@@ -103,10 +107,24 @@ class Wishes:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
                 # Answered already: its keeper died before it could take the file away.
-                if request.id not in self._actor.state.answered:
+                if request.id not in self._actor.state.answered and request.id not in self._errands:
                     self._answer(request)
-                with contextlib.suppress(OSError):
-                    control.remove(self._run.control, request.id)
+                self._take_away(request.id)
+        for request, errand in list(self._errands.values()):
+            if not errand.working:
+                self._finish(request, errand)
+
+    def close(self) -> None:
+        """The keeper leaves: what it is still asked is answered, soon."""
+        for request, errand in list(self._errands.values()):
+            errand.close(LAST_ANSWER_S)
+            self._finish(request, errand)
+
+    def _take_away(self, request_id: str) -> None:
+        """Remove what is answered. What is not yet lies there for a keeper that may have to adopt the run."""
+        if request_id not in self._errands:
+            with contextlib.suppress(OSError):
+                control.remove(self._run.control, request_id)
 
     def _signalled(self, number: signal.Signals) -> None:
         self.interrupts += number is signal.SIGINT
@@ -115,27 +133,47 @@ class Wishes:
         self._actor.stop(why, by, now=self.interrupts >= 2)
 
     def _answer(self, request: control.Request | control.BadRequest) -> None:
-        now = self._clock.wall()
         if isinstance(request, control.BadRequest):
-            reason = request.reason
-            self._actor.emit(
-                ev.RequestRefused(t=now, request_id=request.id, request="?", by="?", reason=reason)
-            )
+            self._refuse(request.id, "?", "?", request.reason)
             return
-        by = request.by.user or f"uid {request.by.uid}"
         try:
-            detail = self._do(judge(request, self._actor.state), request, by)
+            deed = judge(request, self._actor.state)
+            if deed is Deed.STACKS:
+                self._errands[request.id] = (request, self._actor.dump_stacks())
+                return
+            self._do(deed, request, _who(request))
         except (Refused, BadChange, OSError) as refused:
-            reason = str(refused)
-            self._actor.emit(
-                ev.RequestRefused(t=now, request_id=request.id, request=request.kind, by=by, reason=reason)
-            )
+            self._refuse(request.id, request.kind, _who(request), str(refused))
             return
+        self._done(request)
+
+    def _finish(self, request: control.Request, errand: Errand[Any, str]) -> None:
+        """What was done beside the loop is there, or will not be."""
+        del self._errands[request.id]
+        try:
+            answer = errand.poll()
+        except OSError as error:
+            self._refuse(request.id, request.kind, _who(request), str(error))
+        else:
+            if answer is None:
+                self._refuse(request.id, request.kind, _who(request), "the keeper left before it was done")
+            else:
+                self._done(request, answer)
+        self._take_away(request.id)
+
+    def _done(self, request: control.Request, detail: str = "") -> None:
+        now = self._clock.wall()
         self._actor.emit(
-            ev.RequestDone(t=now, request_id=request.id, request=request.kind, by=by, detail=detail)
+            ev.RequestDone(
+                t=now, request_id=request.id, request=request.kind, by=_who(request), detail=detail
+            )
         )
 
-    def _do(self, deed: Deed, request: control.Request, by: str) -> str:
+    def _refuse(self, request_id: str, kind: str, by: str, reason: str) -> None:
+        now = self._clock.wall()
+        self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
+
+    def _do(self, deed: Deed, request: control.Request, by: str) -> None:
         actor = self._actor
         match deed:
             case Deed.STOP:
@@ -153,10 +191,13 @@ class Wishes:
             case Deed.HOLD:
                 actor.hold(f"held by {by}")
             case Deed.STACKS:
-                return actor.dump_stacks()
+                raise AssertionError("done beside the loop")
             case Deed.NOTE:
                 text = (request.args.text or "")[:500]
                 actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
             case _ as unreachable:
                 assert_never(unreachable)
-        return ""
+
+
+def _who(request: control.Request) -> str:
+    return request.by.user or f"uid {request.by.uid}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -9,15 +10,25 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.run import control
 from supervisor.run import events as ev
-from supervisor.run.events import Outcome, StopWhy
+from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState
 from tests.conftest import wait_until
-from tests.integration.harness import SCRIPTS, Done, facts, only_run, stoker, wait_for_state
+from tests.integration.harness import (
+    SCRIPTS,
+    Done,
+    background,
+    facts,
+    only_run,
+    stoker,
+    wait_for_run,
+    wait_for_state,
+)
 
 TRAINING = str(SCRIPTS / "training.py")
 HANG_LINE = next(
@@ -25,6 +36,15 @@ HANG_LINE = next(
     for number, line in enumerate(Path(TRAINING).read_text(encoding="utf-8").splitlines(), start=1)
     if "os.read(ours" in line
 )
+DIES_WHEN_ASKED = """
+import os, pathlib, time
+rank = os.environ["RANK"]
+pathlib.Path(f"ready{rank}").touch()
+while not pathlib.Path("die").exists() or rank != "1":
+    time.sleep(0.02)
+pathlib.Path("died").write_text(str(time.time()))
+os._exit(3)
+"""
 # The promise is 3 s; a loaded machine gets five times that.
 FLAG_DEADLINE_S = 15.0
 
@@ -154,3 +174,39 @@ def test_evaluations_checkpoints_and_a_stall_of_20_s_are_no_hang(tmp_path: Path,
     assert any(isinstance(fact, ev.StallEnded) and fact.stalled_s > 15 for fact in told)
     advice = [fact for fact in told if isinstance(fact, ev.Advisory)]
     assert len(advice) <= 1, advice
+
+
+def test_stacks_that_take_their_time_hold_up_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """py-spy does not answer for 5 s, two people ask, and a rank dies meanwhile."""
+    program = tmp_path / "bin" / "py-spy"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    script = tmp_path / "job.py"
+    script.write_text(DIES_WHEN_ASKED, encoding="utf-8")
+    (tmp_path / "stoker.toml").write_text("[hang]\nenabled = false\n", encoding="utf-8")
+    flags = ("--no-ui", "--no-retry", "--nproc-per-node", "2", "--python", sys.executable)
+    with background("run", *flags, str(script), cwd=tmp_path) as keeper:
+        run = wait_for_run(tmp_path)
+        ready = [tmp_path / f"ready{rank}" for rank in (0, 1)]
+        assert wait_until(lambda: all(path.exists() for path in ready), 90)
+        assert wait_until(lambda: len(read_state(run.node().journal).attempts[-1].ranks) == 2, 20)
+        control.send(run.control, RequestKind.STACKS)
+        assert wait_until((tmp_path / "asked").exists, 20)
+        control.send(run.control, RequestKind.STACKS)
+        (tmp_path / "die").touch()
+        assert keeper.wait(120) == 1
+    told = facts(run)
+    died = float((tmp_path / "died").read_text())
+    ended = json.loads(run.node().attempt(1).exit.read_text())["t"]
+    first = next(fact for fact in told if isinstance(fact, ev.Diagnosed) and fact.provisional)
+    final = next(fact for fact in told if isinstance(fact, ev.Diagnosed) and not fact.provisional)
+    # The promise is 1 s, five times that on a loaded machine; two rounds on the loop would take 10.
+    assert first.t - died < 5
+    assert final.t - ended < 5
+    assert (final.verdict.failure, final.verdict.rank) == (FailureClass.WORKER_CRASH, 1)
+    answers = [fact for fact in told if isinstance(fact, ev.RequestDone | ev.RequestRefused)]
+    assert len(answers) == 2, answers

@@ -78,16 +78,25 @@ class Pace:
 
 
 class Paces:
-    """One pace a stage. Phases of an attempt come seldom, so one earlier length of a phase is a pace already."""
+    """One pace a stage, over all attempts. Phases come seldom, so one earlier length of a phase is a pace already."""
 
     def __init__(self) -> None:
         self._paces = {
             stage: Pace({Stage.STEP: MIN_GAPS, Stage.LOG: MIN_LINES}.get(stage, 1)) for stage in Stage
         }
+        self._forgiven: dict[Stage, float] = {}
 
     def add(self, stage: Stage, duration_s: float) -> None:
         """Count one duration of a stage."""
         self._paces[stage].add(duration_s)
+
+    def forgive(self, stage: Stage, silent_s: float) -> None:
+        """A silence of this stage ended by itself: it is no news when one as long comes again."""
+        self._forgiven[stage] = max(self.forgiven_s(stage), silent_s)
+
+    def forgiven_s(self, stage: Stage) -> float:
+        """The longest silence of the stage that ended by itself after it had been flagged; 0 if none was."""
+        return self._forgiven.get(stage, 0.0)
 
     def p99_s(self, stage: Stage) -> float | None:
         """The stage's 99th percentile; None while unknown."""

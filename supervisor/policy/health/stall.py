@@ -60,7 +60,7 @@ class Activity:
 class StallWatch:
     """Follows one attempt's signs of life. Times are monotonic seconds of one clock.
 
-    `paces` outlives the attempt: the next one starts with what this one taught.
+    `paces` outlives the attempt: the next one starts with what this one taught, also of silences that ended.
     """
 
     def __init__(self, paces: Paces, settings: HangSettings, *, started: float) -> None:
@@ -74,7 +74,6 @@ class StallWatch:
         self._launched = started
         self._stepped = False
         self._finished = False
-        self._forgiven: dict[Stage, float] = {}
         self._flagged: Threshold | None = None
         self._over_s: float | None = None
 
@@ -156,7 +155,7 @@ class StallWatch:
         if pace is None:
             return None
         flag = max(settings.flag_s, settings.flag_factor * pace)
-        flag = max(flag, AGAIN_FACTOR * self._forgiven.get(stage, 0.0))
+        flag = max(flag, AGAIN_FACTOR * self._paces.forgiven_s(stage))
         if settings.act_s <= 0:
             return Threshold(stage, pace, flag, None)
         act = max(settings.act_s, settings.act_factor * pace)
@@ -193,8 +192,7 @@ class StallWatch:
             return
         if self._flagged is not None:
             self._over_s = now - self._last_sign
-            stage = self._flagged.stage
-            self._forgiven[stage] = max(self._forgiven.get(stage, 0.0), self._over_s)
+            self._paces.forgive(self._flagged.stage, self._over_s)
             self._flagged = None
         self._last_sign = now
 
