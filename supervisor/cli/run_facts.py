@@ -39,7 +39,10 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
     if record is not None and record.host == socket.gethostname():
         with contextlib.suppress(JobError):
             job = job._replace(present=job.present._replace(free_port=free_port()))
-    return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills)) if kills else job
+    if not kills or job.machine.cgroup_oom_kills is not None:
+        # A count that the keeper made to the very end is in the journal, and may say "none"; samples only say "some".
+        return job
+    return job._replace(machine=job.machine._replace(cgroup_oom_kills=kills))
 
 
 def seen_before(path: str, attempt: int, fingerprint: str) -> list[str]:

@@ -51,7 +51,7 @@ def verdict_lines(
         lines += ["", f"  {tr('what followed')} ({len(verdict.consequences)})"]
         for item in verdict.consequences[:5]:
             who = f" rank {item.rank}" if item.rank is not None else ""
-            lines.append(_safe(f"    {item.failure.value}{who}  {item.path}:{item.line}"))
+            lines.append(_safe(f"    {tr(item.words)}{who}  {item.path}:{item.line}"))
         if len(verdict.consequences) > 5:
             lines.append(f"    … {tr(f'and {len(verdict.consequences) - 5} more')}")
     if verdict.advice:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from supervisor.diagnosis.candidates import Candidate, ends_well
 from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.exits import Exit
+from supervisor.diagnosis.followed import is_our_signal
 from supervisor.diagnosis.root import Case, Root
 from supervisor.diagnosis.settle import (
     any_progress,
@@ -33,11 +34,10 @@ _FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 def choose(case: Case) -> Root:
     """Find the root of a failure, or say that there is none, or that it cannot be told."""
     job = case.job
-    causes = [
-        item for item in case.candidates if item.is_cause and item.failure is not FailureClass.TERMINATED
-    ]
-    stops = [item for item in case.candidates if item.is_cause and item.failure is FailureClass.TERMINATED]
-    effects = [item for item in case.candidates if not item.is_cause and item.strength >= 20]
+    told = [item for item in case.candidates if not is_our_signal(item, job)]
+    causes = [item for item in told if item.is_cause and item.failure is not FailureClass.TERMINATED]
+    stops = [item for item in told if item.is_cause and item.failure is FailureClass.TERMINATED]
+    effects = [item for item in told if not item.is_cause and item.strength >= 20]
     died = _died(case)
     causes = _without_symptoms(causes, case, died)
     signals = _signal_exits(case)

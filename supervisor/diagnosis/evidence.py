@@ -89,6 +89,8 @@ class JobEvidence(NamedTuple):
         error_files: torchrun's error files.
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
+        ended_for: the failure for which we ended what was left of it ("hang", "rank_died"); None if we did not. The
+            signals that the logs then tell of are ours.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
         final_checkpoint: whether a checkpoint of the last step was committed.
@@ -105,6 +107,7 @@ class JobEvidence(NamedTuple):
     error_files: tuple[ErrorFile, ...] = ()
     machine: MachineRecords = MachineRecords()
     stop_reason: str | None = None
+    ended_for: str | None = None
     last_step: int | None = None
     total_steps: int | None = None
     final_checkpoint: bool = False

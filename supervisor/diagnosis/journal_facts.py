@@ -41,8 +41,15 @@ def with_journal_facts(
     state, view = pairs[0]
     views = [own for _, own in pairs]
     stop = next((own.stop for own in views if own.stop is not None and own.stop.why.value in OUR_STOPS), None)
+    ended_for = next((own.stop for own in views if own.stop is not None), None) if stop is None else None
     found = state.checkpoint
     last_steps = [own.last_step for own in views if own.last_step is not None]
+    kills = [own.memory_kills for own in views]
+    counted = [count for count in kills if count is not None]
+    machine = job.machine
+    # None was killed only if every node says so; one that counted some is enough for the other.
+    if counted and (any(counted) or len(counted) == len(kills)):
+        machine = machine._replace(cgroup_oom_kills=sum(counted))
     exits = [own.exit_code for own in views if own.exit_code is not None]
     return job._replace(
         exit_codes={**job.exit_codes, **_exit_codes(views)},
@@ -60,6 +67,8 @@ def with_journal_facts(
             spec,
         ),
         hang=_hang(views, run_root),
+        machine=machine,
+        ended_for=ended_for.why.value if ended_for is not None else None,
     )
 
 

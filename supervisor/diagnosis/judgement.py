@@ -30,6 +30,12 @@ class JudgedConsequence(NamedTuple):
     path: str
     line: int | None
     text: str = ""
+    what: str = ""
+
+    @property
+    def words(self) -> str:
+        """What people are shown in place of the class."""
+        return self.what or self.failure.value.replace("_", " ")
 
 
 class Judgement(NamedTuple):

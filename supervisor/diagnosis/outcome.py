@@ -9,6 +9,7 @@ from supervisor.diagnosis.advice import action_for, advice_for
 from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.fingerprint import fingerprint
+from supervisor.diagnosis.followed import what_followed
 from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.scan import SourceScan
 from supervisor.diagnosis.titles import is_bare_kill, title_of
@@ -37,7 +38,7 @@ def compose(
         node=root.node,
         title=title_of(root),
         cause=cause,
-        consequences=_consequences(scans, candidates, root),
+        consequences=_consequences(job, scans, candidates, root),
         advice=advice_for(root.failure, root.reason, _words(root), job, bare_kill=is_bare_kill(root)),
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=""
@@ -68,6 +69,13 @@ def _consequences(
             continue
         seen.add(key)
         found.append(
-            JudgedConsequence(item.failure, item.hit.origin.rank, path, item.line, item.text.strip()[:200])
+            JudgedConsequence(
+                item.failure,
+                item.hit.origin.rank,
+                path,
+                item.line,
+                item.text.strip()[:200],
+                what_followed(item, job),
+            )
         )
     return tuple(found)

@@ -25,6 +25,7 @@ from supervisor.run import state as st
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.records import Verdict
 from supervisor.run.runfile import RunFile
+from supervisor.sources.cgroup import memory_kills
 
 PROVISIONAL_DELAY_S = 0.4
 ADOPT_WAIT_S = 2.0
@@ -63,6 +64,7 @@ class Watching:
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
         self._provisional_at: float | None = None
+        self._kills_before: int | None = None
         self._same_boot = same_boot
 
     @property
@@ -160,6 +162,8 @@ class Watching:
             ends=self._collector.agent_is_ending,
             whole_tree=job.entry_kind is EntryKind.COMMAND,
         )
+        # A count that another keeper began cannot be gone on with: the group's files may be another's by now.
+        self._kills_before = memory_kills() if adopted is None else None
         self._recorder.begin(number, adopted=adopted)
         self._health.begin(number, adopted=adopted)
         self._provisional_at = None
@@ -238,12 +242,14 @@ class Watching:
         self._stepped(self._ledger.state)
         code = live.exit.exit_code if live.exit is not None else None
         view = self._ledger.state.attempt
+        kills, before = memory_kills(), self._kills_before
         self._ledger.emit(
             ev.AttemptEnded(
                 t=self._clock.wall(),
                 attempt=live.number,
                 exit_code=code,
                 last_step=view.last_step if view else None,
+                memory_kills=kills - before if kills is not None and before is not None else None,
                 # torchrun ends with 0 only when every rank did.
                 rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and code == 0 else {},
             ),

@@ -252,11 +252,15 @@ class StopRungTaken(Fact, frozen=True, kw_only=True, tag="stop_rung"):
 
 
 class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The launcher and all its ranks are gone. `exit_code`: the launcher's, negative for a signal."""
+    """The launcher and all its ranks are gone. `exit_code`: the launcher's, negative for a signal.
+
+    `memory_kills`: processes of the keeper's control group that the kernel killed for memory while the attempt lived.
+    """
 
     attempt: int
     exit_code: int | None
     last_step: int | None = None
+    memory_kills: int | None = None
     rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
 
 

@@ -308,6 +308,7 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
         "exit_code": event.exit_code,
         "ranks": ranks,
         "stall": None,
+        "memory_kills": event.memory_kills,
     }
     if event.last_step is not None:
         changes["last_step"] = event.last_step

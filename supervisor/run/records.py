@@ -40,13 +40,22 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """A failure that followed from the cause: shown apart, never acted upon."""
+    """A failure that followed from the cause: shown apart, never acted upon.
+
+    `what`: what it was, where that is known better than by its class; see `words`.
+    """
 
     failure: FailureClass
     rank: int | None
     path: str
     line: int | None
     text: str = ""
+    what: str = ""
+
+    @property
+    def words(self) -> str:
+        """What people are shown in place of the class."""
+        return self.what or self.failure.value.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

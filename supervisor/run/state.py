@@ -150,6 +150,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     stall: ev.StallFlagged | None = None
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None
+    memory_kills: int | None = None
 
 
 class Mark(Part, frozen=True, kw_only=True):

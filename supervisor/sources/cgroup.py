@@ -47,6 +47,12 @@ def read_cgroup_memory(pid: int | None = None, root: str = "/") -> CgroupMemory 
     return None
 
 
+def memory_kills() -> int | None:
+    """Processes of our own group killed for memory since it was made; None where nobody counts."""
+    found = read_cgroup_memory()
+    return found.oom_kills if found is not None else None
+
+
 def _read_v2(mount: str, path: str) -> CgroupMemory | None:
     folders = _upwards(mount, path, "memory.current")
     if not folders:

@@ -254,7 +254,7 @@ def verdict_lines(verdict: Verdict, root: Path | None = None) -> Iterator[tuple[
     if verdict.consequences:
         counts: dict[str, int] = {}
         for item in verdict.consequences:
-            counts[item.failure] = counts.get(item.failure, 0) + 1
+            counts[item.words] = counts.get(item.words, 0) + 1
         folded = ", ".join(f"{name} ×{count}" for name, count in counts.items())
         yield Level.INFO, f"what followed: {folded}"
     for advice in verdict.advice[:3]:

@@ -11,7 +11,7 @@ from supervisor.job.env import INJECTED, applied, environment
 from supervisor.job.spec import EntryKind, HangSettings, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
-from supervisor.run.records import FailureClass, Verdict
+from supervisor.run.records import FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 
@@ -36,8 +36,9 @@ def engine() -> Engine:
     return load_engine(default_cache_dir())
 
 
-def judge(engine: Engine, text: str, hang: SeenHang | None) -> Verdict:
+def judge(engine: Engine, text: str, hang: SeenHang | None, ended_for: str | None = "hang") -> Verdict:
     job = JobEvidence(
+        ended_for=ended_for,
         logs=(LogSource("agent.log", (text.encode(),), Origin()),),
         exit_codes={0: -9, 1: -9},
         launcher_exit=-9,
@@ -67,6 +68,51 @@ def test_where_nothing_tells_the_ranks_apart_no_rank_is_blamed(engine: Engine) -
     verdict = judge(engine, STEPS, SEEN._replace(ranks=(), text="4 ranks in all_reduce at train.py:9"))
     assert (verdict.failure, verdict.rank) == (FailureClass.HANG, None)
     assert judge(engine, STEPS + AFTERMATH, None).failure is not FailureClass.HANG
+
+
+def test_what_stoker_sent_itself_is_blamed_on_nobody_else(engine: Engine) -> None:
+    verdict = judge(engine, STEPS + PEER + AFTERMATH, SEEN)
+    words = [item.words for item in verdict.consequences]
+    assert "ended by stoker after the hang" in words
+    assert "lost the connection to a peer" in words
+    assert not {"terminated", "nccl error"} & set(words)
+    # The same lines without us are somebody's doing.
+    other = judge(engine, STEPS + PEER + AFTERMATH, None, ended_for=None)
+    assert not any("stoker" in item.words for item in other.consequences)
+    log = (LogSource("agent.log", ((STEPS + AFTERMATH).encode(),), Origin()),)
+    for ours, expected in ((None, FailureClass.TERMINATED), ("hang", FailureClass.UNKNOWN)):
+        job = JobEvidence(logs=log, launcher_exit=1, world_size=2, ended_for=ours)
+        assert diagnose(job, engine.signatures, engine.matcher).failure is expected
+
+
+@pytest.mark.parametrize("counted", [None, 0, 2])
+def test_a_count_of_kills_for_memory_that_the_journal_holds_settles_a_bare_kill(
+    engine: Engine, counted: int | None
+) -> None:
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first"),
+            ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
+            ev.AttemptEnded(
+                t=9.0, attempt=1, exit_code=1, rank_exit_codes={0: 1, 1: -9}, memory_kills=counted
+            ),
+        ]
+    )
+    view = state.attempt
+    assert view is not None
+    killed = (
+        "E1121 14:01:41.751000 22429 torch/distributed/elastic/multiprocessing/api.py:1001] "
+        "failed (exitcode: -9) local_rank: 1 (pid: 22482) of binary: /usr/bin/python\n"
+    )
+    log = LogSource("agent.log", ((STEPS + killed).encode(),), Origin())
+    job = with_journal_facts(JobEvidence(logs=(log,), world_size=2), [(state, view)])
+    verdict = diagnose(job, engine.signatures, engine.matcher)
+    expected = {
+        None: (FailureClass.HOST_OOM, Reason.KERNEL_KILL),
+        0: (FailureClass.WORKER_CRASH, Reason.SIGNAL),
+        2: (FailureClass.HOST_OOM, Reason.CGROUP_KILL),
+    }
+    assert (verdict.failure, verdict.reason) == expected[counted]
 
 
 @pytest.mark.parametrize("why", [ev.StopWhy.HANG, ev.StopWhy.REQUEST])

@@ -8,10 +8,11 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.run.records import Consequence, Decision, DecisionKind, Verdict
 from supervisor.views import format as fm
 from supervisor.views.logplace import LogAt
-from supervisor.views.nearby import Context
+from supervisor.views.nearby import AFTER_LINES, BEFORE_LINES
+from supervisor.views.places import place_of
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
 from supervisor.views.tui.actions import suggested_batch
@@ -161,16 +162,15 @@ def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """What followed, folded: one row for what several ranks said alike."""
     if not verdict.consequences:
         return []
-    folded: dict[tuple[FailureClass, str], list[Consequence]] = {}
+    folded: dict[tuple[str, str], list[Consequence]] = {}
     for item in verdict.consequences:
-        folded.setdefault((item.failure, item.text.strip()), []).append(item)
+        folded.setdefault((item.words, item.text.strip()), []).append(item)
     rows = section(tr, "what followed", f"{len(verdict.consequences)} lines: consequences, not causes")
-    for (failure, text), items in list(folded.items())[:FOLLOWED]:
+    for (what, text), items in list(folded.items())[:FOLLOWED]:
         ranks = tuple(sorted({item.rank for item in items if item.rank is not None}))
-        who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "somebody"
-        where = items[0]
-        place = fm.short_path(where.path) + (f":{where.line}" if where.line is not None else "")
-        said = f"{tr(failure.value.replace('_', ' '))}  {place}  {text}"
+        who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "a log"
+        where = place_of(attempt, items[0].path, items[0].line, tr)
+        said = f"{tr(what)}  {where}  {text}"
         rows += labelled(tr(who), said, width, Ink.DIM, most=2)
     if len(folded) > FOLLOWED:
         rows.append(row(Span(tr(f"… {len(folded) - FOLLOWED} more kinds"), Ink.DIM)))

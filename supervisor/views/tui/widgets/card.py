@@ -104,11 +104,11 @@ def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """Consequences, folded by class and rank."""
     folded: dict[str, list[int]] = {}
     for item in verdict.consequences:
-        folded.setdefault(item.failure, []).extend([] if item.rank is None else [item.rank])
+        folded.setdefault(item.words, []).extend([] if item.rank is None else [item.rank])
     if not folded:
         return []
     parts = [
-        f"{name.replace('_', ' ')}{f' (rank {fm.ranges(tuple(set(ranks)))})' if ranks else ''}"
+        f"{name}{f' (rank {fm.ranges(tuple(set(ranks)))})' if ranks else ''}"
         for name, ranks in folded.items()
     ]
     return [_labelled("then", Span(" · ".join(map(tr, parts)), Ink.DIM), width, tr)]
