@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     parser.add_argument("--config", metavar="FILE", help="settings with another [policy]")
     parser.add_argument(
-        "--max-retries", type=int, metavar="N", help="restarts without progress before giving up"
+        "--max-retries",
+        type=int,
+        metavar="N",
+        help="restarts as it was, without progress, before giving up; plans that change the job have their own count; 0: none",
     )
     parser.add_argument("--min-micro-batch", type=int, metavar="N", help="never go below this")
     parser.add_argument("--min-ranks", type=int, metavar="N", help="ranks a node may go on with")
@@ -64,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
     """What policy says after each ended attempt of a run, with what was done where that differs."""
-    from supervisor.keeper.judgement import decide_next
+    from supervisor.keeper.judgement import policy_input
+    from supervisor.policy import budget_text, decide
     from supervisor.run.journal import read_state
 
     node = run_.node()
@@ -82,7 +86,8 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
             checkpoints=saved,
             checkpoint=saved[-1] if saved else None,
         )
-        decision = decide_next(record, past, node=node, env=env)
+        known = policy_input(record, past, node=node, env=env)
+        decision = decide(known)
         failure = view.verdict.failure.value + (
             f"/{view.verdict.reason.value}" if view.verdict.reason else ""
         )
@@ -90,6 +95,8 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         code = f", exit code {decision.exit_code}" if decision.exit_code is not None else ""
         line = f"attempt {view.number}: {failure}{at} → {decision.kind.value}{code}: {decision.reason}"
         lines.append(line)
+        if (budget := budget_text(known, decision)) is not None:
+            lines.append(f"           {budget}")
         done = view.decision
         if done is not None and (done.kind, done.change) != (decision.kind, decision.change):
             lines.append(f"           was ({view.decided_by or 'policy'}): {done.kind.value}: {done.reason}")

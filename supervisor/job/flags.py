@@ -93,7 +93,8 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--max-retries",
         _IN,
-        "restarts without progress before giving up",
+        "restarts as it was, without progress, before giving up; a plan that changes the job (a smaller batch, another port)"
+        " has a count of its own; 0: no restart at all",
         "N",
         "policy.max_retries",
         group="retry",

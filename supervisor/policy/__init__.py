@@ -4,6 +4,7 @@ Pure. `rules` holds one rule a failure class; `changes` what a rule changes; `de
 headless run never holds: what would be held is failed (exit 1, or 4 if a budget ran out).
 """
 
+from supervisor.policy.budget import budget_text
 from supervisor.policy.decide import (
     EXIT_DO_NOT_REQUEUE,
     EXIT_FAILED,
@@ -30,6 +31,7 @@ __all__ = [
     "PolicyInput",
     "Rule",
     "StopCause",
+    "budget_text",
     "decide",
     "restarts_since_progress",
     "rule_for",

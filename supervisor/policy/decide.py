@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, assert_never
 
+from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
 from supervisor.policy.changes import change_for, offer_for
 from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
 from supervisor.policy.rules import Answer, Rule, override_for, rule_for
@@ -158,7 +159,7 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
         if a.decision is not None
         and a.decision.kind is DecisionKind.RESTART
         and not a.by_person
-        and (a.decision.change is None or _unchanged(a.decision.change))
+        and (a.decision.change is None or is_unchanged(a.decision.change))
         and a.ended_t is not None
         and a.ended_t >= start
     ]
@@ -170,16 +171,12 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:
     """Why the budget is spent, or None while it lasts."""
-    past = restarts_since_progress(history)
-    same_class = [a for a in past if a.verdict is not None and a.verdict.failure is failure]
+    same_class = alike_since_progress(history, failure)
     if rule.max_times is not None and len(same_class) >= rule.max_times:
         return f"restarted {_times(len(same_class))} for this without progress; {rule.else_}"
-    if rule.answer in {Answer.SHRINK, Answer.NEW_PORT}:
-        return None  # bounded by its own count, and each try differs from the last
-    # A plan that changes the job has its own bound; what counts here are restarts of the same thing.
-    counted = [
-        a for a in past if a.decision is None or a.decision.change is None or _unchanged(a.decision.change)
-    ]
+    if rule.answer in HAS_OWN_COUNT:
+        return None
+    counted = counted_retries(history)
     if len(counted) >= history.retry.max_retries:
         return (
             f"{_times(len(counted))} restarted without progress (--max-retries {history.retry.max_retries})"
@@ -228,10 +225,6 @@ def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
         return 0.0  # the plan changes what failed: waiting would gain nothing
     doubled: float = 2.0 ** min(len(restarts_since_progress(history)), 10)
     return min(doubled, MAX_DELAY_S) * (1.0 + 0.25 * history.jitter)
-
-
-def _unchanged(change: SpecChange) -> bool:
-    return replace(change, from_scratch=False) == SpecChange()
 
 
 def _times(count: int) -> str:
