@@ -84,8 +84,15 @@ def _let_it_write(pipe: int) -> None:
 
 
 def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace, taste: Taste) -> int:
-    """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here."""
-    with Watcher(run, target, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
+    """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here.
+
+    The first facts are written here, before that process has loaded anything: the screen opens at once.
+    """
+    try:
+        beginning = Beginning.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
+    except OSError as error:
+        return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
+    with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
         from supervisor.cli.screen import kept_file
         from supervisor.views.tui.app import run_tui
 
@@ -104,7 +111,12 @@ def _without_screen(run: RunPaths, target: str, args: argparse.Namespace) -> int
 
 
 def observer_of(
-    run: RunPaths, target: str, *, interval_s: float, pipe: int | None = None
+    run: RunPaths,
+    target: str,
+    *,
+    interval_s: float,
+    pipe: int | None = None,
+    beginning: Beginning | None = None,
 ) -> tuple[Observer, Target]:
     """What watches `target`, with what judges it.
 
@@ -113,15 +125,11 @@ def observer_of(
         target: as typed.
         interval_s: seconds between sensor readings.
         pipe: the descriptor to read for ``-``; None: stdin.
+        beginning: the run directory, where it is begun already.
 
     Raises:
         BadInputError: nothing to watch; one line.
     """
-    beginning = None
-    if pipe is None and target != "-":
-        # First the facts that a screen waits for, then what takes longer: who writes the logs, and what reads them.
-        quick, _ = resolve(target, run, looks=False)
-        beginning = Beginning(run, quick, host=socket.gethostname(), clock=SystemClock())
     what, read = resolve(target, run, pipe=pipe)
 
     from supervisor.diagnosis.verdict import diagnose

@@ -1,6 +1,7 @@
-"""The process that watches beside a screen: ``python -m supervisor.cli.watcher RUN_DIR TARGET INTERVAL_S PIPE KEEP``.
+"""The process that watches beside a screen: its words are RUN_DIR TARGET INTERVAL_S PIPE KEEP LOCK_FD.
 
-It ends when its stdin does, so that it never outlives the screen that started it, however that ended.
+It ends when its stdin does, so that it never outlives the screen that started it, however that ended. The run directory
+was begun by the screen's process, which handed over the lock: from its start this process is the only writer.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from supervisor.keeper.beginning import Beginning
 from supervisor.run.paths import RunPaths
 
 # A last verdict reads all that was not read yet; without `keep` nobody would see it.
@@ -28,34 +30,45 @@ class Watcher:
     Args:
         run: the claimed run directory; its keeper.log takes what goes wrong.
         target: what to watch, as typed.
+        beginning: the run directory, begun; handed over here.
         interval_s: seconds between sensor readings.
         pipe: the descriptor to read for ``-``.
         keep: the run directory stays: give a last verdict.
     """
 
     def __init__(
-        self, run: RunPaths, target: str, *, interval_s: float, pipe: int | None = None, keep: bool = False
+        self,
+        run: RunPaths,
+        target: str,
+        beginning: Beginning,
+        *,
+        interval_s: float,
+        pipe: int | None = None,
+        keep: bool = False,
     ) -> None:
-        node = run.node()
-        node.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._keep = keep
+        lock = beginning.hand_over()
         words = [
             str(run.root),
             target,
             repr(interval_s),
             str(NO_PIPE if pipe is None else pipe),
             str(int(keep)),
+            str(lock),
         ]
-        with open(node.log, "ab") as log:
-            # A session of its own: Ctrl-C and the hang-up of the terminal are the screen's business.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", BOOTSTRAP, _here(), *words],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=() if pipe is None else (pipe,),
-                start_new_session=True,
-            )
+        try:
+            with open(run.node().log, "ab") as log:
+                # A session of its own: Ctrl-C and the hang-up of the terminal are the screen's business.
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", BOOTSTRAP, _here(), *words],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(lock,) if pipe is None else (lock, pipe),
+                    start_new_session=True,
+                )
+        finally:
+            beginning.lock.release()  # here only: what the child inherited stays locked
         if pipe is not None:
             os.close(pipe)
 
@@ -65,19 +78,20 @@ class Watcher:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.stdin is not None:
+        if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+                self.process.stdin.close()
         try:
-            self._process.wait(END_KEPT_S if self._keep else END_S)
+            self.process.wait(END_KEPT_S if self._keep else END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
 
 
-# -P and the package's own folder, so that no package of the working directory's is taken for ours.
+# -P and the package's own folder, so that no package of the working directory's is taken for ours. What watches yields
+# to what is watched, and to the screen, from its first import on: reading a gigabyte anew is nobody's hurry.
 BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    f"import os, sys; os.nice({NICENESS}); sys.path.insert(0, sys.argv.pop(1)); "
     "from supervisor.cli.watcher import main; sys.exit(main(sys.argv[1:]))"
 )
 
@@ -91,21 +105,28 @@ def main(argv: list[str]) -> int:
     """Watch until stdin ends."""
     from supervisor.cli.job_files import BadInputError
     from supervisor.cli.observe import observer_of
+    from supervisor.keeper.clock import SystemClock
 
-    root, target, interval, pipe, keep = argv
-    number = int(pipe)
+    root, target, interval, pipe, keep, lock = argv
+    run = RunPaths(Path(root))
+    try:
+        beginning = Beginning.inherited(run, int(lock), clock=SystemClock())
+    except OSError as error:
+        if not run.root.exists():
+            return 0  # the screen was left before this process had come up
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     try:
         observer, _ = observer_of(
-            RunPaths(Path(root)),
+            run,
             target,
             interval_s=float(interval),
-            pipe=None if number == NO_PIPE else number,
+            pipe=None if int(pipe) == NO_PIPE else int(pipe),
+            beginning=beginning,
         )
     except BadInputError as error:
         print(error, file=sys.stderr)
         return 2
-    # What watches yields to what is watched, and to the screen: reading a gigabyte anew is nobody's hurry.
-    os.nice(NICENESS)
     observer.start()
     while os.read(0, 1):
         continue

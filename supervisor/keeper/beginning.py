@@ -1,7 +1,8 @@
 """The first facts of an observed run: which logs there are.
 
-They are written before anything that reads them is loaded, so that a screen beside can show a log's last lines
-while the reader of metrics and causes is still on its way.
+They are written before anything that reads them is loaded, so that a screen can show a log's last lines while the
+reader of metrics and causes is still on its way. That reader may be another process: it inherits the lock, which is
+held without a gap, and writes on where the first left off. There is one writer at every moment.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.fold import fold
-from supervisor.run.journal import JournalWriter
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
@@ -27,23 +28,59 @@ class Beginning:
 
     Args:
         run: the claimed run directory.
-        target: what is observed; whether its logs are still written need not be known yet.
-        host: this machine's name.
-        clock: gives the facts' time.
-
-    Raises:
-        OSError: the run directory cannot be written.
+        lock: held from here on.
+        state: what the journal says so far.
     """
 
-    def __init__(self, run: RunPaths, target: Target, *, host: str, clock: Clock) -> None:
+    def __init__(self, run: RunPaths, lock: KeeperLock, state: RunState) -> None:
         self.node = run.node()
-        for folder in (self.node.root, run.control, run.artifacts, self.node.attempt(ATTEMPT).root):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._me = identify(os.getpid()) or ProcessId(os.getpid(), 0.0)
-        self.lock = KeeperLock(self.node.lock, start_time=self._me.start_time)
+        self.lock = lock
         self.journal = JournalWriter(self.node.journal)
-        self.state = RunState()
-        self._write(run, target, host, clock.wall())
+        self.state = state
+
+    @classmethod
+    def fresh(cls, run: RunPaths, target: Target, *, host: str, clock: Clock) -> Beginning:
+        """Begin: lock the directory and write which logs there are.
+
+        Args:
+            run: the claimed run directory.
+            target: what is observed; whether its logs are still written need not be known yet.
+            host: this machine's name.
+            clock: gives the facts' time.
+
+        Raises:
+            OSError: the run directory cannot be written.
+        """
+        node = run.node()
+        for folder in (node.root, run.control, run.artifacts, node.attempt(ATTEMPT).root):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        me = _me()
+        made = cls(run, KeeperLock(node.lock, start_time=me.start_time), RunState())
+        made._write(run, target, host, me, clock.wall())
+        return made
+
+    @classmethod
+    def inherited(cls, run: RunPaths, lock_fd: int, *, clock: Clock) -> Beginning:
+        """Go on with what another process began and handed over.
+
+        Args:
+            run: the run directory.
+            lock_fd: what `hand_over` gave there, inherited.
+            clock: gives the facts' time.
+
+        Raises:
+            OSError: the run directory is gone, or cannot be written.
+        """
+        me, node = _me(), run.node()
+        lock = KeeperLock(node.lock, start_time=me.start_time, inherited=lock_fd)
+        made = cls(run, lock, read_state(node.journal))
+        made._tell_who(me, clock.wall())
+        return made
+
+    def hand_over(self) -> int:
+        """Write no more; the lock's descriptor, for a child to inherit. Release the lock once there is one."""
+        self.journal.close()
+        return self.lock.fileno()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
@@ -57,7 +94,10 @@ class Beginning:
         name = os.path.basename(log.path).removesuffix(".gz")
         return str(self.node.attempt(ATTEMPT).root / f"{index}-{name}")
 
-    def _write(self, run: RunPaths, target: Target, host: str, now: float) -> None:
+    def _tell_who(self, me: ProcessId, now: float) -> None:
+        self.emit(ev.KeeperStarted(t=now, pid=me.pid, start_time=me.start_time, version=__version__))
+
+    def _write(self, run: RunPaths, target: Target, host: str, me: ProcessId, now: float) -> None:
         self.emit(
             ev.RunStarted(
                 t=now,
@@ -69,8 +109,7 @@ class Beginning:
                 world_size=len(target.processes) or None,
             )
         )
-        me = self._me
-        self.emit(ev.KeeperStarted(t=now, pid=me.pid, start_time=me.start_time, version=__version__))
+        self._tell_who(me, now)
         self.emit(ev.LaunchIntended(t=now, attempt=ATTEMPT, argv=(), reason=f"watching {target.source}"))
         first = target.processes[0][1] if target.processes else ProcessId(0, 0.0)
         self.emit(ev.AttemptStarted(t=now, attempt=ATTEMPT, pid=first.pid, start_time=first.start_time))
@@ -101,3 +140,7 @@ class Beginning:
         if target.pipe is not None:
             path = str(self.node.attempt(ATTEMPT).root / PIPE_NAME)
             self.emit(ev.RankStarted(t=now, attempt=ATTEMPT, local_rank=0, stdout=path))
+
+
+def _me() -> ProcessId:
+    return identify(os.getpid()) or ProcessId(os.getpid(), 0.0)

@@ -67,7 +67,7 @@ class Observer(Powerless):
         self._unpacked: list[Unpacking] = []
         if target.pipe is not None:
             self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
-        self._beginning = beginning or Beginning(run, target, host=host, clock=self._clock)
+        self._beginning = beginning or Beginning.fresh(run, target, host=host, clock=self._clock)
         self._recorder = Recorder(self._node.series, self.emit, self._clock)
         self._wishes = Wishes(run, self, self._clock)
         self._sensors = Sensors(

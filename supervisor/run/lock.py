@@ -40,33 +40,52 @@ class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
 class KeeperLock:
     """Held from construction to `release`.
 
+    Args:
+        path: the lock file.
+        start_time: this process's, seconds since boot.
+        inherited: the descriptor of a lock that the parent holds and this process was started with: it holds it too,
+            because flock belongs to what is open, not to who opened it.
+
     Raises:
         LockTaken: another keeper holds it.
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, path: Path, *, start_time: float) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
-        for tries_left in reversed(range(TRIES)):
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not tries_left:
-                    os.close(self._fd)
-                    raise LockTaken(read_holder(path)) from None
-                time.sleep(TRY_AGAIN_S)
+    def __init__(self, path: Path, *, start_time: float, inherited: int | None = None) -> None:
+        if inherited is None:
+            self._fd = _locked(path)
+        else:
+            os.set_inheritable(inherited, False)
+            self._fd = inherited
         holder = Holder(pid=os.getpid(), start_time=start_time, host=socket.gethostname())
         with contextlib.suppress(OSError):  # a full disk: the name is for people, the lock is held
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(holder) + b"\n", 0)
+
+    def fileno(self) -> int:
+        """The descriptor, for a child to inherit."""
+        return self._fd
 
     def release(self) -> None:
         """Let another keeper in. The file stays: removing it would race with the next one."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _locked(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Who asks `keeper_is_alive` holds the lock for some microseconds: a keeper holds it longer than this.
+    for tries_left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not tries_left:
+                os.close(fd)
+                raise LockTaken(read_holder(path)) from None
+            time.sleep(TRY_AGAIN_S)
+    return fd
 
 
 def read_holder(path: Path) -> Holder | None:
