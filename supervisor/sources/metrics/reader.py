@@ -6,62 +6,24 @@ the next line of that shape costs one dictionary look-up and one match of a regu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from supervisor.sources.metrics.context import State, parse
 from supervisor.sources.metrics.exact import ExactPlan, make_exact
-from supervisor.sources.metrics.grammar import parse_line
 from supervisor.sources.metrics.layout import Layout, finished, free_digits, spans_of
-from supervisor.sources.metrics.names import CANONICAL, LOSS, STEP, TOTAL_STEPS, VAL_LOSS
+from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.plans import Plan, fixed_digits, make_plan
-from supervisor.sources.metrics.readings import NOTHING, RANK, MetricSample, Parsed
+from supervisor.sources.metrics.readings import RANK, MetricSample, Parsed
 from supervisor.sources.metrics.rules import MetricRule
-from supervisor.sources.metrics.tables import (
-    Header,
-    find_header,
-    is_rule,
-    is_section_row,
-    read_pair_row,
-    read_row,
-)
+from supervisor.sources.metrics.speaker import who
 from supervisor.sources.metrics.values import PLAIN, convert
-from supervisor.text.prefixes import split_prefix
 
 MAX_LINE = 4096
 MAX_SHAPES = 4096
-MAX_HEADING = 120
 MAX_EXACT = 4096
 _DIGITS = b"0123456789"
 _ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
-_TRACE = "Traceback (most recent call last)"
-_BLOCK = re.compile(
-    r"^\s*(?:[-*=# ]*(?:[\w .-]*(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*)[:\s=*-]*|[\w.-]+:)\s*$",
-    re.IGNORECASE,
-)
-# "Test Error:" with its values on the lines below.
-_EVALUATION = re.compile(
-    r"(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}:\s*$", re.IGNORECASE
-)
-_BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s*:\s*$", re.IGNORECASE)
-# In a block that looks like settings a number of so many digits was computed, not chosen.
-_MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
-_RAW_RANK = re.compile(
-    r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
-)
-
-
-class _State(NamedTuple):
-    """What the lines before say about the next one."""
-
-    header: Header | None = None
-    in_trace: bool = False
-    in_record: bool = False
-    in_settings: bool = False
-    in_section: bool = False
-    skip_next: bool = False
-    in_evaluation: bool = False
-    after_val_loss: bool = False
 
 
 class _Known(NamedTuple):
@@ -76,7 +38,7 @@ class _Book:
 
     __slots__ = ("exact", "shapes", "state")
 
-    def __init__(self, state: _State) -> None:
+    def __init__(self, state: State) -> None:
         self.state = state
         self.exact: dict[bytes, tuple[ExactPlan | None, _Book]] = {}
         self.shapes: dict[bytes, tuple[_Known, ...]] = {}
@@ -91,8 +53,8 @@ class MetricReader:
 
     def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
         self._rules = tuple(rules)
-        self._books: dict[_State, _Book] = {}
-        self._book = self._book_of(_State())
+        self._books: dict[State, _Book] = {}
+        self._book = self._book_of(State())
         self._shapes = 0
         self._exact = 0
         self._seen: set[int] = set()
@@ -153,8 +115,8 @@ class MetricReader:
 
     def _learn(self, line: str, shape: bytes, key: bytes) -> MetricSample | None:
         book = self._book
-        rank, body, rank_at = _who(line)
-        parsed, state, is_row = _parse(body, book.state)
+        rank, body, rank_at = who(line)
+        parsed, state, is_row = parse(body, book.state)
         if self._shapes >= MAX_SHAPES:
             # A log of ever new shapes: what was learnt is let go, it is learnt again.
             self._books = {book.state: book}
@@ -180,7 +142,7 @@ class MetricReader:
             self._shapes += 1
         return _sample(parsed, body, rank)
 
-    def _book_of(self, state: _State) -> _Book:
+    def _book_of(self, state: State) -> _Book:
         book = self._books.get(state)
         if book is None:
             book = self._books[state] = _Book(state)
@@ -194,95 +156,11 @@ class MetricReader:
             match = rule.regex.search(line)
             value = convert(PLAIN, match.group(1) or "") if match is not None else None
             if value is not None:
-                rank = rank if sample is not None else _who(line)[0]
+                rank = rank if sample is not None else who(line)[0]
                 target = values if rule.name in CANONICAL else other
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
                 target[rule.name] = int(value) if whole else value
         return MetricSample(values, other, rank) if values or other else None
-
-
-def _parse(text: str, state: _State) -> tuple[Parsed, _State, bool]:
-    """What a line says in a state, the state after it, and whether it was a row of a table."""
-    stripped = text.strip()
-    if not stripped:
-        return NOTHING, state._replace(in_settings=False), False
-    indented = text[:1] in " \t"
-    if state.skip_next:
-        return NOTHING, state._replace(skip_next=False), False
-    if state.in_trace:
-        if indented or stripped.startswith(("During handling", "The above exception", _TRACE)):
-            return NOTHING, state, False
-        return NOTHING, state._replace(in_trace=False), False
-    if _TRACE in text:
-        return NOTHING, state._replace(in_trace=True), False
-    if _BEST.search(text):
-        return NOTHING, state._replace(skip_next=True), False
-    parsed, after = _from_table(text, state)
-    if parsed is not None:
-        return parsed, after, True
-    if not indented:
-        after = after._replace(in_record=False, in_evaluation=False)
-    if len(text) <= MAX_HEADING and _BLOCK.match(text):
-        return NOTHING, after._replace(in_settings=True), False
-    if _EVALUATION.match(text):
-        return NOTHING, after._replace(in_evaluation=True), False
-    if after.in_settings and indented and not _MEASURED.search(text):
-        return NOTHING, after, False
-    after, of_val = after._replace(after_val_loss=False), after.after_val_loss
-    parsed = parse_line(
-        text, in_record=after.in_record or (after.in_settings and indented), evaluates=after.in_evaluation
-    )
-    if of_val and _is_breakdown(parsed):
-        parsed = parse_line(text, evaluates=True)
-    after = after._replace(after_val_loss=[r.field for r in parsed.readings] == [VAL_LOSS])
-    if not indented:
-        after = after._replace(in_settings=parsed.settings and not parsed.readings)
-    return parsed, after._replace(in_record=after.in_record or parsed.heading), False
-
-
-def _is_breakdown(parsed: Parsed) -> bool:
-    """Whether a line names a loss beside its parts, and no step: below "Val loss: 0.41" that is the same loss again."""
-    fields = [reading.field for reading in parsed.readings]
-    return LOSS in fields and len(fields) > 1 and set(fields) <= {LOSS, ""}
-
-
-def _from_table(text: str, state: _State) -> tuple[Parsed | None, _State]:
-    if is_rule(text):
-        return NOTHING, state
-    if is_section_row(text):
-        return NOTHING, state._replace(in_section=True)
-    row = read_pair_row(text, in_section=state.in_section)
-    if row is not None:
-        return row, state
-    state = state._replace(in_section=False)
-    if state.header is not None:
-        row = read_row(state.header, text)
-        if row is not None:
-            return row, state
-    header = find_header(text)
-    if header is not None:
-        return NOTHING, state._replace(header=header)
-    return None, state
-
-
-def _who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
-    """The rank that the line's prefix names, what stands behind the prefix, and where the rank's digits are."""
-    origin, body = split_prefix(text)
-    rank = origin.rank if origin.rank is not None else origin.local_rank
-    if rank is None and origin.task is not None:
-        if body[:1].isdigit() or body[:1] in {"-", "."}:
-            return None, text, None  # "1: 803.28, …": a step, not a task
-        rank = origin.task
-    place = len(text) - len(body)
-    runs = [run.span() for run in re.finditer(r"\d+", text[:place]) if int(run.group()) == rank]
-    where = runs[0] if len(runs) == 1 else None
-    if match := _RAW_RANK.match(body):
-        body = body[match.end() :]
-        if rank is None:
-            group = match.lastindex or 1
-            rank = int(match.group(group))
-            where = (place + match.start(group), place + match.end(group))
-    return rank, body, where
 
 
 def _sample(parsed: Parsed, text: str, rank: int | None) -> MetricSample | None:
