@@ -1,8 +1,9 @@
 """Healthy trainings with silences of all kinds under the default thresholds: none may be ended as a hang.
 
-Two trainings take turns: the bundled trainer, which tells its phases, with evaluations and checkpoints; and a foreign
-script that tells nothing (tests/integration/scripts/training.py), with evaluations, checkpoints and stalls of one rank's
-data of up to 20 s. Lengths are drawn from a seed. Counted: acts (a false alarm), flags, advisories a run.
+One training of a foreign script that tells nothing (tests/integration/scripts/training.py) lasts all the while, with
+evaluations, checkpoints and a stall of one rank's data of 20 s. Beside it two take turns: the bundled trainer, which tells
+its phases, with evaluations and checkpoints; and the foreign script with other lengths. They are drawn from a seed.
+Counted: acts (a false alarm), flags, advisories a run; of one training more than one advisory is too many.
 
     python bench/soak_hangs.py --minutes 30 --seed 1 [--keep bench/results/soak_hangs.json]
 """
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader
 from supervisor.run.paths import RunPaths
 
+STEP_S, EVAL_S, SAVE_S, STALL_S = 0.2, 6.0, 1.0, 20.0
 FOREIGN = str(ROOT / "tests" / "integration" / "scripts" / "training.py")
 STOKER = (
     sys.executable,
@@ -42,7 +45,7 @@ STOKER = (
 
 
 def main() -> int:
-    """Runs healthy trainings for the minutes asked for; 1 if any was ended as a hang, or failed."""
+    """Runs healthy trainings for the minutes asked for; 1 if any was ended as a hang, failed, or was advised of twice."""
     parser = command_line(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
@@ -50,12 +53,12 @@ def main() -> int:
     rng = random.Random(args.seed)
     end = time.monotonic() + 60 * args.minutes
     runs: list[dict[str, Any]] = []
-    while time.monotonic() < end:
-        with tempfile.TemporaryDirectory(prefix="stoker-soak-") as folder:
-            cwd = Path(folder)
-            command = foreign(rng) if len(runs) % 2 == 0 else trainer(rng)
-            runs.append(one_run(cwd, command))
-            print(json.dumps(runs[-1]), flush=True)
+    with ThreadPoolExecutor(1, "long") as beside:
+        long = beside.submit(in_a_folder, throughout(args.minutes))
+        while time.monotonic() < end:
+            runs.append(in_a_folder(foreign(rng) if len(runs) % 2 == 0 else trainer(rng)))
+        whole = long.result()
+    runs.append(whole)
     result = {
         **surroundings(),
         "seed": args.seed,
@@ -68,9 +71,29 @@ def main() -> int:
         "most_advisories_a_run": max((run["advisories"] for run in runs), default=0),
         "advisory_codes": dict(sum((Counter(run["codes"]) for run in runs), Counter())),
         "longest_silence_s": max((run["longest_s"] for run in runs), default=0.0),
+        "throughout": {
+            name: whole[name] for name in ("seconds", "steps", "acts", "flags", "codes", "longest_s")
+        },
     }
     tell(result, args.keep)
-    return 1 if result["acts"] or result["failed"] else 0
+    return 1 if result["acts"] or result["failed"] or result["most_advisories_a_run"] > 1 else 0
+
+
+def in_a_folder(command: list[str]) -> dict[str, Any]:
+    """One run in a folder of its own; its result is printed too."""
+    with tempfile.TemporaryDirectory(prefix="stoker-soak-") as folder:
+        found = one_run(Path(folder), command)
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def throughout(minutes: float) -> list[str]:
+    """One training of so many minutes: steps of 0.2 s, an evaluation of 6 s every 100, a checkpoint of 1 s every 50."""
+    rounds = max(1, round((60 * minutes - STALL_S) / (100 * STEP_S + EVAL_S + 2 * SAVE_S)))
+    return [
+        FOREIGN, "--steps", str(100 * rounds), "--step-time", str(STEP_S), "--eval-every", "100", "--eval-s", str(EVAL_S),
+        "--save-every", "50", "--save-s", str(SAVE_S), "--stall-at", str(50 * rounds), "--stall-s", str(STALL_S),
+    ]  # fmt: skip
 
 
 def foreign(rng: random.Random) -> list[str]:
@@ -111,9 +134,11 @@ def one_run(cwd: Path, command: list[str]) -> dict[str, Any]:
         "XDG_STATE_HOME": str(cwd / "state"),
         "OMP_NUM_THREADS": "1",
     }
+    began = time.monotonic()
     done = subprocess.run(
-        [*STOKER, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=1800, check=False
+        [*STOKER, *command], cwd=cwd, env=env, capture_output=True, text=True, timeout=7200, check=False
     )
+    took_s = time.monotonic() - began
     folders = [path for path in (cwd / "runs").iterdir() if not path.is_symlink()]
     facts = JournalReader(RunPaths(folders[0]).node().journal).read()
     ended = [fact.stalled_s for fact in facts if isinstance(fact, ev.StallEnded)]
@@ -122,6 +147,7 @@ def one_run(cwd: Path, command: list[str]) -> dict[str, Any]:
     return {
         "kind": "trainer" if "--config" in command else "foreign",
         "code": done.returncode,
+        "seconds": round(took_s),
         "steps": max(steps, default=None),
         "acts": sum(isinstance(fact, ev.HangFound) for fact in facts),
         "flags": sum(isinstance(fact, ev.StallFlagged) for fact in facts),
