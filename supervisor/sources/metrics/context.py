@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from supervisor.sources.metrics.grammar import parse_line
+from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.grammar import is_about_evaluation, parse_line
+from supervisor.sources.metrics.message import json_message, message_start
 from supervisor.sources.metrics.names import LOSS, VAL_LOSS
-from supervisor.sources.metrics.readings import NOTHING, Parsed
+from supervisor.sources.metrics.readings import NOTHING, Parsed, shifted
 from supervisor.sources.metrics.tables import (
     Header,
     find_header,
@@ -16,6 +18,7 @@ from supervisor.sources.metrics.tables import (
     read_pair_row,
     read_row,
 )
+from supervisor.sources.metrics.tokens import MASKED
 
 MAX_HEADING = 120
 _TRACE = "Traceback (most recent call last)"
@@ -31,6 +34,12 @@ _BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s
 # In a block that looks like settings a number of so many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
+# "TrainConfig(" with its fields on the lines below.
+_CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
+# scikit-learn's report on classes, one of which may be called "loss".
+_REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
+_REPORT_ROW = re.compile(r"\s*\S.*\d\.\d+\s+\d+\s*$")
+
 
 class State(NamedTuple):
     """What the lines before say about the next one."""
@@ -43,45 +52,77 @@ class State(NamedTuple):
     skip_next: bool = False
     in_evaluation: bool = False
     after_val_loss: bool = False
+    in_call: bool = False
+    in_report: bool = False
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     """What a line says in a state, the state after it, and whether it was a row of a table."""
-    stripped = text.strip()
+    if (wrapped := json_message(text)) is not None:
+        begin, end, message = wrapped
+        around = parse_line(text[:begin] + MASKED * (end - begin) + text[end:])
+        if not any(reading.field for reading in around.readings):
+            parsed, after, is_row = parse(message, state)
+            return shifted(parsed, begin), after, is_row
+    begin = message_start(text)
+    message = text[begin:]
+    stripped = message.strip()
     if not stripped:
-        return NOTHING, state._replace(in_settings=False), False
-    indented = text[:1] in " \t"
-    if state.skip_next:
-        return NOTHING, state._replace(skip_next=False), False
-    if state.in_trace:
-        if indented or stripped.startswith(("During handling", "The above exception", _TRACE)):
-            return NOTHING, state, False
-        return NOTHING, state._replace(in_trace=False), False
-    if _TRACE in text:
-        return NOTHING, state._replace(in_trace=True), False
-    if _BEST.search(text):
-        return NOTHING, state._replace(skip_next=True), False
-    parsed, after = _from_table(text, state)
-    if parsed is not None:
-        return parsed, after, True
+        return NOTHING, state._replace(in_settings=False, in_report=False), False
+    indented = message[:1] in " \t"
+    if (after := _in_block(message, stripped, state, indented=indented)) is not None:
+        return NOTHING, after, False
+    state = state._replace(in_call=False, in_report=False)
+    row, after = _from_table(message, state)
+    if row is not None:
+        return shifted(row, begin), after, True
     if not indented:
         after = after._replace(in_record=False, in_evaluation=False)
-    if len(text) <= MAX_HEADING and _BLOCK.match(text):
+    if len(message) <= MAX_HEADING and _BLOCK.match(message):
         return NOTHING, after._replace(in_settings=True), False
-    if _EVALUATION.match(text):
+    if _EVALUATION.match(message):
         return NOTHING, after._replace(in_evaluation=True), False
-    if after.in_settings and indented and not _MEASURED.search(text):
+    if after.in_settings and indented and not _MEASURED.search(message) and not _is_bar(message):
         return NOTHING, after, False
     after, of_val = after._replace(after_val_loss=False), after.after_val_loss
-    parsed = parse_line(
-        text, in_record=after.in_record or (after.in_settings and indented), evaluates=after.in_evaluation
-    )
+    in_record = after.in_record or (after.in_settings and indented)
+    parsed = parse_line(text, in_record=in_record, evaluates=after.in_evaluation)
+    if begin and not parsed.readings:
+        # What begins a line only behind its wrapping: "[50]", a counter, a bar without words.
+        evaluates = after.in_evaluation or is_about_evaluation(text[:begin])
+        parsed = shifted(parse_line(message, in_record=in_record, evaluates=evaluates), begin)
     if of_val and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
     after = after._replace(after_val_loss=[r.field for r in parsed.readings] == [VAL_LOSS])
     if not indented:
         after = after._replace(in_settings=parsed.settings and not parsed.readings)
     return parsed, after._replace(in_record=after.in_record or parsed.heading), False
+
+
+def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> State | None:
+    """The state after a line that belongs to a block of which nothing is read; None when it belongs to none."""
+    if state.skip_next:
+        return state._replace(skip_next=False)
+    if state.in_trace:
+        goes_on = indented or stripped.startswith(("During handling", "The above exception", _TRACE))
+        return state._replace(in_trace=goes_on)
+    if _TRACE in message:
+        return state._replace(in_trace=True)
+    if _BEST.search(message):
+        return state._replace(skip_next=True)
+    if state.in_call and stripped[-1] in ",([{)]}":
+        return state._replace(in_call=message[0] not in ")]}")
+    if _CALL.match(message):
+        return state._replace(in_call=True)
+    if _REPORT.match(message):
+        return state._replace(in_report=True)
+    if state.in_report and _REPORT_ROW.match(message):
+        return state
+    return None
+
+
+def _is_bar(message: str) -> bool:
+    return "%|" in message and find_bar(message) is not None
 
 
 def _is_breakdown(parsed: Parsed) -> bool:

@@ -94,11 +94,17 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     bar_readings: tuple[Reading, ...] = ()
     if bar is not None:
         if bar.works_on_other:
-            return NOTHING
+            return NOTHING._replace(once=bar.is_new)
         bar_readings = tuple(Reading(b.field, "", 2, b.start, b.end, b.conversion) for b in bar.readings)
         masked = bar.rest
     found = _Line(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates)).read()
-    return judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
+    parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
+    return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
+
+
+def is_about_evaluation(words: str) -> bool:
+    """Whether words (a logger's name) say that held-out data is meant, and not training's."""
+    return _EVALUATES.search(words) is not None and _TRAINS.search(words) is None
 
 
 class _Line(NamedValues):

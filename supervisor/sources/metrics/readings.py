@@ -1,13 +1,9 @@
-"""What a line says: readings before and after choosing, and the sample that is handed on."""
+"""What a line says: its readings before and after choosing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
-from supervisor.sources.metrics.names import LOSS, RUN_TIME, STEP
 from supervisor.sources.metrics.values import Conversion
 
 RANK = "rank"
@@ -29,15 +25,29 @@ class Parsed(NamedTuple):
     """What a line says. `pair_total`: place of a total that counts only if its pair is the named step (or one off).
 
     `heading`: the line names a step or epoch and nothing else; the lines below may belong to it.
+    `once`: the same with other digits may say something else, so nothing is to be learnt of it.
     """
 
     readings: tuple[Reading, ...]
     pair: tuple[Reading, Reading] | None = None
     heading: bool = False
     settings: bool = False
+    once: bool = False
 
 
 NOTHING = Parsed(())
+
+
+def shifted(parsed: Parsed, by: int) -> Parsed:
+    """What was found in a part of a line that begins `by` characters behind the line's beginning."""
+    if not by:
+        return parsed
+
+    def moved(reading: Reading) -> Reading:
+        return reading._replace(start=reading.start + by, end=reading.end + by)
+
+    pair = (moved(parsed.pair[0]), moved(parsed.pair[1])) if parsed.pair is not None else None
+    return parsed._replace(readings=tuple(map(moved, parsed.readings)), pair=pair)
 
 
 class Found(NamedTuple):
@@ -45,32 +55,3 @@ class Found(NamedTuple):
 
     readings: list[Reading]
     settings: int
-
-
-class MetricSample(msgspec.Struct, frozen=True, gc=False):
-    """What one line reports.
-
-    `values`: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios; `step`
-    and `total_steps` are ints. NaN and infinities are kept. `other`: names of the log's own, values as
-    printed. `rank`: only where the line itself says it. (A struct, not a tuple: it is made in a third of the time.)
-    """
-
-    values: dict[str, float]
-    other: Mapping[str, float]
-    rank: int | None = None
-
-    @property
-    def step(self) -> int | None:
-        """The training step, if the line says it."""
-        step = self.values.get(STEP)
-        return int(step) if step is not None else None
-
-    @property
-    def sums_up(self) -> bool:
-        """Whether the line sums up the whole run: its loss is a mean over all steps, not that of the last."""
-        return RUN_TIME in self.other
-
-    @property
-    def loss(self) -> float | None:
-        """The training loss, if the line says it."""
-        return self.values.get(LOSS)

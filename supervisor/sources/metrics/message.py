@@ -1,0 +1,94 @@
+r"""Where a logger's or a collector's own words end and the message begins.
+
+`2024-01-01 10:00:00,123 - trainer - INFO - 0,49,2.3`, `2025-01-09T04:11:23.1Z stdout F …`, `{"log":"step 3 …\n","stream":"stdout"}`:
+a table's row, an indented value or a bar is one also behind these.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LEVEL = r"(?:DEBUG|INFO|WARNING|WARN|NOTICE|ERROR|CRITICAL|TRACE|SUCCESS)"
+_CLOCK = r"\d\d?:\d\d:\d\d(?:[.,:]\d+)?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+# What no message begins with: a time, a level, a stream.
+_STRONG = re.compile(
+    rf"""
+    \s?(?:
+      \[?\s?\d{{4}}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+\d\d?:\d\d(?::\d\d)?(?:[.,:]\d+)?(?:\ ?Z|\ ?[+-]\d\d:?\d\d)?\]?
+    | \[?\d\d?[/.-]\d\d?[/.-]\d\d(?:\d\d)?[\ ,T]+{_CLOCK}(?:\ [AP]M)?\]?
+    | \[?\d\d[/-]\d\d\ {_CLOCK}\]?
+    | \[?{_CLOCK}\]?(?=[\s|])
+    | [IWEF]\d{{4}}\ {_CLOCK}\s+\d+\ [\w./-]+:\d+\]
+    | {_MONTH}\ +\d+\ {_CLOCK}(?:\ [\w.-]+\ [\w./-]+(?:\[\d+\])?:)?
+    | \[\s*\d+\.\d{{3,9}}\]
+    | \[\s{{0,4}}{_LEVEL}\s{{0,4}}\]
+    | {_LEVEL}:[A-Za-z_][\w.]*:
+    | {_LEVEL}(?=[\s:|-])\s{{0,5}}
+    | (?:stdout|stderr)(?:\ [FP](?=\s)|:(?=\s))
+    | \[STD(?:OUT|ERR)\]
+    )
+    (?:\s?[-|:>](?=\s|$)\s?|:|\s)?
+    """,
+    re.VERBOSE,
+)
+# What may follow those: the logger's name, the place in the source, the process.
+_WEAK = re.compile(
+    rf"""
+      [A-Za-z_][\w.-]*\s?(?:-|\|)\ (?={_LEVEL}|[A-Za-z_][\w.]*:\d+\s)
+    | [A-Za-z_][\w.]*\ -\ (?=\S|\s)
+    | \[(?!(?i:train|val|valid|eval|test|dev|epoch|step|iter)\w*\])[A-Za-z_][\w.]*\](?:\s?[-:](?=\s))?\s?
+    | [\[(]?[\w./-]+\.(?:py|cc|cpp|rs|go)[:\ ]\d+(?::[\w<>]+)?[\])]?:?(?:\s?-(?=\s))?\s
+    | [A-Za-z_][\w.]*:[\w<>]+:\d+(?:\s?[-|](?=\s))?\s
+    | [A-Za-z_][\w.]*\.[\w.]+:\s
+    | (?!(?i:train|val|eval|test|epoch|step|iter|loss|lr)\w*:)[A-Za-z_]\w{{3,}}:\s(?=\s*[^\W\d]|\[|\s*\d+(?:,|%|/|\s\s|\t))
+    | [-|:>](?:\s|$)
+    """,
+    re.VERBOSE,
+)
+_STARTS = frozenset("0123456789[ DIWENCTSFJAMOs")
+_JSON = re.compile(
+    r'\{.{0,300}?"(?:message|msg|log|text|event|textPayload|body|MESSAGE)"\s?:\s?"(?P<m>(?:[^"\\]|\\.)*+)"'
+)
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_PLAIN = {"n": " ", "t": "\t", "r": " ", "b": " ", "f": " "}
+
+
+def message_start(text: str) -> int:
+    """How many characters a logger or collector put before the message; 0 where none did."""
+    if text[:1] not in _STARTS:
+        return 0
+    place, sure = 0, False
+    for _ in range(8):
+        found = _STRONG.match(text, place)
+        if found is not None:
+            sure = True
+        elif sure:
+            found = _WEAK.match(text, place)
+        if found is None or found.end() == place:
+            break
+        place = found.end()
+    return place if sure and place < len(text) else 0
+
+
+def json_message(text: str) -> tuple[int, int, str] | None:
+    """Begin, end and text of the message that a JSON line carries, as long as it stands there; None where it carries none.
+
+    Escapes become what they stand for, filled up to their length, so that places in the message are places in the line.
+    """
+    if text[:1] != "{":
+        return None
+    found = _JSON.match(text)
+    if found is None:
+        return None
+    return *found.span("m"), _ESCAPED.sub(_unescaped, found["m"])
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code, letter = found.groups()
+    if code is not None:
+        character = chr(int(code, 16))
+        # A bar of blocks stays a bar; "…" and the like are one character and blanks.
+        return character * 6 if character in "█▏▎▍▌▋▊▉━╸╺─░▒▓" else character + " " * 5
+    mark = _PLAIN.get(letter, letter)
+    return mark + " " if letter in _PLAIN else " " + mark
