@@ -49,6 +49,15 @@ def test_what_differs_in_digits_alone_may_differ_in_meaning() -> None:
     assert "total_steps" not in far.values
 
 
+def test_a_bare_bar_in_its_first_second_teaches_nothing() -> None:
+    reader = MetricReader()
+    for _ in range(3):
+        assert reader.feed("100%|██████████| 218/218 [00:00<00:00, 341.68it/s]") is None, "a list was read"
+    sample = reader.feed("110%|██████████| 218/228 [00:00<00:00, 311.68it/s]")
+    assert sample is not None
+    assert (sample.step, sample.values["total_steps"]) == (218, 228)
+
+
 def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 200
     for bound in ("MAX_SHAPES", "MAX_EXACT"):

@@ -98,12 +98,16 @@ class BarReading(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty where it is not training's."""
+    """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty where it is not training's.
+
+    `is_new`: it is a bare one in its first second, whose digits alone tell whether it is training's.
+    """
 
     rest: str
     readings: tuple[BarReading, ...]
     evaluates: bool
     works_on_other: bool
+    is_new: bool = False
 
 
 @lru_cache(maxsize=4)
@@ -154,10 +158,11 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     other = _OTHER_WORK.search(described) is not None and _METRIC_HINT.search(described + after) is None
     if (other or not named) and not in_row:
         trains = False
-    if not described.strip() and groups.get("n") == groups.get("N") and groups.get("el") == "00:00":
+    is_new = not described.strip() and groups.get("el") == "00:00"
+    if is_new and groups.get("n") == groups.get("N"):
         trains = False  # all done within a second: a list was read
     if not trains:
-        return Bar(rest, (), evaluates, works_on_other=not evaluates)
+        return Bar(rest, (), evaluates, not evaluates, is_new)
     readings: list[BarReading] = []
 
     def add(name: str, field: str, conversion: Conversion) -> None:
@@ -175,4 +180,4 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
         add("rate", STEP_TIME, Conversion(How.NUMBER if top in {"s", "sec"} else How.INVERSE))
     if "loss" in groups:
         add("loss", LOSS, Conversion(How.NUMBER))
-    return Bar(rest, tuple(readings), evaluates=False, works_on_other=False)
+    return Bar(rest, tuple(readings), evaluates=False, works_on_other=False, is_new=is_new)

@@ -124,6 +124,8 @@ class MetricReader:
             book.exact.clear()
             self._shapes = self._exact = 0
         self._book = self._book_of(state)
+        if parsed.once:
+            return _sample(parsed, body, rank)
         prefix = len(line) - len(body)
         findable = bool(parsed.readings) and (rank is None or rank_at is not None)
         spans = spans_of(parsed, prefix, rank_at) if findable else None
