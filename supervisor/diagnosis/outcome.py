@@ -56,7 +56,7 @@ def _words(root: Root) -> str:
 
 
 def _consequences(
-    scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
+    job: JobEvidence, scans: Sequence[SourceScan], candidates: Sequence[Candidate], root: Root
 ) -> tuple[JudgedConsequence, ...]:
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
         return ()

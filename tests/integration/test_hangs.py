@@ -176,6 +176,16 @@ def test_evaluations_checkpoints_and_a_stall_of_20_s_are_no_hang(tmp_path: Path,
     assert len(advice) <= 1, advice
 
 
+def test_steps_that_are_long_all_at_once_are_no_advice(tmp_path: Path) -> None:
+    done, _run, state = launch(tmp_path, "--steps", "34", "--longer-at", "30", "--longer-s", "5")
+    assert done.code == 0, done.out + done.err
+    assert len(state.attempts) == 1
+    told = facts(only_run(tmp_path))
+    assert any(isinstance(fact, ev.StallEnded) for fact in told), "the watch was awake"
+    assert not [fact for fact in told if isinstance(fact, ev.Advisory)]
+    assert sum(isinstance(fact, ev.StallFlagged) for fact in told) <= 2, "it learns"
+
+
 def test_stacks_that_take_their_time_hold_up_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """A foreign training of real gloo collectives for tests: it knows nothing of stoker.
 
-It prints one line a step and no phases. `--hang-at` makes one rank wait for ever before a collective, in the first
+It prints one line a step and no phases. From `--longer-at` on each step computes so much longer, as where sequences
+are lengthened at once. `--hang-at` makes one rank wait for ever before a collective, in the first
 launch only; evaluations, checkpoints and a stall of one rank's data are silent, as in most scripts.
 """
 
@@ -22,6 +23,8 @@ def main() -> None:
     parser.add_argument("--hang-at", type=int, default=-1)
     parser.add_argument("--stall-at", type=int, default=-1)
     parser.add_argument("--stall-s", type=float, default=20.0)
+    parser.add_argument("--longer-at", type=int, default=-1)
+    parser.add_argument("--longer-s", type=float, default=5.0)
     parser.add_argument("--bad-rank", type=int, default=1)
     parser.add_argument("--eval-every", type=int, default=0)
     parser.add_argument("--eval-s", type=float, default=4.0)
@@ -43,6 +46,8 @@ def main() -> None:
         if rank == args.bad_rank and step == args.hang_at and not again:
             wait_for_ever()
         fetch(args.stall_s if rank == args.bad_rank and step == args.stall_at else args.step_time)
+        if 0 <= args.longer_at <= step:
+            compute(args.longer_s)
         total = torch.ones(1)
         dist.all_reduce(total)
         if rank == 0:
@@ -65,6 +70,12 @@ def wait_for_ever() -> None:
 
 def fetch(seconds: float) -> None:
     time.sleep(seconds)
+
+
+def compute(seconds: float) -> None:
+    square, end = torch.ones(64, 64), time.monotonic() + seconds
+    while time.monotonic() < end:
+        square = (square @ square).clamp(0, 1)
 
 
 def evaluate(seconds: float) -> None:
