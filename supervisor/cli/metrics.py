@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from supervisor.cli.common import complain
 from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
-from supervisor.sources.metrics import MetricReader, MetricSample
+from supervisor.sources.metrics import FoundSample, MetricReader, MetricSample
 from supervisor.text.decode import clean, plain_chunks, sniff_encoding
 from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import origin_of_path
@@ -123,7 +123,7 @@ def _is_binary(head: bytes) -> bool:
 def _of_rank(sample: MetricSample, rank: int | None) -> MetricSample:
     if rank is None or sample.rank is not None:
         return sample
-    return MetricSample(sample.values, sample.other, rank)
+    return FoundSample(sample.values, sample.other, rank)
 
 
 def _print(found: Iterator[_Found], *, as_csv: bool, as_json: bool) -> None:

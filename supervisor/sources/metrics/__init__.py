@@ -2,7 +2,7 @@
 
 from supervisor.sources.metrics.names import CANONICAL
 from supervisor.sources.metrics.reader import MetricReader
-from supervisor.sources.metrics.readings import MetricSample
 from supervisor.sources.metrics.rules import MetricRule, compile_rules
+from supervisor.sources.metrics.samples import FoundSample, MetricSample
 
-__all__ = ["CANONICAL", "MetricReader", "MetricRule", "MetricSample", "compile_rules"]
+__all__ = ["CANONICAL", "FoundSample", "MetricReader", "MetricRule", "MetricSample", "compile_rules"]

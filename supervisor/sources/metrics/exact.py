@@ -10,14 +10,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
+from supervisor.sources.metrics import layout as layouts
 from supervisor.sources.metrics.layout import (
-    FIELD,
-    OTHER,
-    PAIR,
-    RANKS,
     Layout,
     Span,
     converted,
@@ -26,12 +22,11 @@ from supervisor.sources.metrics.layout import (
     is_whole,
 )
 from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
-from supervisor.sources.metrics.readings import MetricSample
+from supervisor.sources.metrics.samples import MetricSample, sample_type
 from supervisor.sources.metrics.values import Conversion, How
 
 # Reads the UTF-8 bytes of a line; None: it must be read another way.
 ExactPlan = Callable[[bytes], MetricSample | None]
-_NONE: Mapping[str, float] = MappingProxyType({})
 
 
 def make_exact(line: str, layout: Layout) -> ExactPlan | None:
@@ -52,33 +47,40 @@ class _Maker:
             f"if {self._cell(*place)} != {self._bind(self._text(*place))}: return None"
             for place in layout.fixed
         ]
-        parts: tuple[list[str], ...] = ([], [], [], [])
+        fields: dict[str, str] = {}
+        own: dict[str, str] = {}
+        ranks: list[str] = []
+        pair: list[str] = []
         for span in layout.spans:
             expression = self._expression(span)
-            named = span.target in {FIELD, OTHER}
-            parts[span.target].append(f"{self._bind(span.name)}: {expression}" if named else expression)
-        if not (parts[FIELD] or parts[OTHER]):
+            match span.target:
+                case layouts.FIELD:
+                    fields[span.name] = expression
+                case layouts.OTHER:
+                    own[span.name] = expression
+                case layouts.RANKS:
+                    ranks.append(f"int({expression})")
+                case _:
+                    pair.append(expression)
+        if not (fields or own) or len(pair) == 1:
             return None
         order = sorted(range(len(self._cells)), key=self._cells.__getitem__)
         take = self._struct(order)
         if take is None:
             return None
+        body = [f"return {self._sample(fields, own, ranks)}"]
+        if pair and STEP in fields:
+            mine, total = pair
+            with_total = self._sample(fields | {TOTAL_STEPS: total}, own, ranks)
+            body.insert(0, f"if abs({mine} - {fields[STEP]}) <= 1: return {with_total}")
         cells = ", ".join(f"v{place}" for place in order)
-        values = f"{{{', '.join(parts[FIELD])}}}"
-        other = f"{{{', '.join(parts[OTHER])}}}" if parts[OTHER] else "nothing"
-        rank = f"int({parts[RANKS][0]})" if parts[RANKS] else "None"
-        body = [f"return sample({values}, {other}, {rank})"]
-        if len(parts[PAIR]) == 2:
-            mine, total = parts[PAIR]
-            body = [
-                f"values = {values}",
-                f"if abs({mine} - values[step]) <= 1: values[total_steps] = {total}",
-                f"return sample(values, {other}, {rank})",
-            ]
-        elif parts[PAIR]:
-            return None
         made: ExactPlan = _factory(cells, tuple(checks), tuple(body), len(self._bound))(take, *self._bound)
         return made
+
+    def _sample(self, fields: Mapping[str, str], own: Mapping[str, str], ranks: Sequence[str]) -> str:
+        """The expression that makes the sample out of those of its values."""
+        kind = sample_type(tuple(fields), tuple(own), ranked=bool(ranks))
+        return f"{self._bind(kind)}({', '.join([*fields.values(), *own.values(), *ranks[:1]])})"
 
     def _text(self, begin: int, end: int) -> bytes:
         return self._line[begin:end].encode("utf-8", "surrogatepass")
@@ -149,12 +151,7 @@ def _factory(cells: str, checks: Sequence[str], body: Sequence[str], bound: int)
         "      return None",
         "  return read",
     ]
-    scope: dict[str, Any] = {
-        "sample": MetricSample,
-        "nothing": _NONE,
-        "step": STEP,
-        "total_steps": TOTAL_STEPS,
-    }
+    scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)  # noqa: S102 - of numbered variables alone, see the module's words
     made: Callable[..., ExactPlan] = scope["bind"]
     return made

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
-from supervisor.sources.metrics.readings import RANK, MetricSample, Parsed, Reading
+from supervisor.sources.metrics.readings import RANK, Parsed, Reading
+from supervisor.sources.metrics.samples import FoundSample, MetricSample
 from supervisor.sources.metrics.tokens import MASKED, mask, tokens
 from supervisor.sources.metrics.values import WHOLE, Conversion, How, convert
 
@@ -40,7 +41,7 @@ def finished(
     """The sample. A pair's total counts when the pair is the named counter, or one off it."""
     if pair is not None and STEP in values and abs(pair[0] - values[STEP]) <= 1:
         values[TOTAL_STEPS] = pair[1]
-    return MetricSample(values, other, rank) if values or other else None
+    return FoundSample(values, other, rank) if values or other else None
 
 
 def spans_of(parsed: Parsed, prefix: int, rank_at: tuple[int, int] | None) -> tuple[Span, ...] | None:

@@ -25,7 +25,8 @@ from supervisor.sources.metrics.layout import (
     number_of,
 )
 from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
-from supervisor.sources.metrics.readings import RANK, MetricSample
+from supervisor.sources.metrics.readings import RANK
+from supervisor.sources.metrics.samples import MetricSample
 
 _DIGITS = re.compile(r"\d+")
 # What is made blank so that each value has a piece of its own: as little as will do, each costs 0.1 µs.

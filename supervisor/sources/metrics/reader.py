@@ -14,8 +14,9 @@ from supervisor.sources.metrics.exact import ExactPlan, make_exact
 from supervisor.sources.metrics.layout import Layout, finished, free_digits, spans_of
 from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.plans import Plan, fixed_digits, make_plan
-from supervisor.sources.metrics.readings import RANK, MetricSample, Parsed
+from supervisor.sources.metrics.readings import RANK, Parsed
 from supervisor.sources.metrics.rules import MetricRule
+from supervisor.sources.metrics.samples import FoundSample, MetricSample
 from supervisor.sources.metrics.speaker import who
 from supervisor.sources.metrics.values import PLAIN, convert
 
@@ -162,7 +163,7 @@ class MetricReader:
                 target = values if rule.name in CANONICAL else other
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
                 target[rule.name] = int(value) if whole else value
-        return MetricSample(values, other, rank) if values or other else None
+        return FoundSample(values, other, rank) if values or other else None
 
 
 def _sample(parsed: Parsed, text: str, rank: int | None) -> MetricSample | None:
