@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.neighbours import Neighbours, Use
 from supervisor.keeper.observations import Observation, Sampled, SensorFact
 from supervisor.run.series import GPU, HOST
 from supervisor.sources.gpu import GpuNote, GpuNoteCode, GpuSample, GpuSampler
@@ -37,6 +38,7 @@ class Sensors:
         self._clock = clock
         self._processes: dict[str, ProcessId] = {}
         self._lock = threading.Lock()
+        self._neighbours = Neighbours()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
         self._host = HostSampler(stop, self._watched, self._on_host, disks=(SHM, disk), interval_s=interval_s)
 
@@ -60,8 +62,14 @@ class Sensors:
             return dict(self._processes)
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
+        watched = {process.pid for process in self._watched().values()}
+        uses = {use.index: use for use in self._neighbours.uses(samples, watched)}
         for sample in samples:
-            self._put(Sampled(sample.t, GPU, str(sample.device.index), gpu_values(sample)))
+            index = sample.device.index
+            self._put(Sampled(sample.t, GPU, str(index), gpu_values(sample, uses.get(index))))
+            said = uses[index].advice() if index in uses else None
+            if said is not None:
+                self._put(SensorFact(sample.t, f"gpu_shared_{index}", said))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
         if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is no news
@@ -75,10 +83,9 @@ class Sensors:
                 self._put(Sampled(sample.t, HOST, sample.key, sample.values()))
 
 
-def gpu_values(sample: GpuSample) -> dict[str, float | None]:
-    """A GPU's numbers by the names of the series."""
+def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
+    """A GPU's numbers by the names of the series; who uses it, where that can be told."""
     clock_hz = sample.sm_clock_hz
-    throttled = None if sample.throttle is None else float(bool(sample.throttle))
     return {
         "util_ratio": sample.util_ratio,
         "memory_used_bytes": sample.memory_used_bytes,
@@ -87,9 +94,10 @@ def gpu_values(sample: GpuSample) -> dict[str, float | None]:
         "power_w": sample.power_watts,
         "power_limit_w": sample.power_limit_watts,
         "sm_clock_mhz": None if clock_hz is None else clock_hz / 1e6,
-        "throttle": throttled,
+        "throttle": sample.throttle_bits,
         "ecc_uncorrected": sample.ecc_uncorrected,
         "lost": float(sample.lost),
+        **(use.values() if use is not None else {}),
     }
 
 

@@ -78,6 +78,13 @@ class GpuSample:
     ecc_uncorrected: int | None = None
     processes: tuple[GpuProcess, ...] | None = None
 
+    @property
+    def throttle_bits(self) -> int | None:
+        """The reasons in `throttle` as NVML's own bits, 0 for none; its power cap is normal under load and left out."""
+        if self.throttle is None:
+            return None
+        return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")
+
     def values(self) -> dict[str, float | None]:
         """The numbers of it, by the names that series hold."""
         throttled = None if self.throttle is None else float(bool(set(self.throttle) - {"power_cap"}))

@@ -81,6 +81,18 @@ def descendants(process: ProcessId) -> list[ProcessId]:
     return found
 
 
+def parent_of(pid: int) -> int | None:
+    """The parent of a living process; None when there is none with this pid."""
+    stat = _read_stat(pid)
+    return None if stat is None or stat.is_dead else stat.parent
+
+
+def command_of(pid: int) -> str | None:
+    """The name that the kernel has for a process (its first 15 bytes), of whomever it is; None when it is gone."""
+    raw = _read(f"/proc/{pid}/comm", 64)
+    return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
+
+
 def read_environ(process: ProcessId) -> dict[str, str]:
     """The environment that the process was started with; empty when it is gone or another user's.
 
