@@ -127,6 +127,8 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _mark(replace(s, condition=held), event.t, "warn", f"held: {event.reason}")
         case ev.RequestDone():
             done = replace(s, answered={**s.answered, event.request_id: "done"})
+            if event.request is ev.RequestKind.NOTE:
+                return done  # the note itself stands on the timeline
             return _mark(done, event.t, "info", f"{event.by} asked: {event.request.replace('_', ' ')}")
         case ev.RequestRefused():
             refused = replace(s, answered={**s.answered, event.request_id: event.reason})
