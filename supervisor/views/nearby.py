@@ -15,6 +15,7 @@ from supervisor.run.records import Cause
 from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
+from supervisor.views.ownline import LOOKED_AT, CodeLine, own_line
 
 BEFORE_LINES = 14
 AFTER_LINES = 8
@@ -29,13 +30,17 @@ CAUSES = 20
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none."""
+    """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none.
+
+    `own`: the user's own line of code in the traceback that ends in the cause, if one does.
+    """
 
     path: str
     line: int
     first: int = 1
     lines: tuple[str, ...] = ()
     trouble: str = ""
+    own: CodeLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
     if cause.line is None:
         return Context(cause.path, 0, trouble="no line to point at")
     path = where_it_lies(run, attempt, cause.path)
-    first, last = max(1, cause.line - BEFORE_LINES), cause.line + AFTER_LINES
+    first, last = max(1, cause.line - LOOKED_AT), cause.line + AFTER_LINES
     lines: list[str] = []
     try:
         with path.open("rb") as file:
@@ -115,9 +120,13 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
                 lines.append(clean(line.raw, SHOWN_BYTES))
     except OSError as error:
         return Context(cause.path, cause.line, trouble=f"{error.strerror}: {path}")
-    if not lines:
+    at = cause.line - first
+    own = own_line(lines, at) if at < len(lines) else None
+    above = max(0, at - BEFORE_LINES)
+    shown = tuple(lines[above:])
+    if not shown:
         return Context(cause.path, cause.line, trouble=f"there is no line {cause.line} any more: {path}")
-    return Context(cause.path, cause.line, first, tuple(lines))
+    return Context(cause.path, cause.line, first + above, shown, own=own)
 
 
 def where_it_lies(run: RunPaths, attempt: int, path: str) -> Path:

@@ -17,13 +17,17 @@ from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
 from supervisor.views.tui.actions import suggested_batch
 from supervisor.views.tui.pages.page import Page, labelled, section
-from supervisor.views.tui.widgets.card import UNSURE, change_text
+from supervisor.views.tui.widgets.card import LABEL, UNSURE, change_text, own_code
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.tui.widgets.words import failures
 
 NUMBER_CELLS = 8
 FOLLOWED = 24
+# In a pane lower than this the evidence is shorter, so that what happens next is not all below the edge.
+LOW = 30
+ABOVE_LOW = 3
+BELOW_LOW = 2
 
 
 class FailurePage(Page):
@@ -67,12 +71,23 @@ class FailurePage(Page):
         newest = attempt is snapshot.state.attempt
         return [
             *_head(attempt, verdict, snapshot.state, width, tr),
-            *_cause(verdict, snapshot.nearby.contexts.get(attempt.number), width, tr),
-            *_followed(verdict, width, tr),
+            *_cause(snapshot, attempt, verdict, width, self.pane_rows, tr),
+            *_followed(attempt, verdict, width, tr),
             *_advice(verdict, width, tr),
             *_policy(snapshot, attempt, view.now, width, tr),
             *(_instead(snapshot, tr) if newest else []),
         ]
+
+    def foot(self, view: View, width: int) -> Sequence[Row]:  # noqa: ARG002 - the pane clips it
+        """What each key would do instead, on one line."""
+        attempt = self._attempt(failures(view.snapshot.state))
+        keys = _choices(view.snapshot) if attempt is view.snapshot.state.attempt else []
+        if not keys:
+            return []
+        spans = [Span(f"{view.tr('instead')}  ", Ink.DIM)]
+        for key, _, word in keys:
+            spans += [Span(key, Ink.KEY), Span(f" {view.tr(word)}  ")]
+        return [tuple(spans)]
 
     def place(self) -> LogAt | None:
         """The line that the page points at."""
@@ -134,20 +149,27 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
     return rows
 
 
-def _cause(verdict: Verdict, context: Context | None, width: int, tr: Tr) -> list[Row]:
+def _cause(
+    snapshot: Snapshot, attempt: st.AttemptView, verdict: Verdict, width: int, height: int, tr: Tr
+) -> list[Row]:
     cause = verdict.cause
+    context = snapshot.nearby.contexts.get(attempt.number)
     if cause is None:
         said = "no line to point at: exit codes and silence told it"
         return [*section(tr, "cause"), row(Span(tr(said), Ink.DIM))]
-    place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
-    rows = section(tr, "cause", fit(place, max(width - 8, 8)).rstrip() if len(place) > width - 8 else place)
+    where = place_of(attempt, cause.path, cause.line, tr)
+    rows = [*section(tr, "cause"), *own_code(snapshot, attempt, "code", width, tr)]
+    rows.append(row(Span(fit(tr("log"), LABEL), Ink.DIM), Span(fit(where, width - LABEL).rstrip(), Ink.KEY)))
     if context is None or not context.lines:
         rows += [row(Span(line)) for line in wrap(cause.text.strip(), width, 6)]
         if context is not None and context.trouble:
             rows.append(row(Span(tr(context.trouble), Ink.DIM)))
         return rows
+    above, below = (BEFORE_LINES, AFTER_LINES) if height >= LOW else (ABOVE_LOW, BELOW_LOW)
     for number, text in enumerate(context.lines, start=context.first):
         here = number == context.line
+        if not context.line - above <= number <= context.line + below:
+            continue
         mark = Span(f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", Ink.BAD if here else Ink.FRAME)
         if here:
             lines = wrap(text, width - NUMBER_CELLS, 6) or [""]
@@ -158,7 +180,7 @@ def _cause(verdict: Verdict, context: Context | None, width: int, tr: Tr) -> lis
     return rows
 
 
-def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
+def _followed(attempt: st.AttemptView, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """What followed, folded: one row for what several ranks said alike."""
     if not verdict.consequences:
         return []
@@ -216,25 +238,33 @@ def _when(snapshot: Snapshot, attempt: st.AttemptView, decision: Decision, now: 
             return "now" if decision.kind is DecisionKind.RESTART else "it stays so"
 
 
-def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
-    """What each key would do instead."""
+def _choices(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """What each key would do instead: the key, a sentence, a word."""
     condition = snapshot.state.condition
     if not isinstance(condition, (st.Backoff, st.HeldOpen)) or not snapshot.keeper_alive:
         return []
     keys = [
-        ("r", "restart as it was, now"),
-        ("b", "restart with another micro-batch, same global batch"),
-        ("e", "restart with other arguments or environment"),
-        ("s", "end the run"),
+        ("r", "restart as it was, now", "as it was"),
+        ("b", "restart with another micro-batch, same global batch", "smaller batch"),
+        ("e", "restart with other arguments or environment", "edit"),
+        ("s", "end the run", "stop"),
     ]
     if suggested_batch(snapshot) is None:
-        keys = [(key, word) for key, word in keys if key != "b"]
+        keys = [choice for choice in keys if choice[0] != "b"]
     if isinstance(condition, st.Backoff):
         keys = [
-            ("Enter", "restart as planned, now"),
-            ("Esc Esc", "hold: nothing happens until you say so"),
+            ("Enter", "restart as planned, now", "now"),
+            ("Esc Esc", "hold: nothing happens until you say so", "hold"),
             *keys,
         ]
+    return keys
+
+
+def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
+    """What each key would do instead, a row each."""
+    keys = _choices(snapshot)
+    if not keys:
+        return []
     rows = section(tr, "instead")
-    rows += [row(Span(fit(key, 9), Ink.KEY), Span(tr(word))) for key, word in keys]
+    rows += [row(Span(fit(key, 9), Ink.KEY), Span(tr(said))) for key, said, _ in keys]
     return [*rows, EMPTY]

@@ -23,10 +23,15 @@ class Page(MovingPanel):
         self._top = 0
         self._height = 1
         self._count = 0
+        self.pane_rows = 0  # how high the pane is, for pages that say less in a low one
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """All of the page, in rows of at most `width` cells."""
         raise NotImplementedError
+
+    def foot(self, view: View, width: int) -> Sequence[Row]:  # noqa: ARG002 - for subclasses
+        """What stays in sight at the lower edge while the page is longer than the pane."""
+        return ()
 
     def titles(self) -> tuple[Row, Row]:
         """The page's name, and how far it was scrolled."""
@@ -39,10 +44,14 @@ class Page(MovingPanel):
         """The rows in sight."""
         if self.view is None:
             return []
+        self.pane_rows = height
         found = self.rows(self.view, width - 2)
-        self._count, self._height = len(found), max(height, 1)
-        self._top = min(max(self._top, 0), max(self._count - height, 0))
-        return [(Span(" "), *spans) for spans in found[self._top : self._top + height]]
+        foot = self.foot(self.view, width - 2) if len(found) > height else ()
+        room = max(height - len(foot), 1)
+        self._count, self._height = len(found), room
+        self._top = min(max(self._top, 0), max(self._count - room, 0))
+        shown = list(found[self._top : self._top + room])
+        return [(Span(" "), *spans) for spans in (*shown, *foot)]
 
     def to_top(self) -> None:
         """Show the beginning: another subject."""

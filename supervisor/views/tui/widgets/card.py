@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from rich.cells import cell_len
+
 from supervisor.job.batch import describe_change
 from supervisor.run import state as st
 from supervisor.run.records import Decision, SpecChange, Verdict
 from supervisor.views import format as fm
+from supervisor.views.places import of_project, place_of
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
@@ -17,6 +20,7 @@ from supervisor.views.tui.widgets.panel import Panel, View
 LABEL = 9
 COUNT_CELLS = 10
 UNSURE = 0.6
+CODE_LEAST = 12
 
 
 class FailureCard(Panel, can_focus=True):
@@ -48,7 +52,7 @@ class FailureCard(Panel, can_focus=True):
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The card; in a low pane the advice goes first, then what followed, then blank rows."""
+        """The card; in a low pane blank rows go first, then the advice, what followed, the cause's further rows."""
         attempt = self.view.snapshot.state.attempt if self.view else None
         if self.view is None or attempt is None or attempt.verdict is None:
             return []
@@ -57,7 +61,8 @@ class FailureCard(Panel, can_focus=True):
         head = [row(Span(line, Ink.STRONG)) for line in wrap(tr(verdict.title), inner, 2)]
         if verdict.confidence < UNSURE:
             head.append(row(Span(tr("not sure: read the evidence before you act"), Ink.WARN)))
-        cause = _cause(verdict, inner, 3 if height >= 12 else 2, tr)
+        cause = _cause(attempt, verdict, inner, 3 if height >= 12 else 2, tr)
+        cause += own_code(self.view.snapshot, attempt, "code", inner, tr)
         followed = _followed(verdict, inner, tr)
         advice = [
             _labelled("advice" if i == 0 else "", Span(tr(text)), inner, tr)
@@ -74,7 +79,7 @@ class FailureCard(Panel, can_focus=True):
             elif blocks[2]:
                 blocks[2] = []
             elif len(blocks[1]) > 1:
-                blocks[1] = blocks[1][:-1]
+                blocks[1].pop(-2 if len(blocks[1]) > 2 else -1)  # the person's own line stays longest
             else:
                 break
         rows: list[Row] = []
@@ -88,15 +93,34 @@ def _labelled(label: str, said: Span, width: int, tr: Tr) -> Row:
     return row(Span(fit(tr(label), LABEL), Ink.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink))
 
 
-def _cause(verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
+def _cause(attempt: st.AttemptView, verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
     if verdict.cause is None:
         return [_labelled("cause", Span(tr("no line to point at"), Ink.DIM), width, tr)]
-    line = f":{verdict.cause.line}" if verdict.cause.line is not None else ""
-    where = f"{fm.short_path(verdict.cause.path)}{line}"
+    where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
     lines = wrap(verdict.cause.text.strip(), width - LABEL, most)
     return [
         _labelled("cause", Span(where, Ink.KEY), width, tr),
         *(_labelled("", Span(text), width, tr) for text in lines),
+    ]
+
+
+def own_code(snapshot: Snapshot, attempt: st.AttemptView, label: str, width: int, tr: Tr) -> list[Row]:
+    """The user's own line of the traceback, where there is one: its place, then what stands there."""
+    context = snapshot.nearby.contexts.get(attempt.number)
+    own = context.own if context is not None else None
+    if own is None:
+        return []
+    folder = snapshot.run_file.job.cwd if snapshot.run_file is not None else None
+    where = f"{of_project(own.path, folder)}:{own.line}"
+    room = width - cell_len(fit(tr(label), LABEL)) - cell_len(where) - 2
+    code = Span(fit(own.text, room).rstrip(), Ink.STRONG) if room >= CODE_LEAST else Span("")
+    return [
+        row(
+            Span(fit(tr(label), LABEL), Ink.DIM),
+            Span(fit(where, width - LABEL).rstrip(), Ink.KEY),
+            "  ",
+            code,
+        )
     ]
 
 
