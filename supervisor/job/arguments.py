@@ -54,17 +54,6 @@ def value_of(args: Sequence[str], name: str) -> str | None:
     return next((s.value for s in reversed(settings_of(args)) if _same(s.name, name)), None)
 
 
-def without(args: Sequence[str], name: str) -> tuple[str, ...]:
-    """`args` with every mention of a flag and its value removed."""
-    drop: set[int] = set()
-    for setting in settings_of(args):
-        if _same(setting.name, name):
-            drop.add(setting.at)
-            if setting.value is not None and not setting.joined:
-                drop.add(setting.at + 1)
-    return tuple(word for at, word in enumerate(args) if at not in drop)
-
-
 def settings_of(args: Sequence[str]) -> list[Setting]:
     """Every setting of a command line, in order; what is neither a flag nor ``key=value`` is passed over."""
     found: list[Setting] = []

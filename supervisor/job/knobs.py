@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from supervisor.job.arguments import Setting, set_value, settings_of, value_of
+from supervisor.job.arguments import Setting, settings_of, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.config_edit import Scalar
 from supervisor.job.errors import JobError
@@ -197,28 +197,6 @@ def batch_values(
         # Said outright even where it was a default: a default may itself follow from the micro-batch.
         pairs.append((knobs.global_batch, str(batch.global_batch)))
     return tuple(pairs)
-
-
-def apply_change(
-    args: Sequence[str],
-    knobs: Knobs,
-    batch: BatchSpec,
-    *,
-    before: BatchSpec | None = None,
-    local_world_size: int = 1,
-) -> tuple[str, ...]:
-    """`args` with the batch set to `batch`, each flag in the spelling that the user chose.
-
-    Knobs in config files and in the environment are not arguments: `plan.build_plan` sets them.
-
-    Raises:
-        JobError: as `batch_values`.
-    """
-    changed = tuple(args)
-    for name, value in batch_values(knobs, batch, before=before, local_world_size=local_world_size):
-        if is_argument(name):
-            changed = set_value(changed, name, value)
-    return changed
 
 
 def why_not_changeable(knobs: Knobs) -> str:

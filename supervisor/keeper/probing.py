@@ -9,7 +9,6 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import log2
 
 import msgspec
 
@@ -51,11 +50,6 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
     fails = min((p.micro_batch for p in probes if p.fitted is False), default=None)
     left = sorted(m for m in open_ if m > fits and (fails is None or m < fails))
     return left[len(left) // 2] if left else None
-
-
-def most_probes(count: int) -> int:
-    """How many probes `count` micro-batches can take at most, failures of another kind aside."""
-    return int(log2(count)) + 1 if count else 0
 
 
 class Prober:

@@ -121,16 +121,6 @@ def _keep_cr(match: re.Match[str]) -> str:
     return "\r" if match.group() == "\r" else ""
 
 
-def fold_progress(text: str) -> str:
-    """Keep what a terminal would show last of a line redrawn with carriage returns (tqdm and the like)."""
-    if "\r" not in text:
-        return text
-    for part in reversed(text.split("\r")):
-        if part.strip():
-            return part
-    return ""
-
-
 def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
     """One line of a log, without its newline, as text that is safe to show.
 
@@ -148,6 +138,7 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
 
 
 def _last_segment(raw: bytes) -> bytes:
+    """What a terminal would show last of a line redrawn with carriage returns (tqdm and the like)."""
     end = len(raw)
     while end > 0:
         start = raw.rfind(b"\r", 0, end) + 1

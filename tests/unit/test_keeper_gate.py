@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from math import ceil, log2
+from math import log2
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper import proofs
 from supervisor.keeper.gate import Gate, Way
-from supervisor.keeper.probing import most_probes, next_probe
+from supervisor.keeper.probing import next_probe
 from supervisor.keeper.proofs import Missing
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -194,7 +194,7 @@ def test_bisection_finds_the_largest_divisor_in_few_probes(per_rank: int, limit:
         probes.append(
             ev.ProbeEnded(t=0.0, probe=len(probes) + 1, micro_batch=micro, fitted=fits, why="", took_s=1.0)
         )
-    assert len(probes) <= most_probes(len(open_)) <= ceil(log2(len(open_))) + 2
+    assert len(probes) <= int(log2(len(open_))) + 1
     assert max((p.micro_batch for p in probes if p.fitted), default=0) == max(
         (m for m in open_ if m <= limit), default=0
     )

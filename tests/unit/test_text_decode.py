@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from supervisor.text.decode import (
     CAP_MARK,
     clean,
-    fold_progress,
     gunzip,
     plain_chunks,
     sniff_encoding,
@@ -79,5 +78,5 @@ def test_a_cut_gzip_gives_its_beginning() -> None:
 
 
 def test_progress_and_escapes_alone() -> None:
-    assert fold_progress("a\rb\r ") == "b"
+    assert clean(b"a\rb\r ") == "b"
     assert strip_escapes("\x1b[1mbold\x1b[0m\r") == "bold\r"
