@@ -21,6 +21,8 @@ from supervisor.sources.metrics.tables import (
 from supervisor.sources.metrics.tokens import MASKED
 
 MAX_HEADING = 120
+# Blanks that are none to most of the patterns: no-break, thin, ideographic.
+_BLANKS = dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), " ")
 _TRACE = "Traceback (most recent call last)"
 _BLOCK = re.compile(
     r"^\s*(?:[-*=# ]*(?:[\w .-]*(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*)[:\s=*-]*|[\w.-]+:)\s*$",
@@ -58,6 +60,8 @@ class State(NamedTuple):
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     """What a line says in a state, the state after it, and whether it was a row of a table."""
+    if not text.isascii():
+        text = text.translate(_BLANKS)
     if (wrapped := json_message(text)) is not None:
         begin, end, message = wrapped
         around = parse_line(text[:begin] + MASKED * (end - begin) + text[end:])
@@ -87,10 +91,12 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     after, of_val = after._replace(after_val_loss=False), after.after_val_loss
     in_record = after.in_record or (after.in_settings and indented)
     parsed = parse_line(text, in_record=in_record, evaluates=after.in_evaluation)
-    if begin and not parsed.readings:
+    if begin:
         # What begins a line only behind its wrapping: "[50]", a counter, a bar without words.
         evaluates = after.in_evaluation or is_about_evaluation(text[:begin])
-        parsed = shifted(parse_line(message, in_record=in_record, evaluates=evaluates), begin)
+        alone = parse_line(message, in_record=in_record, evaluates=evaluates)
+        if _weight(alone) > _weight(parsed):
+            parsed = shifted(alone, begin)
     if of_val and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
     after = after._replace(after_val_loss=[r.field for r in parsed.readings] == [VAL_LOSS])
@@ -119,6 +125,11 @@ def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> S
     if state.in_report and _REPORT_ROW.match(message):
         return state
     return None
+
+
+def _weight(parsed: Parsed) -> tuple[int, int]:
+    """How much a line was found to say: canonical values, then others."""
+    return sum(bool(reading.field) for reading in parsed.readings), len(parsed.readings)
 
 
 def _is_bar(message: str) -> bool:

@@ -37,12 +37,13 @@ _WEAK = re.compile(
     rf"""
       [A-Za-z_][\w.-]*\s?(?:-|\|)\ (?={_LEVEL}|[A-Za-z_][\w.]*:\d+\s)
     | [A-Za-z_][\w.]*\ -\ (?=\S|\s)
-    | \[(?!(?i:train|val|valid|eval|test|dev|epoch|step|iter)\w*\])[A-Za-z_][\w.]*\](?:\s?[-:](?=\s))?\s?
-    | [\[(]?[\w./-]+\.(?:py|cc|cpp|rs|go)[:\ ]\d+(?::[\w<>]+)?[\])]?:?(?:\s?-(?=\s))?\s
+    | (?<=\])\[\d{{2,8}}\]\s?
+    | \[[A-Za-z_][\w.]*\](?:\s?[-:](?=\s))?\s?
+    | [\[(]?[\w./-]+\.(?:py|cc|cpp|rs|go)[:\ ]\s{{0,4}}\d+(?::[\w<>]+)?[\])]?:?(?:\s?-(?=\s))?\s
     | [A-Za-z_][\w.]*:[\w<>]+:\d+(?:\s?[-|](?=\s))?\s
     | [A-Za-z_][\w.]*\.[\w.]+:\s
-    | (?!(?i:train|val|eval|test|epoch|step|iter|loss|lr)\w*:)[A-Za-z_]\w{{3,}}:\s(?=\s*[^\W\d]|\[|\s*\d+(?:,|%|/|\s\s|\t))
-    | [-|:>](?:\s|$)
+    | (?!(?i:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning):)[A-Za-z_]\w{{2,}}:\s
+    | [-:>](?:\s|$)
     """,
     re.VERBOSE,
 )
@@ -51,6 +52,7 @@ _JSON = re.compile(
     r'\{.{0,300}?"(?:message|msg|log|text|event|textPayload|body|MESSAGE)"\s?:\s?"(?P<m>(?:[^"\\]|\\.)*+)"'
 )
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
+_CONTROL = re.compile(r"\x1b\s*\[[\d;]*[A-Za-z]")
 _PLAIN = {"n": " ", "t": "\t", "r": " ", "b": " ", "f": " "}
 
 
@@ -68,7 +70,13 @@ def message_start(text: str) -> int:
         if found is None or found.end() == place:
             break
         place = found.end()
-    return place if sure and place < len(text) else 0
+    if not sure or place >= len(text):
+        return 0
+    if text[-2:].rstrip()[-1:] == "|" and text[place : place + 1] != "|":
+        # The pipe is that of a table's row, not the logger's.
+        bare = text[:place].rstrip()
+        place = len(bare) - 1 if bare[-1:] == "|" else place
+    return place
 
 
 def json_message(text: str) -> tuple[int, int, str] | None:
@@ -81,7 +89,10 @@ def json_message(text: str) -> tuple[int, int, str] | None:
     found = _JSON.match(text)
     if found is None:
         return None
-    return *found.span("m"), _ESCAPED.sub(_unescaped, found["m"])
+    message = _ESCAPED.sub(_unescaped, found["m"])
+    if "\x1b" in message:
+        message = _CONTROL.sub(lambda code: " " * len(code.group()), message)
+    return *found.span("m"), message
 
 
 def _unescaped(found: re.Match[str]) -> str:

@@ -10,16 +10,25 @@ _RAW_RANK = re.compile(
     r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
 )
 
+_NUMBERED = re.compile(r"\s{0,4}\d{1,5}: $")
+_DECIMAL = re.compile(r"-?(?:\d+\.\d|\.\d|\d+\.?$)|-\d")
+
 
 def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
     """The rank that the line's prefix names, what stands behind the prefix, and where the rank's digits are."""
     origin, body = split_prefix(text)
     rank = origin.rank if origin.rank is not None else origin.local_rank
-    if rank is None and origin.task is not None:
-        if body[:1].isdigit() or body[:1] in {"-", "."}:
-            return None, text, None  # "1: 803.28, …": a step, not a task
-        rank = origin.task
     place = len(text) - len(body)
+    if (
+        origin.task is not None
+        and _DECIMAL.match(body)
+        and (numbered := _NUMBERED.search(text[:place])) is not None
+    ):
+        # "1: 803.28, …": a step, not a task
+        place = numbered.start()
+        body = text[place:]
+    elif rank is None and origin.task is not None:
+        rank = origin.task
     runs = [run.span() for run in re.finditer(r"\d+", text[:place]) if int(run.group()) == rank]
     where = runs[0] if len(runs) == 1 else None
     if match := _RAW_RANK.match(body):
