@@ -58,6 +58,10 @@ class SnapshotReader:
         """Where facts and log lines are written."""
         return {str(self._node.root), *self._logs.folders()}
 
+    def look_back(self) -> None:
+        """The next refresh gives the log lines before those of the opening, once."""
+        self._logs.look_back()
+
     def refresh(self) -> Snapshot:
         """Read what was added and return the run as it stands.
 
@@ -69,7 +73,7 @@ class SnapshotReader:
             self._open_series()
         changed |= self._read_series()
         news = self._logs.refresh(self._state.state)
-        changed |= bool(news.lines) or news.open_changed or news.sources_changed
+        changed |= bool(news.lines) or bool(news.earlier) or news.open_changed or news.sources_changed
         nearby = self._nearby.refresh(self._state.state)
         changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
         if changed or self._last is None:

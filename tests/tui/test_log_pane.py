@@ -7,6 +7,7 @@ from pathlib import Path
 from textual import events
 from textual.pilot import Pilot
 
+from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
 from tests.tui.driving import drive, pane, shown, until
@@ -34,6 +35,8 @@ def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "last line of rank 1" in pane(app, "log"), "the log")
+        await pilot.press("k", "j")
+        await until(pilot, lambda: "markup" in pane(app, "log"), "what stands before the line of a megabyte")
         text = shown(app)
         assert "[bold red]markup[/] [@click=app.quit]click[/]" in text
         assert "red  cleared" in text
@@ -182,3 +185,45 @@ def test_equal_lines_of_ranks_are_one(tmp_path: Path) -> None:
         assert "0-11 ×12" in pane(app, "log")
 
     drive(run, play)
+
+
+def long_run(tmp_path: Path) -> RunPaths:
+    """An observed log with more in it than is read when a run is opened."""
+    log = tmp_path / "long.log"
+    run = recorded.observed(tmp_path / "run", log)
+    log.write_text("".join(f"line {number:05} of the log, and some words\n" for number in range(6000)))
+    return run
+
+
+def test_what_stands_before_the_opening_is_read_when_a_person_looks_back(tmp_path: Path) -> None:
+    run = long_run(tmp_path)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        await until(pilot, lambda: "line 05999" in pane(app, "log"), "the newest line")
+        assert len(log.buffer.visible) < 3000, "the first frame waits for some screenfuls only"
+        await pilot.press("pageup")
+        seen = pane(app, "log")
+        await until(pilot, lambda: log.buffer.visible[0].text.startswith("line 00000"), "the rest")
+        assert len(log.buffer.visible) == 6000
+        assert pane(app, "log").splitlines()[1:-1] == seen.splitlines()[1:-1], "what is in sight stays"
+        await pilot.press("g")
+        await until(pilot, lambda: "line 00000" in pane(app, "log"), "the oldest line")
+
+    drive(run, play)
+
+
+def test_oldest_and_search_reach_what_stands_before_the_opening(tmp_path: Path) -> None:
+    run = long_run(tmp_path)
+
+    async def oldest(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("g")
+        await until(pilot, lambda: "line 00000" in pane(app, "log"), "the oldest line")
+
+    async def search(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"line 00017", "enter")
+        await until(pilot, lambda: "line 00017" in pane(app, "log"), "the match")
+        assert app.dashboard.log_panel.match == 17
+
+    drive(run, oldest)
+    drive(run, search)

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from supervisor.views.format import ranges
 from supervisor.views.logs import LogLine, Tone
 
@@ -18,17 +20,21 @@ FOLD_LINES = 160
 _RANKS = re.compile(r"(?:^|\s)r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)(?=\s|$)")
 
 
-@dataclass(slots=True)
-class Entry:
-    """One shown line; `who` grows when another rank says the same."""
+class Entry(msgspec.Struct, gc=False):
+    """One shown line; `who` grows when another rank says the same. No part of a cycle: 20,000 are kept, and not walked."""
 
     attempt: int
-    who: list[str]
+    who: tuple[str, ...]
     text: str
     tone: Tone
     path: str
     offset: int
     stream: str
+
+    @property
+    def is_rule(self) -> bool:
+        """Whether it is no line, but the rule above an attempt."""
+        return self.offset < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,28 @@ class LogBuffer:
             if line.attempt != self._attempt:
                 if self._attempt:
                     rule = f"attempt {line.attempt}"
-                    self._append(Entry(line.attempt, [], rule, Tone.NOTE, line.path, -1, ""))
+                    self._append(Entry(line.attempt, (), rule, Tone.NOTE, line.path, -1, ""))
                 self._attempt = line.attempt
                 self._recent.clear()
             self._add(line)
         return self._trim()
+
+    def put_before(self, lines: Iterable[LogLine]) -> None:
+        """Take in lines that stand before those that are here, each before those of its own attempt."""
+        folded = LogBuffer()
+        folded.add(lines)
+        older: dict[int, list[Entry]] = {}
+        for entry in folded._all:
+            if not entry.is_rule:
+                older.setdefault(entry.attempt, []).append(entry)
+        here, self._all = self._all, deque()
+        for entry in here:
+            if not entry.is_rule:
+                self._all.extend(older.pop(entry.attempt, ()))
+            self._all.append(entry)
+        self.total += folded.total
+        self.set_filter(self.filter)
+        self._trim()
 
     def set_filter(self, wanted: LogFilter) -> None:
         """Show other lines."""
@@ -130,11 +153,11 @@ class LogBuffer:
         known = self._recent.get(key)
         if known is not None and line.who not in known.who and line.text.strip():
             was_shown = self.filter.accepts(known)
-            known.who.append(line.who)
+            known.who += (line.who,)
             if not was_shown and self.filter.accepts(known):
                 self._visible.append(known)
             return
-        entry = Entry(line.attempt, [line.who], line.text, line.tone, line.path, line.offset, line.stream)
+        entry = Entry(line.attempt, (line.who,), line.text, line.tone, line.path, line.offset, line.stream)
         self._recent.pop(key, None)
         self._recent[key] = entry
         if len(self._recent) > FOLD_LINES:

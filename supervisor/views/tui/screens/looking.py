@@ -266,6 +266,10 @@ class LookingScreen(PaneScreen):
         elif loss.display:
             loss.focus()
 
+    def on_log_panel_looked_back(self) -> None:
+        """The lines from before the opening are read now."""
+        self._feeder.look_back()
+
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
         """Enter on a rank shows its log."""
         self._zoom(None)

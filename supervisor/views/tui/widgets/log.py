@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.message import Message
 
 from supervisor.views import format as fm
 from supervisor.views.logplace import LogAt
 from supervisor.views.logs import LogLine, LogNews, Tone
+from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.logbuffer import Entry, LogBuffer, LogFilter
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -36,9 +38,13 @@ class LogPanel(Panel, can_focus=True):
         Binding("right", "side(1)", "right", show=False),
     ]
 
+    class LookedBack(Message):
+        """A person looks for what came earlier, for the first time."""
+
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.buffer = LogBuffer()
+        self._looked_back = self._wants_oldest = False
         self.search = ""
         self.match: int | None = None
         self._open: tuple[LogLine, ...] = ()
@@ -54,6 +60,8 @@ class LogPanel(Panel, can_focus=True):
 
     def take(self, news: LogNews) -> None:
         """Lines that were added."""
+        if news.earlier:
+            self._put_before(news.earlier)
         gone = self.buffer.add(news.lines)
         if self._end is not None:
             self._end = max(self._end - gone, min(self._page, len(self.buffer.visible)))
@@ -61,8 +69,37 @@ class LogPanel(Panel, can_focus=True):
         self._open = news.open_lines
         self._has_sources = bool(news.sources)
 
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """What was added."""
+        return (snapshot.logs,)
+
+    def _put_before(self, lines: Sequence[LogLine]) -> None:
+        """Lines from before those that are here; what is in sight stays in sight."""
+        visible = self.buffer.visible
+        last = visible[self._end - 1] if self._end else None
+        match = visible[self.match] if self.match is not None else None
+        self.buffer.put_before(lines)
+        for index, entry in enumerate(self.buffer.visible):
+            if entry is last:
+                self._end = index + 1
+            if entry is match:
+                self.match = index
+        if self.search and self.match is None:
+            self.set_search(self.search)
+        elif self._wants_oldest and (self._end is not None or len(self.buffer.visible) > self._page):
+            self._end = self._page
+        self._wants_oldest = False
+
+    def _look_back(self) -> None:
+        """What was not read when the run was opened is read once somebody wants it."""
+        if not self._looked_back:
+            self._looked_back = True
+            self.post_message(self.LookedBack())
+
     def set_filter(self, wanted: LogFilter) -> None:
         """Show other lines, the newest of them."""
+        if wanted:
+            self._look_back()
         self.buffer.set_filter(wanted)
         self._end, self.match = None, None
         self.repaint()
@@ -70,6 +107,8 @@ class LogPanel(Panel, can_focus=True):
     def set_search(self, text: str, *, way: int = 0) -> bool:
         """Look for `text` from the newest line back (`way` 0), or for the next match either way."""
         self.search = text
+        if text:
+            self._look_back()
         found = None
         if text and self.buffer.visible:
             start = len(self.buffer.visible) - 1 if way == 0 or self.match is None else self.match + way
@@ -84,7 +123,7 @@ class LogPanel(Panel, can_focus=True):
         """The match, else the last line in sight; None while the pane follows."""
         visible = self.buffer.visible
         at = self.match if self.match is not None else self._end - 1 if self._end is not None else None
-        if at is None or not 0 <= at < len(visible) or visible[at].offset < 0:
+        if at is None or not 0 <= at < len(visible) or visible[at].is_rule:
             return None
         return LogAt(attempt=visible[at].attempt, path=visible[at].path, offset=visible[at].offset)
 
@@ -124,7 +163,7 @@ class LogPanel(Panel, can_focus=True):
         start = max(end - room, 0)
         rows = [self._row(visible[i], width, matched=i == self.match) for i in range(start, end)]
         rows += [self._line_row((line.who,), line.text, line.tone, width, matched=False) for line in opened]
-        if not opened and all(visible[i].offset < 0 for i in range(start, end)):
+        if not opened and all(visible[i].is_rule for i in range(start, end)):
             rows.append(row(Span(self.tr(self._nothing()), Ink.DIM)))
         return rows
 
@@ -136,14 +175,14 @@ class LogPanel(Panel, can_focus=True):
         )
 
     def _accepts(self, line: LogLine) -> bool:
-        entry = Entry(line.attempt, [line.who], line.text, line.tone, line.path, line.offset, line.stream)
+        entry = Entry(line.attempt, (line.who,), line.text, line.tone, line.path, line.offset, line.stream)
         return self.buffer.filter.accepts(entry)
 
     def _row(self, entry: Entry, width: int, *, matched: bool) -> Row:
-        if entry.offset < 0:
+        if entry.is_rule:
             text = f"── {self.tr(entry.text)} "
             return row(Span(text + "─" * max(0, width - len(text)), Ink.FRAME))
-        return self._line_row(tuple(entry.who), entry.text, entry.tone, width, matched=matched)
+        return self._line_row(entry.who, entry.text, entry.tone, width, matched=matched)
 
     def _line_row(self, who: tuple[str, ...], text: str, tone: Tone, width: int, *, matched: bool) -> Row:
         said = text[self._side : self._side + 2 * width].expandtabs(4)
@@ -159,6 +198,7 @@ class LogPanel(Panel, can_focus=True):
         """Move the lines in sight; reaching the newest one follows again."""
         count = len(self.buffer.visible)
         end = (count if self._end is None else self._end) + lines
+        self._wants_oldest = False
         if end >= count:
             self._end = None
             self.repaint()
@@ -172,6 +212,8 @@ class LogPanel(Panel, can_focus=True):
 
     def action_oldest(self) -> None:
         """The first line that is kept."""
+        self._wants_oldest = not self._looked_back
+        self._look_back()
         if len(self.buffer.visible) > self._page:
             self._freeze(self._page)
             self.repaint()
@@ -197,6 +239,7 @@ class LogPanel(Panel, can_focus=True):
         self.action_scroll_lines(WHEEL_LINES)
 
     def _freeze(self, end: int) -> None:
+        self._look_back()
         self._end = max(min(end, len(self.buffer.visible)), min(self._page, len(self.buffer.visible)))
 
 
