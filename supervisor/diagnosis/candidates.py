@@ -18,6 +18,7 @@ from supervisor.diagnosis.tracebacks import (
 )
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
 
 _SOFT = Lazy(
     r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
@@ -26,6 +27,7 @@ _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/
 _NOT_SOFT = Lazy(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
 
 
+_ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:ing|ed)|giving up)\b")
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 
 
@@ -121,8 +123,8 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
     ):
         return None
     soft = bool(_WARNING_LEVEL.search(text)) or (bool(_SOFT.search(text)) and not _NOT_SOFT.search(text))
-    # A scale that fell to nothing is told by a line that speaks of one more skipped step.
-    soft = soft and signature.id != "nan-scale"
+    # A scale that fell to nothing is told by a line that speaks of one more skipped step, an end by a warning.
+    soft = soft and signature.id != "nan-scale" and not (signature.id == "nan-stop" and _ENDS.search(text))
     is_cause = signature.role is Role.CAUSE
     # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
     stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
@@ -191,7 +193,9 @@ def _passed_by(notice: Candidate, found: Sequence[Candidate]) -> bool:
     if not raised:
         return False
     between = notice.hit.lines_after()[: max(raised[0] - notice.line - 1, 0)]
-    return sum(1 for line in between if not _ALARM.search(line) and when(line) is not None) >= 2
+    return (
+        sum(1 for line in between if not _ALARM.search(line) and when(split_prefix(line)[1]) is not None) >= 2
+    )
 
 
 _RAISED_TOO = frozenset(

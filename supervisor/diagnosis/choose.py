@@ -40,7 +40,7 @@ def choose(case: Case) -> Root:
     effects = [item for item in told if not item.is_cause and item.strength >= 20]
     died = _died(case)
     causes = _without_symptoms(causes, case, died)
-    signals = _signal_exits(case)
+    signals = [item for item in _signal_exits(case) if not _swept_up(item, stops)]
     root = _pick(causes)
     if root is not None and root.strength < 62 and signals and not _explains(root, signals[0]):
         root = None if root.strength < 50 else root
@@ -217,6 +217,13 @@ def _signal_exits(case: Case) -> list[Exit]:
     ]  # fmt: skip
     found.sort(key=lambda item: (item.summary, item.hit.source, item.hit.line))
     return found
+
+
+def _swept_up(item: Exit, stops: Sequence[Candidate]) -> bool:
+    """Whether srun tells of a task's signal after the step was cancelled: the task was killed with the step."""
+    return item.hit.signature.id == "launch-srun-exit" and any(
+        stop.hit.source == item.hit.source and stop.line <= item.hit.line for stop in stops
+    )
 
 
 def _only_effects_of_stop(signals: Sequence[Exit], stop: Candidate | None) -> bool:

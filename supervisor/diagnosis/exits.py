@@ -84,6 +84,10 @@ _SIGNALS = {
 }  # fmt: skip
 
 
+# strsignal(3)'s first words, as srun prints them of a task.
+_SAID_BY_SRUN = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal": 4, "Floating": 8}
+
+
 def read_launch(
     scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
 ) -> Launch:
@@ -187,6 +191,10 @@ def _event(hit: Hit) -> Exit | None:
     """An exit that srun tells of one task, or a trainer's own JSON event."""
     if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
         return Exit(whole(match.group(2)), None, None, None, None, hit, task=whole(match.group(1)))
+    if match := re.search(r"\btasks? (\d+)([\d,-]*): ([A-Z][a-z]+)", hit.text):
+        signal = _SAID_BY_SRUN.get(match.group(3))
+        task = None if match.group(2) else whole(match.group(1))
+        return Exit(-signal, None, None, None, None, hit, task=task) if signal else None
     if (match := re.search(r'"rank": ?(\d+)', hit.text)) and (
         code := re.search(r'"(?:exit)?code": ?(\d+)', hit.text)
     ):

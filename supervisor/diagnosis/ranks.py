@@ -89,6 +89,14 @@ def pid_of(text: str) -> int | None:
     return whole(next(group for group in match.groups() if group))
 
 
+def _task_out_of_memory(hit: Hit) -> int | None:
+    """The one task that srun names as out of memory, in the line or right below slurmstepd's."""
+    for line in (hit.text, *hit.lines_after(6)):
+        if match := re.search(r"\btasks? (\d+)([\d,-]*): Out Of Memory", line):
+            return None if match.group(2) else whole(match.group(1))
+    return None
+
+
 class Ranks:
     """Answers questions about ranks for one job."""
 
@@ -160,9 +168,13 @@ class Ranks:
                 return item.rank
         if self.multi_node and node is not None:
             return None
-        if len(self._base_by_node) == 1 and not self.multi_node:
+        if len(self._base_by_node) == 1 and not self.multi_node and node is None:
             return next(iter(self._base_by_node.values())) + local
         return local
+
+    def from_task(self, task: int) -> int | None:
+        """A launcher's task number as a rank, where one process runs a task."""
+        return task if self._task_is_rank else None
 
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
         """The rank a hit belongs to, or None where nothing tells."""
@@ -197,6 +209,8 @@ class Ranks:
                         )
         if hit.origin.task is not None and self._task_is_rank and failure is not FailureClass.TERMINATED:
             return hit.origin.task
+        if hit.signature.id == "host-oom-slurm" and (task := _task_out_of_memory(hit)) is not None:
+            return self.from_task(task)
         for line in hit.lines_after(6):
             if (rank := self._near(line)) is not None:
                 return rank

@@ -121,8 +121,8 @@ class SourceScanner:
         self._waiting = []
         hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
         hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
-        head = [clean(raw, SHOWN_BYTES) for raw in self._head.split(b"\n")[:400]]
-        raw_tail = self._tail.split(b"\n")
+        head = [clean(raw, SHOWN_BYTES) for raw in _bare(self._head).split(b"\n")[:400]]
+        raw_tail = _bare(self._tail).split(b"\n")
         if raw_tail and not raw_tail[-1]:
             raw_tail.pop()
         last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
@@ -144,18 +144,18 @@ class SourceScanner:
 
     def digest(self, matched: Matched) -> list[Hit]:
         """Take in the next window, looked at already; give its hits. Not to be mixed with `feed`."""
-        window = matched.window.data
+        window, text = matched.window.data, matched.text
         if len(self._head) < HEAD_BYTES:
-            self._head += window[: HEAD_BYTES - len(self._head)]
+            self._head += text[: HEAD_BYTES - len(self._head)]
         if self._hosts is None:
-            self._hosts = learn_hosts(clean(raw, 300) for raw in window[:HEAD_BYTES].split(b"\n")[:240])
+            self._hosts = learn_hosts(clean(raw, 300) for raw in text[:HEAD_BYTES].split(b"\n")[:240])
         if self._waiting:
-            self._fill_waiting(window)
-        hits = self._hits(matched.text, window, matched.matches) if matched.matches else []
+            self._fill_waiting(text)
+        hits = self._hits(text, window, matched.matches) if matched.matches else []
         self._line += window.count(b"\n")
         self._offset += len(window) - matched.window.again
-        self._past = _last(self._past, window, BEFORE_BYTES)
-        self._tail = _last(self._tail, window, TAIL_BYTES)
+        self._past = _last(self._past, text, BEFORE_BYTES)
+        self._tail = _last(self._tail, text, TAIL_BYTES)
         return hits
 
     def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
@@ -263,6 +263,15 @@ class _Rows:
         self._count += self._text.count(b"\n", self._to, place)
         self._to = place
         return self._count
+
+
+def _bare(text: bytes) -> bytes:
+    """Kept lines of windows without any hit may still be a collector's records."""
+    if b'{"' not in text:
+        return text
+    from supervisor.diagnosis.undress import bare_records
+
+    return bare_records(text)
 
 
 def _start_of_row(window: bytes, rows: int) -> int:

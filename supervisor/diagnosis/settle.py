@@ -168,6 +168,8 @@ def from_exit(item: Exit, case: Case) -> Root:
     rank = item.rank
     if rank is None and item.local_rank is not None:
         rank = case.ranks.from_local(item.local_rank, item.node)
+    if rank is None and item.task is not None:
+        rank = case.ranks.from_task(item.task)
     failure, reason, confidence = FailureClass.WORKER_CRASH, Reason.SIGNAL, 0.9
     if item.code == -9:
         failure, reason, confidence = FailureClass.HOST_OOM, Reason.KERNEL_KILL, 0.7

@@ -17,7 +17,7 @@ def _patterns() -> dict[str, Lazy]:
         "glog": Lazy(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
         "us": Lazy(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
         "syslog": Lazy(
-            r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?"
+            r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?(?: (?:[A-Z]{3,4} )?(\d{4})\b)?"
         ),
         "clock": Lazy(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
         "epoch": Lazy(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
@@ -57,9 +57,9 @@ def when(text: str, year: int = 2000) -> float | None:
         if parts[1] > 12:
             parts[1], parts[2] = parts[2], parts[1]
     elif match := patterns["syslog"].search(text):
-        month, day, hour, minute, second = match.groups()
+        month, day, hour, minute, second, its_year = match.groups()
         number = "JanFebMarAprMayJunJulAugSepOctNovDec".index(month) // 3 + 1
-        parts = [year, number, int(day), int(hour), int(minute), int(second or 0)]
+        parts = [int(its_year or year), number, int(day), int(hour), int(minute), int(second or 0)]
     elif match := patterns["epoch"].search(text):
         return float(match.group(1))
     elif match := patterns["clock"].search(text):
@@ -119,13 +119,29 @@ def went_on(after: Sequence[str], need: int = 3) -> bool:
     return False
 
 
+def _after_first_date(text: str) -> str | None:
+    """What stands behind a line's first date, where another date does; None else."""
+    found = []
+    for name in ("iso", "glog", "us", "syslog"):
+        found += [match.span() for match in _patterns()[name].finditer(text[:200])]
+        if len(found) > 1:
+            break
+    spans = sorted(found)
+    later = [start for start, _ in spans if start >= spans[0][1]] if len(spans) > 1 else []
+    return text[later[0] :] if later else None
+
+
 def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
     """The last silence between two stamped lines of the tail and the usual step: (gap, median interval), in seconds.
 
     Looks at the largest gap after the last training line. None where stamps do not allow it.
     """
-    year = year_of(lines)
-    stamps = [(row, stamp) for row, line in enumerate(lines) if (stamp := when(line, year)) is not None]
+    own = [_after_first_date(line) for line in lines]
+    # A collector's time is when it came by; the program's own stands behind it.
+    wrapped = sum(line is not None for line in own) >= 3
+    stamped = [line or "" for line in own] if wrapped else list(lines)
+    year = year_of(stamped)
+    stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
     if len(stamps) < 3:
         return None
     last_step = max(progress_rows(lines), default=-1)

@@ -18,6 +18,15 @@ _STOPS = {
     Reason.PREEMPTED: "The scheduler pre-empted the job",
     Reason.NODE_FAIL: "A node failed",
 }
+# What a signal means to who does not know its number: signal(7).
+_MEANING = {
+    "SIGSEGV": "it touched memory that is not its own",
+    "SIGABRT": "it gave itself up over an error that its native code had found",
+    "SIGBUS": "memory behind a mapping was not there, as when /dev/shm is full",
+    "SIGILL": "it met an instruction that this CPU does not have",
+    "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",
+    "SIGKILL": "somebody or the kernel killed it",
+}
 
 
 def is_bare_kill(root: Root) -> bool:
@@ -29,9 +38,15 @@ def title_of(root: Root) -> str:
     """One line; the rank or the ranks are named where they are known."""
     if is_bare_kill(root):
         return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
+    if root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.AT_EXIT:
+        return f"{_who(root)} aborted at exit, after training had finished"
+    signal = _signal(root)
     if root.failure is FailureClass.WORKER_CRASH:
-        how = "aborted at exit, after training had finished" if root.reason is Reason.AT_EXIT else "crashed"
-        return f"{_who(root)} {how}"
+        return (
+            f"{_who(root)} crashed" if signal is None else f"{_who(root)} crashed ({signal[0]}: {signal[1]})"
+        )
+    if signal is not None:
+        return f"A data worker crashed ({signal[0]}: {signal[1]})" + _where(root)
     if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
         title = _STOPS[root.reason]
     else:
@@ -39,6 +54,16 @@ def title_of(root: Root) -> str:
     if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
         return title
     return f"{title} (likely, not certain)"
+
+
+def _signal(root: Root) -> tuple[str, str] | None:
+    """The signal that ended a process, and what it means, where the root's line names it."""
+    if root.reason not in (Reason.SIGNAL, Reason.SEGFAULT):
+        return None
+    from supervisor.diagnosis.signals import signal_of  # other failures need not pay for it
+
+    name = signal_of(root.text)
+    return (name, _MEANING[name]) if name is not None else None
 
 
 def _who(root: Root) -> str:

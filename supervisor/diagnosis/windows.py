@@ -35,7 +35,7 @@ class Window(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """A window, its text without escape codes, and the matches in that as (end, signature index), sorted."""
+    """A window, its text without escape codes and collectors' prefixes, and the matches in that as (end, index), sorted."""
 
     window: Window
     text: bytes
@@ -104,6 +104,18 @@ def match_window(find: Find, window: Window) -> Matched:
     """What the engine finds in one window. Depends on nothing else and changes nothing."""
     data = window.data
     text = without_escapes(data) if b"\x1b" in data or b"\0" in data else data
+    matches = _matches(find, text)
+    if matches:
+        from supervisor.diagnosis.undress import undressed  # what most windows have no need of
+
+        bare = undressed(text)
+        if bare is not text:
+            return Matched(window, bare, _matches(find, bare))
+    return Matched(window, text, matches)
+
+
+def _matches(find: Find, text: bytes) -> list[tuple[int, int]]:
+    """All matches in a text, of a flood the first and the last, sorted."""
     matches: list[tuple[int, int]] = []
     counts: dict[int, int] = {}
     late: dict[int, deque[tuple[int, int]]] = {}
@@ -120,7 +132,7 @@ def match_window(find: Find, window: Window) -> Matched:
     find(text, found)
     matches.extend(place for places in late.values() for place in places)
     matches.sort()
-    return Matched(window, text, matches)
+    return matches
 
 
 def match_in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:

@@ -109,7 +109,8 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
         found, after = _one(rest, hosts, origin)
         if found is None:
             break
-        origin, rest = origin.over(found), after
+        # Of two names of a node, the outer one is the collector's and the inner one the launcher's.
+        origin, rest = (origin._replace(node=None) if found.node else origin).over(found), after
     return origin, rest
 
 
@@ -132,7 +133,7 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
             return Origin(task=int(match.group(1)), stream="std" + match.group(2)), text[match.end() :]
         if match := _POD.match(text):
             return Origin(node=match.group(1), worker=match.group(1)), text[match.end() :]
-        if so_far.node is None and (match := _NODE.match(text)) and text[match.end(1)] == "]":
+        if (match := _NODE.match(text)) and text[match.end(1)] == "]":
             return Origin(node=match.group(1)), text[match.end() :]
         if text[1:2].isdigit() and (end := _wrapper(text)):
             return NOWHERE, text[end:]
@@ -152,9 +153,9 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
             return NOWHERE, text[end:]
     elif head and head in "sADFJMNOS" and (end := _wrapper(text)):
         return NOWHERE, text[end:]
-    elif so_far.node is None and (match := _NODE.match(text)) and text[match.end(1)] in ": |":
+    elif (match := _NODE.match(text)) and text[match.end(1)] in ": |":
         return Origin(node=match.group(1)), text[match.end() :]
-    if hosts and so_far.node is None and (match := _HOST.match(text)):
+    if hosts and (match := _HOST.match(text)):
         name = match.group(1) or match.group(2) or match.group(3)
         if name in hosts:
             return Origin(node=name), text[match.end() :]
@@ -179,7 +180,9 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
         _, rest = split_prefix(line)
         if _BARE_TASK.match(rest):
             bare += 1
-        match = _HOST.match(line)
+        # A collector may stand before the hosts, and hosts before the ranks.
+        said = line if _HOST.match(line) else rest
+        match = _HOST.match(said)
         if match is None:
             continue
         name = match.group(1) or match.group(2) or match.group(3)
@@ -190,8 +193,8 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
         ):
             continue
         shape = (
-            line[match.start() : match.start(match.lastindex or 1)]
-            + line[match.end(match.lastindex or 1) : match.end()]
+            said[match.start() : match.start(match.lastindex or 1)]
+            + said[match.end(match.lastindex or 1) : match.end()]
         )
         counts[name, shape] += 1
     found: set[str] = set()
