@@ -46,7 +46,8 @@ def title_of(root: Root) -> str:
             f"{_who(root)} crashed" if signal is None else f"{_who(root)} crashed ({signal[0]}: {signal[1]})"
         )
     if signal is not None:
-        return f"A data worker crashed ({signal[0]}: {signal[1]})" + _where(root)
+        title = f"A data worker crashed ({signal[0]}: {signal[1]})"
+        return title + _where(root)
     if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
         title = _STOPS[root.reason]
     else:
