@@ -17,16 +17,20 @@ from supervisor.sources.metrics.layout import (
     Layout,
     Span,
     converted,
-    is_clock,
-    is_plain,
     is_whole,
 )
 from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
 from supervisor.sources.metrics.samples import MetricSample, sample_type
-from supervisor.sources.metrics.values import Conversion, How
+from supervisor.sources.metrics.values import GIB, Conversion, How, duration_parts
 
 # Reads the UTF-8 bytes of a line; None: it must be read another way.
 ExactPlan = Callable[[bytes], MetricSample | None]
+# What `convert` does with a number that is not negative. (A rate of 0 raises: the line must be read another way.)
+_OF_POSITIVE = {
+    How.INVERSE: "{factor} / {number}",
+    How.MEMORY: f"({{n}} if ({{n}} := {{number}}) >= 1e7 else {{n}} * {GIB} / 1024 if {{n}} >= 256 else {{n}} * {GIB})",
+    How.SHARE: "({n} / 100 if ({n} := {number}) > 1 else {n} * {factor})",
+}
 
 
 def make_exact(line: str, layout: Layout) -> ExactPlan | None:
@@ -41,6 +45,7 @@ class _Maker:
         self._line = line
         self._cells: list[tuple[int, int]] = []
         self._bound: list[Any] = []
+        self._sized = 0
 
     def make(self, layout: Layout) -> ExactPlan | None:
         checks = [
@@ -94,28 +99,31 @@ class _Maker:
         return f"b{len(self._bound) - 1}"
 
     def _expression(self, span: Span) -> str:
+        """What `convert` does with texts of this layout, as an expression."""
         text = self._line[span.begin : span.end]
         how, factor = span.conversion
-        if is_clock(span.conversion, text):
-            return self._clock(span.begin, text)
-        cell = self._cell(span.begin, span.end)
-        if is_whole(span.conversion, text):
-            return f"int({cell})"
-        if how is How.NUMBER and "," in text and text[-1:] != ".":
-            return f"float({cell}.replace({self._bind(b',')}, {self._bind(b'')})) * {self._bind(factor)}"
-        if how is How.NUMBER and is_plain(text):
-            return f"float({cell})" if factor == 1.0 else f"float({cell}) * {self._bind(factor)}"
-        if how is How.INVERSE and is_plain(text) and text[:1] != "-":
-            return f"{self._bind(factor)} / float({cell})"
-        return f"{self._bind(_of_bytes(span.conversion))}({cell})"
+        if how is How.DURATION and (parts := duration_parts(text)):
+            terms = [
+                f"{self._number(span.begin + begin, span.begin + end)} * {self._bind(scale)}"
+                for begin, end, scale in parts
+            ]
+            return f"({' + '.join(terms)})"
+        if is_whole(span.conversion, text.replace(",", "")):
+            return self._number(span.begin, span.end, "int")
+        if how is How.NUMBER and text[-1:] != ".":
+            number = self._number(span.begin, span.end)
+            return number if factor == 1.0 else f"{number} * {self._bind(factor)}"
+        if how in _OF_POSITIVE and text[-1:].isdigit() and text[:1] != "-":
+            number = self._number(span.begin, span.end)
+            self._sized += 1
+            return _OF_POSITIVE[how].format(n=f"n{self._sized}", number=number, factor=self._bind(factor))
+        return f"{self._bind(_of_bytes(span.conversion))}({self._cell(span.begin, span.end)})"
 
-    def _clock(self, begin: int, text: str) -> str:
-        scales = ("60.0", "1") if text.count(":") == 1 else ("3600.0", "60", "1")
-        terms = []
-        for part, scale in zip(text.split(":"), scales, strict=True):
-            terms.append(f"int({self._cell(begin, begin + len(part))}) * {scale}")
-            begin += len(part) + 1
-        return "(" + " + ".join(terms) + ")"
+    def _number(self, begin: int, end: int, kind: str = "float") -> str:
+        cell = self._cell(begin, end)
+        if "," in self._line[begin:end]:
+            cell = f"{cell}.replace({self._bind(b',')}, {self._bind(b'')})"
+        return f"{kind}({cell})"
 
     def _struct(self, order: Sequence[int]) -> Callable[[bytes], tuple[bytes, ...]] | None:
         """What cuts the cells out, from left to right; None where two share a place."""

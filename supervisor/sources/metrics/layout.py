@@ -138,8 +138,8 @@ def _inverse(factor: float, text: str) -> float:
 def _clock(text: str) -> float:
     parts = text.split(":")
     if len(parts) == 2:
-        return int(parts[0]) * 60.0 + int(parts[1])
-    return int(parts[0]) * 3600.0 + int(parts[1]) * 60 + int(parts[2])
+        return float(parts[0]) * 60.0 + float(parts[1])
+    return float(parts[0]) * 3600.0 + float(parts[1]) * 60.0 + float(parts[2])
 
 
 def converted(conversion: Conversion, text: str) -> float:

@@ -17,7 +17,8 @@ _SECONDS = {
     "us": 1e-6, "µs": 1e-6, "usec": 1e-6, "ns": 1e-9, "m": 60.0, "min": 60.0, "mins": 60.0, "minute": 60.0, "minutes": 60.0, "h": 3600.0,
     "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
-_CLOCK = re.compile(r"(?:(\d+)\s*days?,?\s*|(\d+)[-.](?=\d\d:\d\d:))?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)$")
+_CLOCK = re.compile(r"\s*(?:(\d+)\s*days?,?\s*|(\d+)[-.](?=\d\d:\d\d:))?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)\s*$")
+_CLOCK_S = {1: 86400.0, 2: 86400.0, 3: 3600.0, 4: 60.0, 5: 1.0}
 _PARTS = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Zµ]+)")
 
 
@@ -92,16 +93,14 @@ def magnitude(unit: str) -> float:
 
 def seconds(text: str) -> float | None:
     """A duration in seconds: `03:12`, `1 day, 2:03:04`, `11h4m12s`, `10m, 56s`."""
-    text = text.strip()
+    parts = duration_parts(text)
+    return sum((float(text[begin:end]) * scale for begin, end, scale in parts), 0.0) if parts else None
+
+
+def duration_parts(text: str) -> list[tuple[int, int, float]]:
+    """The numbers of a duration: begin, end, and seconds in one; none when it is no duration."""
     if clock := _CLOCK.match(text):
-        days, days_too, hours, minutes, rest = clock.groups()
-        return int(days or days_too or 0) * 86400.0 + int(hours or 0) * 3600 + int(minutes) * 60 + float(rest)
-    total = 0.0
-    found = False
-    for number, unit in _PARTS.findall(text):
-        scale = _SECONDS.get(unit.lower())
-        if scale is None:
-            return None
-        total += float(number) * scale
-        found = True
-    return total if found else None
+        return [(*clock.span(group), _CLOCK_S[group]) for group in _CLOCK_S if clock[group] is not None]
+    parts = [(*part.span(1), _SECONDS.get(part[2].lower())) for part in _PARTS.finditer(text)]
+    known = [(begin, end, scale) for begin, end, scale in parts if scale is not None]
+    return known if len(known) == len(parts) else []
