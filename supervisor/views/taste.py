@@ -38,6 +38,11 @@ class Taste:
     ascii: bool = False
     lang: Lang = Lang.EN
 
+    @property
+    def spoken(self) -> Lang:
+        """The language that is used: Chinese has no plain ASCII, every character would be a question mark."""
+        return Lang.EN if self.ascii else self.lang
+
 
 USUAL = Taste()
 

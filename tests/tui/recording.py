@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
@@ -353,6 +354,8 @@ class Recording:
         )
         self.t += 0.1
         self.fact(ev.Diagnosed(t=self.t, attempt=self.number, verdict=verdict))
+        trial = MemoryTrial(self.micro, fitted=False, peak_bytes=int(79.2 * GIB), base_bytes=int(6.4 * GIB))
+        self.fact(ev.MemoryMeasured(t=self.t, attempt=self.number, trial=trial))
         return verdict
 
     def decide(self, kind: DecisionKind, reason: str, delay_s: float = 10.0) -> None:

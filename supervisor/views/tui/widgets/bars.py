@@ -11,7 +11,8 @@ from textual.message import Message
 from supervisor.run.events import Advisory
 from supervisor.run.state import Running, RunState
 from supervisor.views import format as fm
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, row, spoken
+from supervisor.views.atstart import in_one_line, said_at_start
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import is_live
 
@@ -23,7 +24,7 @@ ADVISORY_S = 600.0
 
 
 class NoticeBar(Panel):
-    """One line, by urgency: folder gone, the answer to a request, keeper gone, the newest advisory."""
+    """One line, by urgency: folder gone, an answer, keeper gone, the newest advisory, what was wanting at the start."""
 
     framed = False
     uses_clock = True
@@ -67,7 +68,18 @@ class NoticeBar(Panel):
         if newest is not None:
             more = len(state.advisories) - 1
             right = row(Span(tr(f"{more} more "), Ink.DIM), Span("a ", Ink.KEY)) if more else ()
-            return [between(row(Span(f" ⚠ {tr(newest.text)}", Ink.WARN)), right, width)]
+            room = width - cells(right) - 1
+            return [between(row(Span(fit(f" ⚠ {tr(newest.text)}", room).rstrip(), Ink.WARN)), right, width)]
+        wanting = said_at_start(state, self.view.now)
+        if wanting:
+            more = f"{len(wanting) - 1} more " if len(wanting) > 1 else ""
+            right = row(Span(tr(more), Ink.DIM), Span("P", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM))
+            room = width - cells(right) - 1
+            return [
+                between(
+                    row(Span(fit(f" ⚠ {tr(in_one_line(wanting[0]))}", room).rstrip(), Ink.WARN)), right, width
+                )
+            ]
         if state.unknown_events:
             said = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(said), Ink.DIM))]

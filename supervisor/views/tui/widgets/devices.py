@@ -10,6 +10,7 @@ from typing import assert_never
 from rich.cells import cell_len
 
 from supervisor.views import format as fm
+from supervisor.views.expected import expected_memory_bytes
 from supervisor.views.history import Track
 from supervisor.views.snapshot import Gpu, Machine, Rank, Snapshot
 from supervisor.views.tui.widgets.lists import ListPanel
@@ -20,6 +21,7 @@ SPARK_POINTS = 60
 SPARK_MOST = 24
 SPARK_LEAST = 6
 BAR_MOST = 16
+OTHERS_CELLS = len("⚠ 61.2G pid 1234567")
 # NVML's clock event reasons (nvml.h, nvmlClocksEventReasons): what slows a device for its own good.
 THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
 THROTTLE_WIDTH = max(len(word) for _, word in THROTTLES)
@@ -39,13 +41,34 @@ class DevicesPanel(ListPanel, can_focus=True):
         if self.view is None:
             return EMPTY, EMPTY
         gpus = self.view.snapshot.gpus
-        return row(Span(self.tr(f"GPUs · {len(gpus)}" if gpus else "machine"), Ink.STRONG)), EMPTY
+        left = row(Span(self.tr(f"GPUs · {len(gpus)}" if gpus else "machine"), Ink.STRONG))
+        if self._is_shared():
+            shared = tuple(gpu.index for gpu in gpus if _others(gpu) is not None)
+            return left, row(Span(self.tr(f"⚠ shared with others: GPU {fm.ranges(shared)}"), Ink.WARN))
+        expected = self._expected_bytes()
+        if expected is None:
+            return left, EMPTY
+        return left, row(
+            Span("┃", Ink.PLAIN), Span(self.tr(f" expected {fm.memory(expected)} a rank"), Ink.DIM)
+        )
+
+    def _is_shared(self) -> bool:
+        assert self.view is not None
+        return any(_others(gpu) is not None for gpu in self.view.snapshot.gpus)
+
+    def _expected_bytes(self) -> float | None:
+        """What each GPU should hold; None where that is not known, or where ranks share GPUs."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        ranks = len(snapshot.state.attempt.ranks) if snapshot.state.attempt is not None else 0
+        return expected_memory_bytes(snapshot.state) if 0 < ranks <= len(snapshot.gpus) else None
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The newest readings: of the GPUs together, of the machine, of the last rank."""
+        """The newest readings: of the GPUs together, of the machine, of the last rank; what was planned."""
         ranks = snapshot.ranks.values()
         last = next(reversed(ranks)).cpu if ranks and not snapshot.gpus else None
-        return (snapshot.gpu_util, snapshot.machine.cpu if snapshot.machine else None, last)
+        machine = snapshot.machine.cpu if snapshot.machine else None
+        return (snapshot.gpu_util, machine, last, len(snapshot.state.attempts))
 
     def count(self) -> int:
         """One row a device, or one that says that there is no reading."""
@@ -85,13 +108,18 @@ class DevicesPanel(ListPanel, can_focus=True):
         slowed = self.tr(_throttle(values.get("throttle")))
         power, clock = values.get("power_w"), values.get("sm_clock_mhz")
         sign = "⚠" if slowed else " "
+        shared = self._is_shared()
         extras = [
+            Span(self.tr("✗ lost") if values.get("lost") else "", Ink.BAD),
+            Span(fit(self.tr(_others_said(gpu)), OTHERS_CELLS) if shared else "", Ink.WARN),
             Span(f"{sign} {heat:3.0f} °C" if heat is not None else "", Ink.WARN if slowed else Ink.PLAIN),
             Span(f"{power:4.0f} W" if power is not None else "", Ink.DIM),
             Span(f"{clock:5.0f} MHz" if clock is not None else "", Ink.DIM),
             Span(fit(slowed, THROTTLE_WIDTH), Ink.WARN),
         ]
-        return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, 1.0)
+        expected = self._expected_bytes()
+        mark = expected / total if expected is not None and total else None
+        return _device(f"GPU {gpu.index}", util, gpu.util, (used, total, full), extras, width, 1.0, mark)
 
     def _machine(self, machine: Machine, width: int) -> Row:
         values = machine.values
@@ -126,8 +154,9 @@ def _device(
     extras: Sequence[Span],
     width: int,
     top: float | None,
+    mark: float | None = None,
 ) -> Row:
-    """A device in `width` cells: what does not fit is left out from the end."""
+    """A device in `width` cells: what does not fit is left out from the end. `mark`: on the bar of memory."""
     used, total, full = memory
     ink = Ink.BAD if full is not None and full > FULL_RATIO else Ink.LIVE
     head = row(Span(fit(name, 7), Ink.STRONG), Span(fit(fm.percent(busy), 6, right=True)), " ")
@@ -142,11 +171,24 @@ def _device(
     sparks = min(max(room + SPARK_LEAST, 0), SPARK_MOST)
     room -= sparks - SPARK_LEAST
     if full is not None and room >= 0:
-        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), ink))
+        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), ink, mark))
     tail += tuple(kept)
     values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
     high = top if top is not None else max(1.0, max(values, default=1.0))
     return (*head, Span(spark(values, sparks, 0.0, high, min if top is not None else fmean), Ink.LIVE), *tail)
+
+
+def _others(gpu: Gpu) -> float | None:
+    """Memory of processes that are not the run's; None for none that is known, or on a GPU that the run does not use."""
+    others, pid = gpu.values.get("others_memory_bytes"), gpu.values.get("others_pid")
+    own = gpu.values.get("own_memory_bytes")
+    return others if others and pid and own else None
+
+
+def _others_said(gpu: Gpu) -> str:
+    """How much others hold and the process that holds most of it."""
+    others, pid = _others(gpu), gpu.values.get("others_pid")
+    return f"⚠ {fm.memory(others)} pid {pid:.0f}" if others is not None and pid else ""
 
 
 def _throttle(bits: float | None) -> str:

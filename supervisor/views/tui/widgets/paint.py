@@ -142,13 +142,24 @@ def _words(text: str) -> list[str]:
     return _UNIT.findall(" ".join(text.split()))
 
 
-def bar(ratio: float | None, width: int, ink: Ink) -> Row:
-    """A bar of `width` cells, in half cells; unknown is an empty track."""
+def bar(ratio: float | None, width: int, ink: Ink, mark: float | None = None) -> Row:
+    """A bar of `width` cells, in half cells; unknown is an empty track. `mark`: a ratio that a stroke stands at."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     halves = round(known * width * 2)
     full, half = divmod(halves, 2)
-    rest = width - full - half
-    return (Span("━" * full + "╸" * half, ink), Span("─" * rest, Ink.FRAME))
+    edge = full + half
+    text = "━" * full + "╸" * half + "─" * (width - edge)
+    if mark is None or not 0 <= mark <= 1:
+        return (Span(text[:edge], ink), Span(text[edge:], Ink.FRAME))
+    at = min(int(mark * width), width - 1)
+    left, right = min(at, edge), max(at + 1, edge)
+    return (
+        Span(text[:left], ink),
+        Span(text[left:at], Ink.FRAME),
+        Span("┃", Ink.PLAIN),
+        Span(text[at + 1 : right], ink),
+        Span(text[right:], Ink.FRAME),
+    )
 
 
 def spark(
