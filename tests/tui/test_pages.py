@@ -24,6 +24,9 @@ def test_failure_page_shows_evidence_in_its_context(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("v")
         page = pane(app, "failure")
+        assert "code     train.py:418  loss.backward()" in page
+        assert "log      rank 1 stderr.log:4" in page
+        assert "/nodes/" not in page
         assert "      3 [rank1]:     loss.backward()" in page
         assert "▸     4 [rank1]: torch.OutOfMemoryError" in page
         assert "rank 0      nccl error" in page
@@ -35,6 +38,28 @@ def test_failure_page_shows_evidence_in_its_context(tmp_path: Path) -> None:
 
     drive(run, play)
     assert requests(run) == [], "Esc left the page and held nothing"
+
+
+def test_card_shows_ones_own_line(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "cause    rank 1 stderr.log:4" in card
+        assert "code     train.py:418  loss.backward()" in card
+
+    drive(recorded.backing_off(tmp_path / "run"), play, size=(80, 24))
+
+
+def test_a_low_page_keeps_what_happens_next_in_sight(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+        for keys in ((), ("pagedown",), ("G",)):
+            await pilot.press(*keys)
+            page = pane(app, "failure")
+            assert "next     in 8 s  micro-batch 16 → 8" in page
+            assert "Enter now  Esc Esc hold  r as it was  b smaller batch  e edit  s stop" in page
+        assert "restart with other arguments or environment" in page, "the end of the page is reached"
+
+    drive(recorded.backing_off(tmp_path / "run"), play, size=(80, 24))
 
 
 def test_failure_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from supervisor.views.speech import Tr
 from supervisor.views.tui.actions import suggested_batch
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.card import LABEL, UNSURE, change_text, own_code
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.tui.widgets.words import failures
 
@@ -78,16 +78,23 @@ class FailurePage(Page):
             *(_instead(snapshot, tr) if newest else []),
         ]
 
-    def foot(self, view: View, width: int) -> Sequence[Row]:  # noqa: ARG002 - the pane clips it
-        """What each key would do instead, on one line."""
-        attempt = self._attempt(failures(view.snapshot.state))
-        keys = _choices(view.snapshot) if attempt is view.snapshot.state.attempt else []
-        if not keys:
+    def foot(self, view: View, width: int) -> Sequence[Row]:
+        """What happens next, and what each key would do instead, on a line each."""
+        snapshot, tr = view.snapshot, view.tr
+        attempt = self._attempt(failures(snapshot.state))
+        if attempt is None or attempt is not snapshot.state.attempt or attempt.decision is None:
             return []
-        spans = [Span(f"{view.tr('instead')}  ", Ink.DIM)]
-        for key, _, word in keys:
-            spans += [Span(key, Ink.KEY), Span(f" {view.tr(word)}  ")]
-        return [tuple(spans)]
+        decision = attempt.decision
+        change = decision.change
+        what = tr(change_text(change)) if change is not None else tr(decision.reason)
+        when = tr(_when(snapshot, attempt, decision, view.now))
+        rows = [row(Span(fit(tr("next"), LABEL), Ink.DIM), Span(f"{when}  ", Ink.WARN), Span(what))]
+        keys = _choices(snapshot)
+        if keys:
+            spans = [part for key, _, word in keys for part in (Span(key, Ink.KEY), Span(f" {tr(word)}  "))]
+            label = Span(fit(tr("instead"), LABEL), Ink.DIM)
+            rows.append((label, *spans) if cells((label, *spans)) - 2 <= width else tuple(spans))
+        return rows
 
     def place(self) -> LogAt | None:
         """The line that the page points at."""
@@ -172,7 +179,7 @@ def _cause(
             continue
         mark = Span(f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", Ink.BAD if here else Ink.FRAME)
         if here:
-            lines = wrap(text, width - NUMBER_CELLS, 6) or [""]
+            lines = wrap(text, width - NUMBER_CELLS, 6 if height >= LOW else 3) or [""]
             rows.append(row(mark, Span(lines[0], Ink.STRONG)))
             rows += [row(Span(" " * NUMBER_CELLS), Span(line, Ink.STRONG)) for line in lines[1:]]
         else:
