@@ -16,10 +16,11 @@ from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.runlist import RunList, RunRow, SortKey, filtered, ordered
 from supervisor.views.speech import Tr
+from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, clip, fit, row, spoken
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.tui.widgets.words import outcome_span
 
 TICK_S = 1.0
@@ -168,19 +169,25 @@ class RunsPanel(Panel, can_focus=True):
         self.action_move(3)
 
 
+def _key(key: str, action: str, word: str, shown: str, said: str, *, show: bool = True) -> Binding:
+    return Binding(key, action, word, key_display=shown, show=show, tooltip=said)
+
+
 class BrowserScreen(Screen[None]):
     """All runs on one screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", key_display="Enter"),
-        Binding("slash", "filter", "filter", key_display="/"),
-        Binding("space", "mark", "mark", key_display="Space"),
-        Binding("c", "compare", "compare with the marked", key_display="c"),
-        Binding("x,delete", "delete", "delete", key_display="x"),
-        Binding("u", "undo", "undo", key_display="u"),
-        Binding("o", "sort", "sort by", key_display="o"),
-        Binding("escape", "clear", "clear filter", key_display="Esc"),
-        Binding("q,d,ctrl+c,ctrl+q", "leave", "leave", show=False),
+        _key("question_mark,f1", "help", "help", "?", "this help"),
+        _key("enter", "open", "open", "Enter", "open the run: its dashboard; Esc comes back here"),
+        _key("slash", "filter", "filter", "/", "filter: words, state:failed, failure:cuda_oom, loss<2.5"),
+        _key("space", "mark", "mark", "Space", "mark the run, to compare another with it"),
+        _key("c", "compare", "compare", "c", "draw the marked run's series beside this one's"),
+        _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
+        _key("u", "undo", "undo", "u", "bring back what was deleted last"),
+        _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
+        _key("escape", "clear", "clear filter", "Esc", "show all runs again"),
+        _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
+        _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; nothing is ended by it", show=False),
     ]
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -214,6 +221,26 @@ class BrowserScreen(Screen[None]):
         if action == "undo":
             return bool(self.thrown)
         return bool(self.panel.query_text) if action == "clear" else True
+
+    def action_help(self) -> None:
+        """All keys."""
+        tr = tr_of(self)
+        mine = [binding for binding in self.BINDINGS if isinstance(binding, Binding)]
+        lines = [
+            HelpLine(
+                tr("the list of runs"),
+                binding.key_display or binding.key,
+                tr(binding.tooltip),
+                bool(self.check_action(binding.action, ())),
+            )
+            for binding in mine
+        ]
+        lines += [
+            HelpLine(tr("move"), binding.key.replace(",", "  "), tr(binding.description), True)
+            for binding in RunsPanel.BINDINGS
+            if isinstance(binding, Binding)
+        ]
+        self.app.push_screen(HelpScreen(lines))
 
     def action_open(self) -> None:
         """Open the run under the cursor."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
 from textual import events
@@ -12,102 +10,25 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
-from textual.timer import Timer
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
-from supervisor.views import format as fm
 from supervisor.views import logwishes as lw
 from supervisor.views.logjump import BadJumpError, parse_jump
 from supervisor.views.logmatch import BadQueryError, Query
 from supervisor.views.logmerge import Row as LogRow
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logsession import LogSession
-from supervisor.views.speech import Tr
 from supervisor.views.tui.logkeys import GROUPS, LOG_KEYS
 from supervisor.views.tui.outside import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
 from supervisor.views.tui.widgets.logpage import LogPage
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, row
-from supervisor.views.tui.widgets.panel import Panel, tr_of
+from supervisor.views.tui.widgets.logstatus import LogStatus
+from supervisor.views.tui.widgets.panel import tr_of
 
-SAID_S = 8.0
 STREAMS = ("", "stdout", "stderr")
-
-
-class LogStatus(Panel):
-    """Where the page stands, what was found; a remark in its place for a while."""
-
-    framed = False
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
-        super().__init__(id=id)
-        self.page: lw.Page | None = None
-        self.here: int | None = None
-        self._said: lw.Said | None = None
-        self._until: Timer | None = None
-
-    @property
-    def ready(self) -> bool:
-        """There is a page or a remark."""
-        return self.page is not None or self._said is not None
-
-    def say(self, said: lw.Said | None) -> None:
-        """Show a remark for a while; None: no more."""
-        self._said = said
-        if self._until is not None:
-            self._until.stop()
-        self._until = self.set_timer(SAID_S, partial(self.say, None)) if said is not None else None
-        self.repaint()
-
-    def settle(self) -> None:
-        """What was going on is done."""
-        if self._said is not None and self._said.good is None:
-            self.say(None)
-
-    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
-        """The line."""
-        page = self.page
-        right = _found(page, self.tr) if page is not None else ()
-        if self._said is not None:
-            ink = {None: Ink.DIM, False: Ink.WARN, True: Ink.LIVE}[self._said.good]
-            return [between(row(Span(f" {self.tr(self._said.text)}", ink)), (*right, Span(" ")), width)]
-        if page is None:
-            return []
-        return [between(row(Span(f" {self._place(page)}", Ink.DIM)), (*right, Span(" ")), width)]
-
-    def _place(self, page: lw.Page) -> str:
-        parts = []
-        number = page.numbers[self.here] if self.here is not None and self.here < len(page.numbers) else None
-        if page.line_count is not None and number is not None:
-            parts.append(f"line {fm.whole(number)} of {fm.whole(page.line_count)}")
-        elif page.counted_ratio < 1:
-            parts.append(f"counting lines {page.counted_ratio:.0%}")
-        parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}")
-        return " · ".join(map(self.tr, parts))
-
-
-def _found(page: lw.Page, tr: Tr) -> Row:
-    spans: list[Span] = []
-    if page.shown is not None:
-        going = f" ({page.shown.done_ratio:.0%} looked through)" if page.shown.done_ratio < 1 else ""
-        spans.append(Span(tr(f"{fm.whole(page.shown.found)} lines{going}   "), Ink.LIVE))
-    if page.search is not None:
-        found = page.search
-        going = f" ({found.done_ratio:.0%} looked through)" if found.done_ratio < 1 else ""
-        count = (
-            f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}"
-            if found.ordinal
-            else f"{fm.whole(found.found)} found"
-        )
-        spans.append(Span(f"/{page.searched.typed}: {tr(f'{count}{going}')}", Ink.WARN))
-    return tuple(spans)
-
-
-def _bytes(size: int) -> str:
-    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K"
 
 
 class LogScreen(Screen[LogPoint | None]):
