@@ -1,4 +1,4 @@
-"""``stoker diagnose``: why a job failed, from its logs."""
+"""Say why a job failed, from its logs."""
 
 from __future__ import annotations
 

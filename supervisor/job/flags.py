@@ -219,7 +219,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def help_text(flags: Iterable[Flag], group: str) -> str:
-    """Aligned help lines of one group of flags that have a help text."""
-    rows = [(f"{f.name} {f.metavar}".rstrip(), f.help) for f in flags if f.group == group and f.help]
+    """Aligned help lines of one group of flags that have a help text; it names the choices, or they are added."""
+    rows = [
+        (f"{f.name} {f.metavar}".rstrip(), _with_choices(f)) for f in flags if f.group == group and f.help
+    ]
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
+
+
+def _with_choices(flag: Flag) -> str:
+    named = all(choice in flag.help for choice in flag.choices)
+    return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"

@@ -145,6 +145,7 @@ def test_every_flag_of_ours_has_a_help_line_and_no_two_share_a_spelling() -> Non
     text = "\n".join(help_text(STOKER_FLAGS, group) for group in {f.group for f in STOKER_FLAGS})
     for flag in STOKER_FLAGS:
         assert flag.name in text
+        assert all(choice in text for choice in flag.choices), flag.name
 
 
 valued = [f for f in (*STOKER_FLAGS, *TORCHRUN_FLAGS) if f.takes_value]
