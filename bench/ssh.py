@@ -10,11 +10,8 @@ An empty Textual app stands beside them; the goal against it is that of bench/te
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,12 +21,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # bench/ is no package that is installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.terminal import EMPTY_APP, LINES_PER_S, SETTLE_S, STOKER_APP, FakeRun, Terminal, every, p99  # noqa: E402
+from bench.common import command_line, keep, surroundings
+from bench.stage import EMPTY_APP, LINES_PER_S, STOKER_APP, FakeRun, Terminal, every, p99
 
 DELAY_S = 0.3
+SETTLE_S = 3.0
 BYTES_PER_S = 1_000_000
 PRESSES = 12
 WINDOW_S = 6.0
@@ -181,8 +179,12 @@ def measure(folder: Path) -> dict[str, list[float]]:
     return found
 
 
-def main(rounds: int, keep: str | None) -> int:
+def main() -> int:
     """Measure, print, keep; 1 where a goal is missed."""
+    parser = command_line(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    rounds: int = args.rounds
     found: dict[str, list[float]] = {}
     for turn in range(rounds):
         print(f"round {turn + 1} of {rounds}", flush=True)
@@ -206,27 +208,19 @@ def main(rounds: int, keep: str | None) -> int:
     for name, value in median.items():
         unit = f"{value / 1000:8.1f} kB/s" if "bytes" in name else f"{1000 * value:8.1f} ms"
         print(f"    {name:<18} {unit}")
-    if keep:
-        result = {
-            "date": time.strftime("%Y-%m-%d"),
-            "python": platform.python_version(),
-            "rounds": rounds,
-            "delay_s_each_way": DELAY_S,
-            "line_bytes_per_s": BYTES_PER_S,
-            "log_lines_per_s": LINES_PER_S,
-            "medians": {name: round(value, 4) for name, value in median.items()},
-            "p99": {name: round(value, 4) for name, value in last.items()},
-            "ratios": {name: round(ratio, 3) for name, (ratio, _) in ratios.items()},
-        }
-        Path(keep).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    result = {
+        **surroundings(),
+        "rounds": rounds,
+        "delay_s_each_way": DELAY_S,
+        "line_bytes_per_s": BYTES_PER_S,
+        "log_lines_per_s": LINES_PER_S,
+        "medians": {name: round(value, 4) for name, value in median.items()},
+        "p99": {name: round(value, 4) for name, value in last.items()},
+        "ratios": {name: round(ratio, 3) for name, (ratio, _) in ratios.items()},
+    }
+    keep(result, args.keep)
     return 1 if any(ratio > goal for ratio, goal in ratios.values()) else 0
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--keep", default=None)
-    given = parser.parse_args()
-    sys.exit(main(given.rounds, given.keep))
+    sys.exit(main())

@@ -14,7 +14,7 @@ def browse(env: Mapping[str, str]) -> int:
     from supervisor.run.index import known_runs, runs_dir
     from supervisor.run.trash import empty
     from supervisor.views.taste import BadTaste
-    from supervisor.views.tui.app import run_browser
+    from supervisor.views.tui.terminal import run_browser
 
     try:
         taste = taste_from({}, env)

@@ -94,7 +94,7 @@ def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namesp
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
         from supervisor.cli.screen import kept_file
-        from supervisor.views.tui.app import run_tui
+        from supervisor.views.tui.terminal import run_tui
 
         run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ))
     print(_supervise_hint(target))

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
     from supervisor.views.replay import NothingRecorded, record_of
-    from supervisor.views.tui.app import run_replay
+    from supervisor.views.tui.terminal import run_replay
 
     try:
         recording = record_of(paths)

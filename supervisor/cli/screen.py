@@ -17,7 +17,7 @@ from supervisor.views.taste import Taste
 
 def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str], taste: Taste) -> int:
     """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code."""
-    from supervisor.views.tui.app import run_tui
+    from supervisor.views.tui.terminal import run_tui
 
     adopter = None if read_only else partial(adopt, env)
     run_tui(run, read_only=read_only, adopt=adopter, taste=taste, keep=kept_file(env))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from supervisor.run import series as se
 from supervisor.run.journal import StateReader
@@ -73,10 +74,13 @@ class SnapshotReader:
             self._open_series()
         changed |= self._read_series()
         news = self._logs.refresh(self._state.state)
-        changed |= bool(news.lines) or bool(news.earlier) or news.open_changed or news.sources_changed
         nearby = self._nearby.refresh(self._state.state)
         changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
-        if changed or self._last is None:
+        if not changed and self._last is not None:
+            if news.lines or news.earlier or news.open_changed or news.sources_changed:
+                self._revision += 1
+                self._last = replace(self._last, revision=self._revision, logs=news)
+        else:
             self._revision += 1
             self._last = self._gathered.snapshot(
                 self._revision,

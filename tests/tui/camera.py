@@ -16,7 +16,8 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.views.replay import ReplayClock, record_of
 from supervisor.views.taste import Taste, ThemeName
-from supervisor.views.tui.app import StokerApp, replay_app
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.terminal import replay_app
 from supervisor.views.tui.themes import THEMES
 from tests.tui import recorded
 from tests.tui.driving import clock_after, keeper_of, shown, until

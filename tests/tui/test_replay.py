@@ -25,7 +25,8 @@ from supervisor.views.replay import (
     next_fact,
     record_of,
 )
-from supervisor.views.tui.app import StokerApp, replay_app
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.terminal import replay_app
 from tests.tui import recorded
 from tests.tui.driving import pane, requests, until
 

@@ -214,7 +214,7 @@ def test_new_facts_move_the_screen(tmp_path: Path) -> None:
 def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal.Signals) -> None:
     run = recorded.healthy(tmp_path / "run")
     script = "import sys; from pathlib import Path; from supervisor.run.paths import RunPaths\n"
-    script += "from supervisor.views.tui.app import run_tui\n"
+    script += "from supervisor.views.tui.terminal import run_tui\n"
     script += "print(run_tui(RunPaths(Path(sys.argv[1]))).lines[0])"
     process = pexpect.spawn(sys.executable, ["-c", script, str(run.root)], dimensions=(30, 100), timeout=30)
     try:

@@ -138,17 +138,17 @@ def on_a_terminal(
 
 SHOW_RUN = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.tui.app import run_tui
+from supervisor.views.tui.terminal import run_tui
 print(*run_tui(RunPaths(Path(sys.argv[1])), adopt=lambda _run: None).lines, sep="\\n")
 """
 SHOW_REPLAY = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.replay import record_of
-from supervisor.views.tui.app import run_replay
+from supervisor.views.tui.terminal import run_replay
 run_replay(record_of(RunPaths(Path(sys.argv[1]))), speed=600)
 """
 SHOW_RUNS = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
-from supervisor.views.tui.app import run_browser
+from supervisor.views.tui.terminal import run_browser
 run_browser(lambda: [RunPaths(Path(path)) for path in sys.argv[1:]])
 """

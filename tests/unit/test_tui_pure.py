@@ -78,7 +78,33 @@ def test_canvas_clips(columns: int, rows: int, x: int, y0: int, y1: int) -> None
     layer = canvas.layer(Ink.LIVE)
     canvas.line(layer, 0, 0, x, y1)
     canvas.span(layer, x, y0, y1)
-    assert all(cells(canvas.row(number)) == columns for number in range(rows))
+    assert [cells(drawn) for drawn in canvas.drawn()] == [columns] * rows
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(-2, 20), st.integers(-9, 30), st.integers(-9, 30))
+def test_a_span_is_each_of_its_dots(columns: int, rows: int, x: int, y0: int, y1: int) -> None:
+    canvas, other = Canvas(columns, rows), Canvas(columns, rows)
+    whole, single_dots = canvas.layer(Ink.LIVE), other.layer(Ink.LIVE)
+    canvas.span(whole, x, y0, y1)
+    for y in range(min(y0, y1), max(y0, y1) + 1):
+        other.span(single_dots, x, y, y)
+    assert whole == single_dots
+    assert canvas.drawn() == other.drawn()
+
+
+@given(
+    st.floats(-1e6, 1e6),
+    st.floats(0, 1e6),
+    st.integers(1, 200),
+    st.booleans(),
+    st.lists(st.floats(-2e6, 2e6), max_size=20),
+)
+def test_many_values_have_the_dots_of_each(
+    low: float, span: float, dots: int, flipped: bool, values: list[float]
+) -> None:
+    scale = Scale(low, low + span, dots, flipped=flipped)
+    dot = scale.dotter()
+    assert [dot(value) for value in values] == [scale.dot(value) for value in values]
 
 
 def test_a_line_has_no_gap() -> None:
@@ -86,8 +112,8 @@ def test_a_line_has_no_gap() -> None:
     layer = canvas.layer(Ink.LIVE)
     canvas.line(layer, 0, 0, 19, 19)
     canvas.line(layer, 3, 19, 5, 0)
-    for number in range(5):
-        assert canvas.row(number)[0].text.strip() or number
+    for number, drawn in enumerate(canvas.drawn()):
+        assert drawn[0].text.strip() or number
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(1, 12))
@@ -123,7 +149,7 @@ def test_equal_lines_fold_and_filters_see_all_ranks() -> None:
     buffer.set_filter(LogFilter.parse("r1"))
     buffer.add([log("0", "same"), log("0", "other"), log("1", "same")])
     assert [entry.text for entry in buffer.visible] == ["same"]
-    assert buffer.visible[0].who == ["0", "1"]
+    assert buffer.visible[0].who == ("0", "1")
     buffer.add([log("1", "same")])
     assert len(buffer.visible) == 2, "a rank that says it again says it anew"
 

@@ -29,7 +29,7 @@ def test_lines_from_before_stand_before_those_of_their_own_attempt() -> None:
     assert [entry.text for entry in buffer.visible] == ["b", "attempt 2", "y"]
     buffer.put_before([log("0", "a"), log("1", "a"), log("0", "x", 2)])
     assert [entry.text for entry in buffer.visible] == ["a", "b", "attempt 2", "x", "y"]
-    assert buffer.visible[0].who == ["0", "1"]
+    assert buffer.visible[0].who == ("0", "1")
     assert buffer.total == 5
     buffer.put_before([log("0", str(number)) for number in range(MAX_ENTRIES)])
     assert len(buffer.visible) == MAX_ENTRIES

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,25 +20,23 @@ from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.message import Message
 
-from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Finished
 from supervisor.run.trash import StillLives, bring_back, throw_away
 from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr, english, speech
+from supervisor.views.speech import speech
 from supervisor.views.taste import USUAL, Lang, Taste
 from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import load, save
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.stopping import Continuing
 from supervisor.views.tui.themes import DARK, THEMES
-from supervisor.views.tui.widgets.paint import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,20 +44,15 @@ if TYPE_CHECKING:
 
     from supervisor.views.replay import Recording, ReplayClock
 
-# The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
-SWITCH_S = 0.001
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class TuiResult:
-    """How things stood when the view was left. `lines`: what a person should read on the plain terminal."""
-
-    run: RunPaths
-    live: bool
-    outcome: Outcome | None
-    exit_code: int | None
-    lines: tuple[str, ...]
+# What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
+KEY_FIRST_S = 0.06
+NEWS_LATEST_S = 0.25
+# Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
+SETTLE_S = 1.0
+SWEEP_S = 20.0
+NOBODY_TYPES_S = 1.0
+KEYS = (events.Key, events.Paste, events.MouseDown, events.MouseScrollUp, events.MouseScrollDown)
 
 
 class StokerApp(App[None]):
@@ -93,6 +84,7 @@ class StokerApp(App[None]):
             super().__init__()
             self.dashboard = dashboard
             self.snapshot = snapshot
+            self.read_t = time.monotonic()
 
     class Listed(Message):
         """The reading thread has a new list of runs."""
@@ -125,6 +117,7 @@ class StokerApp(App[None]):
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
         self._leaving = False
+        self._typed_t = float("-inf")
         # Chinese has no plain ASCII: every character would be a question mark.
         self.tr = speech(Lang.EN if taste.ascii else taste.lang)
         self.run_paths = run
@@ -174,6 +167,8 @@ class StokerApp(App[None]):
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         if self._signals:
+            self.set_timer(SETTLE_S, settle)
+            self.set_interval(SWEEP_S, self._sweep)
             loop = asyncio.get_running_loop()
             self._continuing = Continuing(lambda: loop.call_soon_threadsafe(self.refresh))
         if self._replay is not None:
@@ -183,6 +178,10 @@ class StokerApp(App[None]):
         elif self.browser is not None:
             await self.push_screen(self.browser)
             self._list()
+
+    def _sweep(self) -> None:
+        if time.monotonic() - self._typed_t > NOBODY_TYPES_S:
+            sweep()
 
     def on_unmount(self) -> None:
         """End the reading threads."""
@@ -199,13 +198,18 @@ class StokerApp(App[None]):
         super().exit(result, return_code, message)
 
     async def on_event(self, event: events.Event) -> None:
-        """Textual's own, without input once the app is being left."""
+        """Textual's own, without input once the app is being left; a key's own paint comes first."""
+        if isinstance(event, KEYS):
+            self._typed_t = time.monotonic()
         if not (self._leaving and isinstance(event, events.InputEvent)):
             await super().on_event(event)
 
     def on_stoker_app_read(self, message: Read) -> None:
-        """Show it, then let the thread read on."""
-        if message.dashboard is self._dashboard:
+        """Show it, then let the thread read on. Just after a key neither is done: the key's own paint comes first."""
+        wait_s = min(self._typed_t + KEY_FIRST_S, message.read_t + NEWS_LATEST_S) - time.monotonic()
+        if wait_s > 0:
+            self.set_timer(wait_s, partial(self.post_message, message))
+        elif message.dashboard is self._dashboard:
             self._dashboard.take(message.snapshot)
             self._feeders[-1].taken()
 
@@ -304,88 +308,3 @@ class StokerApp(App[None]):
     def action_leave(self) -> None:
         """Leave; training goes on."""
         self.exit()
-
-    def result(self) -> TuiResult:
-        """How things stand.
-
-        Raises:
-            LookupError: the app was opened on the list of runs.
-        """
-        if self.run_paths is None:
-            raise LookupError("no one run was shown")
-        return result_of(self.run_paths, self.dashboard.snapshot, self.tr)
-
-
-def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> TuiResult:
-    """What is said on the terminal after leaving."""
-    state = snapshot.state if snapshot else None
-    if state is not None and isinstance(state.condition, Finished):
-        end = state.condition
-        said = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
-        lines = (plain(tr(said)), plain(tr(f"directory {run.root}")))
-        return TuiResult(run, False, end.outcome, end.exit_code, lines)
-    if snapshot is None or snapshot.gone:
-        gone = tr(f"{run.root}: the run directory is gone")
-        return TuiResult(run, False, None, None, (gone,) if snapshot else ())
-    back = f"stoker attach {run.run_id}"
-    if not snapshot.keeper_alive:
-        said = f"{run.run_id}: its keeper is gone; `{back}` adopts it"
-    else:
-        said = f"{run.run_id}: training goes on; come back with `{back}`"
-    return TuiResult(run, True, None, None, (tr(said),))
-
-
-def run_tui(
-    run: RunPaths,
-    *,
-    read_only: bool = False,
-    adopt: Callable[[RunPaths], None] | None = None,
-    taste: Taste = USUAL,
-    keep: Path | None = None,
-) -> TuiResult:
-    """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
-    sys.setswitchinterval(SWITCH_S)
-    app = StokerApp(run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True)
-    app.run()
-    return app.result()
-
-
-def run_replay(
-    recording: Recording, *, speed: float = 60.0, taste: Taste = USUAL, keep: Path | None = None
-) -> None:
-    """Play a run until the person leaves. Must be called in the main thread, on a terminal."""
-    from supervisor.views.replay import ReplayClock
-
-    clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
-    replay_app(recording, clock, taste=taste, keep=keep, signals=True).run()
-
-
-def replay_app(
-    recording: Recording,
-    clock: ReplayClock,
-    *,
-    taste: Taste = USUAL,
-    keep: Path | None = None,
-    signals: bool = False,
-) -> StokerApp:
-    """The app on recorded time."""
-    return StokerApp(
-        recording.run,
-        clock=clock.now,
-        read_only=True,
-        taste=taste,
-        keep=keep,
-        signals=signals,
-        replay=(recording, clock),
-    )
-
-
-def run_browser(
-    known: Callable[[], list[RunPaths]],
-    *,
-    adopt: Callable[[RunPaths], None] | None = None,
-    taste: Taste = USUAL,
-    keep: Path | None = None,
-) -> None:
-    """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
-    StokerApp(None, known=known, adopt=adopt, taste=taste, keep=keep, signals=True).run()

@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from supervisor.job.batch import (
@@ -20,11 +19,12 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
+from supervisor.views.tui.screens.over import OverScreen
 from supervisor.views.tui.screens.prompts import key_line
 from supervisor.views.tui.widgets.panel import tr_of
 
 
-class BatchScreen(ModalScreen[int | None]):
+class BatchScreen(OverScreen[int | None]):
     """Asks for a micro-batch that keeps the global batch; None when it was left.
 
     Args:

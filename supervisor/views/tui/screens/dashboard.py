@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from operator import is_not
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from supervisor.views.tui.screens.edit import Edited
 
 TICK_S = 1.0
+# Behind another screen news are painted at most so often: with a see-through one the whole terminal is composed twice.
+BEHIND_S = 0.5
 
 
 def _key_commands() -> type[Provider]:
@@ -72,6 +76,8 @@ class Dashboard(LookingScreen):
         self._read_only = read_only
         self._adopt = adopt
         self._possible: frozenset[str] = frozenset()
+        self._stale = False
+        self._due = 0.0
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
@@ -84,8 +90,18 @@ class Dashboard(LookingScreen):
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a new moment of the run."""
-        self.snapshot = snapshot
+        before, self.snapshot = self.snapshot, snapshot
         self.log_panel.take(snapshot.logs)
+        if before is None or any(map(is_not, before.facts(), snapshot.facts())):
+            self._take_facts(snapshot)
+        now = time.monotonic()
+        self._stale = self.app.screen is not self and now < self._due
+        if not self._stale:
+            self._due = now + BEHIND_S
+            self._show()
+
+    def _take_facts(self, snapshot: Snapshot) -> None:
+        """More than lines is new."""
         if self._log_screen is not None:
             self._log_screen.take(snapshot.state)
         for answer in self._desk.answers(snapshot.state, self._clock()):
@@ -93,18 +109,23 @@ class Dashboard(LookingScreen):
         self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopt is not None)
         self._arrange()
         self._offer()
-        self._show()
+
+    def on_screen_resume(self) -> None:
+        """In front again: what was not painted meanwhile is."""
+        if self._stale:
+            self._stale = False
+            self._show()
 
     def _tick(self) -> None:
         """Times and ages move once a second while something lives."""
+        self.on_screen_resume()
         if self.snapshot is None or self.snapshot.state.is_over:
             return
         for answer in self._desk.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
         view = View(self.snapshot, self._clock(), tr_of(self))
         for panel in self.query(Panel):
-            if panel.uses_clock:
-                panel.show(view)
+            panel.tick(view)
 
     def offers(self, binding: Binding) -> bool:
         """A key that would only say why it can do nothing is not shown."""

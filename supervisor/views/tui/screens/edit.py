@@ -13,13 +13,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, TextArea
 
 from supervisor.job.redact import redact
 from supervisor.run import state as st
 from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import RunFile
+from supervisor.views.tui.screens.over import OverScreen
 from supervisor.views.tui.screens.prompts import key_line
 from supervisor.views.tui.widgets.panel import tr_of
 
@@ -107,7 +107,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-class EditScreen(ModalScreen[Edited | None]):
+class EditScreen(OverScreen[Edited | None]):
     """Asks for arguments and environment; None when it was left, or when nothing was changed.
 
     Args:

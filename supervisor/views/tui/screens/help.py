@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from supervisor.views.tui.screens.over import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 
@@ -24,7 +24,7 @@ class HelpLine(NamedTuple):
     possible: bool
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(OverScreen[None]):
     """All keys, those that do nothing now dimmed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

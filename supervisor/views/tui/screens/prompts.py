@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 
 from supervisor.views.speech import Tr
+from supervisor.views.tui.screens.over import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 
@@ -22,7 +22,7 @@ def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
     return Content("   ").join(parts)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(OverScreen[bool]):
     """Asks once, in one line. Only `y` is yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -47,7 +47,7 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(answer)
 
 
-class AskLine(ModalScreen[str | None]):
+class AskLine(OverScreen[str | None]):
     """Asks for a line of text; None when it was left.
 
     Args:

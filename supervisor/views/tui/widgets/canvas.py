@@ -5,11 +5,19 @@ Dots follow Unicode's braille patterns block (U+2800; dot numbering of ISO/TR 11
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+
 from supervisor.views.tui.widgets.paint import Ink, Row, Span
 
 # Bit of the dot at (column of two, row of four) within a braille cell.
 BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 BLANK = 0x2800
+# Bits of all dots of a column of a cell from one row to another: RUNS[column][first][last].
+RUNS = tuple(
+    tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in BITS
+)
+_EMPTY = (" ", Ink.PLAIN)
 
 
 class Canvas:
@@ -43,10 +51,18 @@ class Canvas:
         if not 0 <= x < self.dot_columns:
             return
         low, high = (y0, y1) if y0 <= y1 else (y1, y0)
-        column, bits = x >> 1, BITS[x & 1]
-        for y in range(max(low, 0), min(high, self.dot_rows - 1) + 1):
-            cell = (y >> 2) * self.columns + column
-            layer[cell] = layer.get(cell, 0) | bits[y & 3]
+        low, high = max(low, 0), min(high, self.dot_rows - 1)
+        if low > high:
+            return
+        runs, columns = RUNS[x & 1], self.columns
+        cell, last = (low >> 2) * columns + (x >> 1), (high >> 2) * columns + (x >> 1)
+        if cell == last:
+            layer[cell] = layer.get(cell, 0) | runs[low & 3][high & 3]
+            return
+        layer[cell] = layer.get(cell, 0) | runs[low & 3][3]
+        for between in range(cell + columns, last, columns):
+            layer[between] = layer.get(between, 0) | runs[0][3]
+        layer[last] = layer.get(last, 0) | runs[0][high & 3]
 
     def line(self, layer: dict[int, int], x0: int, y0: int, x1: int, y1: int) -> None:
         """A line of dots without gaps."""
@@ -76,25 +92,20 @@ class Canvas:
         """A character behind what is drawn in one cell."""
         self._under[row * self.columns + column] = (character, ink)
 
-    def row(self, number: int) -> Row:
-        """One row of cells; neighbours of one ink are one span."""
-        spans: list[Span] = []
-        text, ink = "", Ink.PLAIN
-        for cell in range(number * self.columns, (number + 1) * self.columns):
-            character, its_ink = self._cell(cell)
-            if its_ink is not ink and text:
-                spans.append(Span(text, ink))
-                text = ""
-            ink = its_ink
-            text += character
-        if text:
-            spans.append(Span(text, ink))
-        return tuple(spans)
+    def drawn(self) -> list[Row]:
+        """The rows of cells, from the top; neighbours of one ink are one span."""
+        shown = dict(self._under)
+        for ink, cells in self._layers:
+            shown |= {cell: (chr(BLANK + bits), ink) for cell, bits in cells.items() if bits}
+        shown |= self._marks
+        columns = self.columns
+        return [
+            _spans([shown.get(cell, _EMPTY) for cell in range(start, start + columns)])
+            for start in range(0, self.rows * columns, columns)
+        ]
 
-    def _cell(self, cell: int) -> tuple[str, Ink]:
-        if cell in self._marks:
-            return self._marks[cell]
-        for ink, cells in reversed(self._layers):
-            if bits := cells.get(cell):
-                return chr(BLANK + bits), ink
-        return self._under.get(cell, (" ", Ink.PLAIN))
+
+def _spans(cells: list[tuple[str, Ink]]) -> Row:
+    return tuple(
+        Span("".join([character for character, _ in run]), ink) for ink, run in groupby(cells, itemgetter(1))
+    )

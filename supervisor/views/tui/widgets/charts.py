@@ -145,11 +145,11 @@ class UsePanel(Panel):
         y = Scale(0.0, top, canvas.dot_rows, flipped=True)
         draw_area(canvas, canvas.layer(Ink.LIVE), buckets(shown, _time, x), y)
         found: list[Row] = []
-        for number in range(height):
+        for number, drawn in enumerate(canvas.drawn()):
             full = f"{100 * top / total:.0f}%"
             label = full if number == 0 else "0%" if number == height - 1 else ""
             edge = "┤" if label else "│"
-            found.append((Span(fit(label, 4, right=True) + edge, Ink.DIM), *canvas.row(number)))
+            found.append((Span(fit(label, 4, right=True) + edge, Ink.DIM), *drawn))
         return found
 
     def _track(self, snapshot: Snapshot) -> tuple[str, Track]:

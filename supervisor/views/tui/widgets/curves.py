@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from supervisor.views import format as fm
@@ -261,10 +263,10 @@ def _with_axes(
 ) -> list[Row]:
     """The canvas between its numbers."""
     found: list[Row] = []
-    for number in range(canvas.rows):
+    for number, drawn in enumerate(canvas.drawn()):
         name = names.get(number, "")
         edge = "┤" if name else "│"
-        found.append((Span(f"{name:>{left - 2}} {edge}", Ink.DIM), *canvas.row(number)))
+        found.append((Span(f"{name:>{left - 2}} {edge}", Ink.DIM), *drawn))
     stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 14))]
     if not by_step:
         stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
@@ -285,7 +287,9 @@ def _below(taken: list[tuple[int, str, Ink]], width: int) -> Row:
         before, after = max(start - 1, 0), min(start + len(text) + 1, width)
         if len(text) <= width and all(character == " " for character, _ in line[before:after]):
             line[start : start + len(text)] = [(character, ink) for character in text]
-    return tuple(Span(character, ink) for character, ink in line)
+    return tuple(
+        Span("".join([character for character, _ in run]), ink) for ink, run in groupby(line, itemgetter(1))
+    )
 
 
 def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from textual.widget import Widget
 
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr, english
+from supervisor.views.tui.widgets.inks import inks_of
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, cells, clip, padded, to_strip
 
 
@@ -39,10 +40,9 @@ class Panel(Widget):
     A subclass gives `body`, and `titles` when it is framed. A pane that is not displayed draws nothing.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"ink--{ink}" for ink in Ink}
     ALLOW_SELECT = False
 
-    # Whether what is drawn depends on the time of day; the others are left alone between two snapshots.
+    # Whether what is drawn depends on the time of day, which is told in whole seconds.
     uses_clock: ClassVar[bool] = False
     framed: reactive[bool] = reactive(True)
     number: int | None = None  # its key, shown in its frame
@@ -53,6 +53,7 @@ class Panel(Widget):
         self._rows: list[Row] = []
         self._strips: list[Strip] = []
         self._drawn_size = Size(0, 0)
+        self._drawn_in: Mapping[Ink, Style] = {}
 
     @property
     def tr(self) -> Tr:
@@ -74,17 +75,23 @@ class Panel(Widget):
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """What is drawn from. A pane whose inputs are the very same objects as before is not composed again."""
-        return (snapshot,)
+        return snapshot.facts()
 
     def show(self, view: View) -> None:
         """Draw another moment."""
         before = self.view
         self.view = view
-        if before is None or self.uses_clock or not self._strips:
+        if before is None or not self._strips or (self.uses_clock and int(before.now) != int(view.now)):
             self.repaint()
             return
         pairs = zip(self.inputs(before.snapshot), self.inputs(view.snapshot), strict=True)
         if any(old is not new for old, new in pairs):
+            self.repaint()
+
+    def tick(self, view: View) -> None:
+        """Time has gone on."""
+        self.view = view
+        if self.uses_clock:
             self.repaint()
 
     def repaint(self) -> None:
@@ -93,11 +100,11 @@ class Panel(Widget):
         if not self.is_attached or not size.width or not size.height or not self.display:
             return
         rows = self._compose_rows(size.width, size.height)
-        whole = size != self._drawn_size or not self._strips
-        styles = self._inks()
+        styles = inks_of(self.app.theme_variables)
+        whole = size != self._drawn_size or styles is not self._drawn_in or not self._strips
         if whole:
             self._strips = [to_strip(r, size.width, styles) for r in rows]
-            self._rows, self._drawn_size = rows, size
+            self._rows, self._drawn_size, self._drawn_in = rows, size, styles
             self.refresh()
             return
         changed = [y for y, spans in enumerate(rows) if spans != self._rows[y]]
@@ -114,10 +121,10 @@ class Panel(Widget):
         return Strip.blank(self.size.width, self.rich_style)
 
     def notify_style_update(self) -> None:
-        """Another theme or focus: every strip is stale."""
+        """Another theme: every strip is stale."""
         super().notify_style_update()
-        self._strips = []
-        self.repaint()
+        if self._strips and inks_of(self.app.theme_variables) is not self._drawn_in:
+            self.repaint()
 
     def watch_framed(self) -> None:
         """Frame on or off."""
@@ -137,9 +144,6 @@ class Panel(Widget):
         """The frame shows the focus."""
         self._strips = []
         self.repaint()
-
-    def _inks(self) -> dict[Ink, Style]:
-        return {ink: self.get_component_rich_style(f"ink--{ink}") for ink in Ink}
 
     def _compose_rows(self, width: int, height: int) -> list[Row]:
         if not self.framed:

@@ -42,6 +42,20 @@ class Scale:
         dot = min(max(dot, -4), self.dots + 4)
         return self.dots - 1 - dot if self.flipped else dot
 
+    def dotter(self) -> Callable[[float], int]:
+        """`dot` for many values: what does not change between them is worked out once."""
+        low, span, most, flipped = self.low, self.high - self.low, self.dots - 1, self.flipped
+        if self.log or span <= 0:
+            return self.dot
+
+        def dot(value: float) -> int:
+            position = (value - low) / span
+            if 0.0 <= position <= 1.0:
+                return most - round(position * most) if flipped else round(position * most)
+            return self.dot(value)
+
+        return dot
+
 
 def buckets(
     points: Sequence[Point],
@@ -51,51 +65,58 @@ def buckets(
 ) -> list[Bucket]:
     """Points of one dot column and attempt as one: minimum, mean and maximum. `values` replace the means."""
     found: list[Bucket] = []
-    count = 0
-    for index, point in enumerate(points):
-        x = scale.dot(x_of(point))
-        mean = point.mean if values is None else values[index]
-        last = found[-1] if found else None
-        if last is not None and last.x == x and last.attempt == point.attempt:
+    dot = scale.dotter()
+    means = [point.mean for point in points] if values is None else values
+    x = count = 0
+    low = mean = high = 0.0
+    attempt: int | None = None
+    for point, value in zip(points, means, strict=True):
+        at = dot(x_of(point))
+        if attempt == point.attempt and at == x:
             count += 1
-            found[-1] = Bucket(
-                x,
-                min(last.low, point.low),
-                last.mean + (mean - last.mean) / count,
-                max(last.high, point.high),
-                point.attempt,
-            )
-        else:
-            count = 1
-            found.append(Bucket(x, point.low, mean, point.high, point.attempt))
+            mean += (value - mean) / count
+            low, high = min(low, point.low), max(high, point.high)
+            continue
+        if attempt is not None:
+            found.append(Bucket(x, low, mean, high, attempt))
+        x, count, attempt = at, 1, point.attempt
+        low, mean, high = point.low, value, point.high
+    if attempt is not None:
+        found.append(Bucket(x, low, mean, high, attempt))
     return found
 
 
 def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
     """From minimum to maximum of each column; neighbours of one attempt are joined by their means."""
     draw_line(canvas, layer, found, y)
+    dot = y.dotter()
     for bucket in found:
-        canvas.span(layer, bucket.x, y.dot(bucket.low), y.dot(bucket.high))
+        canvas.span(layer, bucket.x, dot(bucket.low), dot(bucket.high))
 
 
 def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
     """The means, joined within an attempt."""
+    dot = y.dotter()
     last: Bucket | None = None
+    before = 0
     for bucket in found:
+        now = dot(bucket.mean)
         if last is not None and last.attempt == bucket.attempt and bucket.x >= last.x:
-            canvas.line(layer, last.x, y.dot(last.mean), bucket.x, y.dot(bucket.mean))
+            canvas.line(layer, last.x, before, bucket.x, now)
         else:
-            canvas.span(layer, bucket.x, y.dot(bucket.mean), y.dot(bucket.mean))
-        last = bucket
+            canvas.span(layer, bucket.x, now, now)
+        last, before = bucket, now
 
 
 def draw_area(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
     """The means as an area down to the bottom."""
+    dot = y.dotter()
     last: Bucket | None = None
     for bucket in found:
         start = bucket.x if last is None or last.attempt != bucket.attempt else last.x + 1
+        now = dot(bucket.mean)
         for x in range(min(start, bucket.x), bucket.x + 1):
-            canvas.span(layer, x, y.dot(bucket.mean), canvas.dot_rows - 1)
+            canvas.span(layer, x, now, canvas.dot_rows - 1)
         last = bucket
 
 

@@ -1,0 +1,241 @@
+"""What the terminal benches share: a pseudo-terminal that is read and counted, a run that is written, the apps beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.common import ROOT, cpu_s
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import GPU, HOST, METRICS, RANKS, SeriesWriter
+
+SIZE = (120, 40)
+LINES_PER_S = 10_000
+GIB = float(2**30)
+
+EMPTY_APP = """
+from textual.app import App
+from textual.widgets import Static
+class Empty(App):
+    BINDINGS = [("x", "press", "press"), ("q", "quit", "quit")]
+    count = 0
+    def compose(self):
+        yield Static("first paint 0000")
+    def action_press(self):
+        self.count += 1
+        self.query_one(Static).update(f"pressed {self.count:04d}")
+Empty().run()
+"""
+PLOTEXT_APP = """
+import math, random, sys, time
+from textual.app import App
+from textual.containers import Grid
+from textual_plotext import PlotextPlot
+HZ = float(sys.argv[1])
+class Charts(App):
+    CSS = "Grid { grid-size: 2 2; }"
+    BINDINGS = [("q", "quit", "quit")]
+    def compose(self):
+        with Grid():
+            for n in range(4):
+                yield PlotextPlot(id=f"p{n}")
+    def on_mount(self):
+        self.values = [[random.random() for _ in range(600)] for _ in range(4)]
+        self.set_interval(1 / HZ, self.step)
+    def step(self):
+        for n, values in enumerate(self.values):
+            values.append(random.random()); del values[0]
+            plot = self.query_one(f"#p{n}", PlotextPlot)
+            plot.plt.clear_data(); plot.plt.plot(values); plot.refresh()
+Charts().run()
+"""
+STOKER_APP = """
+import sys
+from supervisor.run.paths import RunPaths
+from supervisor.views.tui.terminal import run_tui
+from pathlib import Path
+run_tui(RunPaths(Path(sys.argv[1])), read_only=True)
+"""
+
+
+class Terminal:
+    """A program on a pseudo-terminal of 120 by 40 whose output is read and counted all the time."""
+
+    def __init__(self, argv: list[str], folder: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", SIZE[1], SIZE[0], 0, 0))
+        env = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "XDG_STATE_HOME": folder,
+            # As after an installation: compiled once (in the round thrown away), apart from the checkout.
+            "PYTHONPYCACHEPREFIX": f"{folder}/pyc",
+        }
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.started = time.perf_counter()
+        self.process = subprocess.Popen(
+            argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=folder, start_new_session=True
+        )
+        os.close(slave)
+        self.bytes = 0
+        self._seen = b""
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, name="bench-terminal", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._master, 1 << 16)
+            except OSError:
+                return
+            if not data:
+                return
+            with self._changed:
+                self.bytes += len(data)
+                self._seen = (self._seen + data)[-(1 << 20) :]
+                self._changed.notify_all()
+
+    def wait_for(self, text: bytes, deadline_s: float = 30.0) -> float:
+        """The moment at which `text` had come."""
+        end = time.monotonic() + deadline_s
+        with self._changed:
+            while text not in self._seen:
+                if not self._changed.wait(max(0.0, end - time.monotonic())):
+                    raise TimeoutError(f"{text!r} did not come; last: {self._seen[-200:]!r}")
+            self._seen = self._seen[self._seen.index(text) + len(text) :]
+            return time.perf_counter()
+
+    def press(self, key: bytes) -> float:
+        """Send a key; the moment at which it was sent."""
+        with self._changed:
+            self._seen = b""
+        sent = time.perf_counter()
+        os.write(self._master, key)
+        return sent
+
+    def cpu_s(self) -> float:
+        """Processor seconds of the program so far."""
+        return cpu_s(self.process.pid)
+
+    def close(self) -> None:
+        """End it and everything of it."""
+        with contextlib.suppress(OSError):
+            os.write(self._master, b"q")
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        with contextlib.suppress(OSError):
+            os.close(self._master)
+        self._thread.join(2)
+
+
+class FakeRun:
+    """A run directory that is written to as a keeper would: samples, progress, log lines; no training."""
+
+    def __init__(self, root: Path, *, ranks: int, gpus: int) -> None:
+        self.run = RunPaths(root)
+        node = self.run.node()
+        node.root.mkdir(parents=True)
+        self.ranks, self.gpus, self.step = ranks, gpus, 0
+        self._lock = KeeperLock(node.lock, start_time=1.0)
+        self._journal = JournalWriter(node.journal)
+        self._series = SeriesWriter(node.series)
+        now = time.time()
+        folder = node.attempt(1).root
+        started = ev.RunStarted(
+            t=now, run_id=root.name, name="bench", mode="launched", host="here", total_steps=100_000
+        )
+        self._journal.append(started)
+        self._journal.append(ev.KeeperStarted(t=now, pid=os.getpid(), start_time=1.0, version="bench"))
+        self._journal.append(ev.LaunchIntended(t=now, attempt=1, argv=("x",), reason="bench"))
+        self._journal.append(ev.AttemptStarted(t=now, attempt=1, pid=1, start_time=1.0))
+        self.logs = []
+        for rank in range(ranks):
+            path = folder / f"t/attempt_0/{rank}/stdout.log"
+            path.parent.mkdir(parents=True)
+            path.touch()
+            self.logs.append(path)
+            where = f"t/attempt_0/{rank}/stdout.log"
+            self._journal.append(
+                ev.RankStarted(t=now, attempt=1, local_rank=rank, rank=rank, pid=2, stdout=where)
+            )
+        self._journal.append(ev.PhaseChanged(t=now, attempt=1, phase=ev.Phase.STEPPING, step=0))
+        for _ in range(600):
+            self.advance(now - 600 + self.step)
+
+    def advance(self, t: float) -> None:
+        """One step: every chart changes in nearly every cell."""
+        self.step += 1
+        noise = math.sin(self.step * 12.9898) * 43758.5453 % 1
+        loss = 2 + noise
+        values = {
+            "step": float(self.step),
+            "loss": loss,
+            "lr": 3e-4 * noise,
+            "grad_norm": noise,
+            "step_time_s": 1 + noise,
+        }
+        self._series.append(METRICS, t, "job", 1, {**values, "tokens_per_sec": 27_000 * (1 + noise)})
+        for rank in range(self.ranks):
+            self._series.append(RANKS, t, str(rank), 1, {**values, "data_wait_s": 0.01 * noise})
+            self._series.append(HOST, t, str(rank), 1, {"cpu_ratio": noise, "rss_bytes": 3 * GIB})
+        for gpu in range(self.gpus):
+            sample = {
+                "util_ratio": noise,
+                "memory_used_bytes": 60 * GIB * noise,
+                "memory_total_bytes": 80 * GIB,
+            }
+            self._series.append(
+                GPU, t, str(gpu), 1, {**sample, "temperature_c": 60 + 9 * noise, "power_w": 600.0}
+            )
+        self._series.append(HOST, t, "machine", 1, {"cpu_ratio": noise, "memory_used_bytes": 9 * GIB})
+        self._journal.append(ev.Progress(t=t, attempt=1, step=self.step, total_steps=100_000, loss=loss))
+
+    def close(self) -> None:
+        self._journal.close()
+        self._series.close()
+        self._lock.release()
+
+
+@contextlib.contextmanager
+def every(period_s: float, act: Callable[[], None]) -> Iterator[None]:
+    """Do something at a steady pace beside the measurement."""
+    stop = threading.Event()
+
+    def loop() -> None:
+        due = time.monotonic()
+        while not stop.is_set():
+            act()
+            due += period_s
+            stop.wait(max(0.0, due - time.monotonic()))
+
+    thread = threading.Thread(target=loop, name="bench-feeder")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def p99(times: list[float]) -> float:
+    return sorted(times)[min(len(times) - 1, math.ceil(0.99 * len(times)) - 1)]

@@ -1,0 +1,116 @@
+"""The app on this terminal, until the person leaves; and what is said then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.run.events import Outcome
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
+from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr, english
+from supervisor.views.taste import USUAL, Taste
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.garbage import held_back
+from supervisor.views.tui.widgets.paint import plain
+
+if TYPE_CHECKING:
+    from supervisor.views.replay import Recording, ReplayClock
+
+# The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
+SWITCH_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class TuiResult:
+    """How things stood when the view was left. `lines`: what a person should read on the plain terminal."""
+
+    run: RunPaths
+    live: bool
+    outcome: Outcome | None
+    exit_code: int | None
+    lines: tuple[str, ...]
+
+
+def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> TuiResult:
+    """What is said on the terminal after leaving."""
+    state = snapshot.state if snapshot else None
+    if state is not None and isinstance(state.condition, Finished):
+        end = state.condition
+        said = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
+        lines = (plain(tr(said)), plain(tr(f"directory {run.root}")))
+        return TuiResult(run, False, end.outcome, end.exit_code, lines)
+    if snapshot is None or snapshot.gone:
+        gone = tr(f"{run.root}: the run directory is gone")
+        return TuiResult(run, False, None, None, (gone,) if snapshot else ())
+    back = f"stoker attach {run.run_id}"
+    if not snapshot.keeper_alive:
+        said = f"{run.run_id}: its keeper is gone; `{back}` adopts it"
+    else:
+        said = f"{run.run_id}: training goes on; come back with `{back}`"
+    return TuiResult(run, True, None, None, (tr(said),))
+
+
+def run_tui(
+    run: RunPaths,
+    *,
+    read_only: bool = False,
+    adopt: Callable[[RunPaths], None] | None = None,
+    taste: Taste = USUAL,
+    keep: Path | None = None,
+) -> TuiResult:
+    """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
+    app = StokerApp(run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True)
+    _show(app)
+    return result_of(run, app.dashboard.snapshot, app.tr)
+
+
+def run_replay(
+    recording: Recording, *, speed: float = 60.0, taste: Taste = USUAL, keep: Path | None = None
+) -> None:
+    """Play a run until the person leaves. Must be called in the main thread, on a terminal."""
+    from supervisor.views.replay import ReplayClock
+
+    clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
+    _show(replay_app(recording, clock, taste=taste, keep=keep, signals=True))
+
+
+def replay_app(
+    recording: Recording,
+    clock: ReplayClock,
+    *,
+    taste: Taste = USUAL,
+    keep: Path | None = None,
+    signals: bool = False,
+) -> StokerApp:
+    """The app on recorded time."""
+    return StokerApp(
+        recording.run,
+        clock=clock.now,
+        read_only=True,
+        taste=taste,
+        keep=keep,
+        signals=signals,
+        replay=(recording, clock),
+    )
+
+
+def run_browser(
+    known: Callable[[], list[RunPaths]],
+    *,
+    adopt: Callable[[RunPaths], None] | None = None,
+    taste: Taste = USUAL,
+    keep: Path | None = None,
+) -> None:
+    """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
+    _show(StokerApp(None, known=known, adopt=adopt, taste=taste, keep=keep, signals=True))
+
+
+def _show(app: StokerApp) -> None:
+    sys.setswitchinterval(SWITCH_S)
+    with held_back():
+        app.run()
