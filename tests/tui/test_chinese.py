@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from supervisor.run.paths import RunPaths
 from supervisor.views.taste import Lang, Taste
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.tui import recorded
 from tests.tui.chinese import Spoken
@@ -92,7 +93,9 @@ def ours(app: StokerApp) -> str:
 @pytest.mark.parametrize("state", STATES)
 def test_nothing_of_the_dashboard_is_left_in_english(tmp_path: Path, state: str) -> None:
     def look(app: StokerApp) -> None:
-        assert not english_in(ours(app))
+        assert english_in(ours(app)) <= {"DataLoader", "bus", "error", "docker", "run"}, (
+            "what to do about shm"
+        )
         log = pane(app, "log").splitlines()
         assert "日志" in log[0] or not log
 
@@ -106,7 +109,9 @@ def test_the_card_is_told_and_the_cause_is_as_written(tmp_path: Path) -> None:
         assert "torch.OutOfMemoryError: CUDA out of memory." in card
         assert "减小 device_batch_size（现为 16）：8 可整除全局批次。" in card
         assert "微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in card
-        told = [line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch", line)]
+        told = [
+            line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch|train\.py", line)
+        ]
         assert not english_in("\n".join(told).replace("stderr.log", ""))
 
     after(recorded.backing_off(tmp_path / NAME), (120, 40), (), look)
@@ -136,7 +141,9 @@ def test_pages_are_told(tmp_path: Path, key: str, page: str, data: set[str] | No
 def test_the_failure_page_is_told(tmp_path: Path) -> None:
     def look(app: StokerApp) -> None:
         told = [
-            line for line in pane(app, "failure").splitlines() if not re.search(r"rank1|GiB|stderr", line)
+            line
+            for line in pane(app, "failure").splitlines()
+            if not re.search(r"rank1|GiB|stderr|train\.py", line)
         ]
         assert not english_in("\n".join(told)) - {"unallocated"}
         assert "可选方案    微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in "\n".join(told)
@@ -203,7 +210,8 @@ def test_leaving_is_told(tmp_path: Path) -> None:
 
     with keeper_of(run):
         asyncio.run(play())
-    assert app.result().lines == (f"{NAME}：训练继续；用 `stoker attach {NAME}` 回来",)
+    result = result_of(run, app.dashboard.snapshot, app.tr)
+    assert result.lines == (f"{NAME}：训练继续；用 `stoker attach {NAME}` 回来",)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")

@@ -11,11 +11,13 @@ from textual.widgets import Input
 
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
+from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.screens.batch import BatchScreen
 from supervisor.views.tui.screens.help import HelpScreen
 from supervisor.views.tui.screens.prompts import Confirm
+from supervisor.views.tui.terminal import result_of
 from tests.tui import recorded
 from tests.tui.driving import drive, on_dashboard, pane, requests, shown, until
 
@@ -177,6 +179,68 @@ def test_read_only_asks_nothing(tmp_path: Path) -> None:
     assert requests(run) == []
 
 
+@pytest.mark.parametrize(
+    ("maker", "key", "said"),
+    [
+        (recorded.succeeded, "s", "the run is over: start it again with `stoker run`"),
+        (recorded.empty, "r", "it is only starting: ask again when it runs"),
+        (recorded.held, "K", "nothing runs"),
+        (recorded.healthy, "A", "a keeper is there already"),
+    ],
+)
+def test_a_key_that_cannot_act_says_why(tmp_path: Path, maker: Maker, key: str, said: str) -> None:
+    run = maker(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await until(pilot, lambda: said in pane(app, "notice"), said)
+
+    drive(run, play)
+    assert requests(run) == []
+
+
+def test_read_only_says_so(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: "this view only looks" in pane(app, "notice"), "the reason")
+
+    drive(recorded.healthy(tmp_path / "run"), play, read_only=True)
+
+
+def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    adopted: list[KeeperLock] = []
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
+        await pilot.press("s")
+        assert isinstance(app.screen, Confirm)
+        assert "Adopt the run first?" in shown(app)
+        await pilot.press("n")
+        assert not adopted
+        await pilot.press("s", "y")
+        await until(pilot, lambda: "adopted: a new keeper" in pane(app, "notice"), "the new keeper")
+        await pilot.press("s")
+        assert "lost: 40 steps" in shown(app), "now it is asked for"
+
+    drive(
+        run,
+        play,
+        keeper=False,
+        adopt=lambda of: adopted.append(KeeperLock(of.node().lock, start_time=1.0)),
+    )
+    (lock,) = adopted
+    lock.release()
+
+
+def test_without_a_keeper_and_nobody_to_adopt_it_is_said(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: "nobody would do it: `stoker attach" in pane(app, "notice"), "the reason")
+
+    drive(recorded.healthy(tmp_path / "run"), play, keeper=False)
+
+
 def test_observed_log_takes_notes_and_stacks_only(tmp_path: Path) -> None:
     run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
 
@@ -202,7 +266,7 @@ def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
     app = drive(run, play)
     assert requests(run) == []
     assert run.node().journal.read_bytes() == before
-    result = app.result()
+    result = result_of(run, app.dashboard.snapshot)
     assert result.live
     assert "stoker attach run" in result.lines[0]
 
@@ -213,7 +277,7 @@ def test_leaving_a_finished_run_says_its_outcome(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("q")
 
-    result = drive(run, play).result()
+    result = result_of(run, drive(run, play).dashboard.snapshot)
     assert (result.live, result.exit_code) == (False, 1)
     assert "failed: NameError" in result.lines[0]
 

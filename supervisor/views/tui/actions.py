@@ -41,6 +41,35 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     return frozenset(found)
 
 
+def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
+    """Why an action that a person asked for is not possible now, and what is: one line."""
+    state = snapshot.state
+    if snapshot.gone:
+        return "the run directory is gone: nobody is there to be asked"
+    if state.is_over:
+        return "the run is over: start it again with `stoker run`"
+    if read_only:
+        return "this view only looks (--read-only): nothing is asked of the keeper"
+    if state.mode == "observed":
+        return "stoker did not start this job: it only watches"
+    if not snapshot.keeper_alive:
+        then = "A adopts the run" if can_adopt else f"`stoker attach {state.run_id}` adopts the run"
+        return f"the keeper is gone, nobody would do it: {then}, then ask again"
+    match state.condition:
+        case st.Stopping():
+            return "it is stopping: ask again when it has ended"
+        case st.Preflight() | st.Launching():
+            return "it is only starting: ask again when it runs"
+        case st.Ended() | st.DiagnosedAs():
+            return "a decision is being made: ask again"
+        case _ if name == "stacks":
+            return "nothing runs"
+        case _ if name == "edit":
+            return "run.json cannot be read: what this run was started with is not known"
+        case _:
+            return "a keeper is there already" if name == "adopt" else "it is not possible now"
+
+
 def current_batch(snapshot: Snapshot) -> BatchSpec | None:
     """The batch of the newest attempt, if it is known."""
     attempt = snapshot.state.attempt

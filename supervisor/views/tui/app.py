@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from textual import events
@@ -26,13 +26,13 @@ from supervisor.views.reader import SnapshotReader
 from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import speech
-from supervisor.views.taste import USUAL, Lang, Taste
+from supervisor.views.taste import USUAL, Taste
 from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.harmless import HarmlessFilter
-from supervisor.views.tui.kept import load, save
+from supervisor.views.tui.kept import Kept, load, save
 from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.stopping import Continuing
@@ -118,8 +118,8 @@ class StokerApp(App[None]):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
-        # Chinese has no plain ASCII: every character would be a question mark.
-        self.tr = speech(Lang.EN if taste.ascii else taste.lang)
+        self.tr = speech(taste.spoken)
+        self._not_spoken = taste.spoken is not taste.lang
         self.run_paths = run
         self._keep = keep
         self.kept = load(keep)
@@ -151,19 +151,23 @@ class StokerApp(App[None]):
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
         return [*super().get_line_filters(), *self._gates]
 
-    def remember(self, **choices: Any) -> None:
-        """Keep a choice for the next time."""
-        self.kept = msgspec.structs.replace(self.kept, **choices)
-        save(self._keep, self.kept)
+    def remember(self, kept: Kept) -> None:
+        """Keep other choices for the next time."""
+        self.kept = kept
+        save(self._keep, kept)
 
     def action_next_theme(self) -> None:
         """The next theme, remembered."""
         names = [theme.name for theme in THEMES.values()]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
-        self.remember(theme=self.theme)
+        self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
 
     async def on_mount(self) -> None:
         """Open the first screen, and only then begin to read: a snapshot's log lines come once."""
+        if self._not_spoken:
+            self.notify(
+                "Chinese cannot be written in plain ASCII: with --ascii stoker speaks English", markup=False
+            )
         for number in self._signals:
             asyncio.get_running_loop().add_signal_handler(number, self.exit)
         if self._signals:

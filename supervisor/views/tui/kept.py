@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -18,6 +19,32 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_more: int = 0
     side_more: int = 0
     ranks_by: str = "rank"
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """What remembers a person's choices: the app."""
+
+    kept: Kept
+
+    def remember(self, kept: Kept) -> None:
+        """Keep other choices for the next time."""
+
+
+class Forgetful:
+    """Remembers nothing beyond itself."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+
+    def remember(self, kept: Kept) -> None:
+        """For as long as this lives."""
+        self.kept = kept
+
+
+def memory_of(app: object) -> Memory:
+    """The app's memory; of an app that has none one that forgets."""
+    return app if isinstance(app, Memory) else Forgetful()
 
 
 def load(path: Path | None) -> Kept:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from operator import is_not
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.binding import Binding, BindingType
 
 from supervisor.run.control import RequestArgs
@@ -20,6 +21,7 @@ from supervisor.views.tui.actions import (
     question,
     suggested_batch,
     why_no_batch,
+    why_not,
 )
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
@@ -36,6 +38,12 @@ if TYPE_CHECKING:
     from supervisor.views.tui.screens.edit import Edited
 
 TICK_S = 1.0
+# Keys that are never silent, and what they ask for.
+EXPLAINED = {
+    binding.key: action_name(binding)
+    for binding in KEYS
+    if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
+}
 # Behind another screen news are painted at most so often: with a see-through one the whole terminal is composed twice.
 BEHIND_S = 0.5
 
@@ -76,6 +84,7 @@ class Dashboard(LookingScreen):
         self._read_only = read_only
         self._adopt = adopt
         self._possible: frozenset[str] = frozenset()
+        self._adopting = False
         self._stale = False
         self._due = 0.0
 
@@ -92,6 +101,7 @@ class Dashboard(LookingScreen):
         """Show a new moment of the run."""
         before, self.snapshot = self.snapshot, snapshot
         self.log_panel.take(snapshot.logs)
+        self.ranks_panel.hear(snapshot.logs)
         if before is None or any(map(is_not, before.facts(), snapshot.facts())):
             self._take_facts(snapshot)
         now = time.monotonic()
@@ -106,6 +116,9 @@ class Dashboard(LookingScreen):
             self._log_screen.take(snapshot.state)
         for answer in self._desk.answers(snapshot.state, self._clock()):
             self.tell(answer)
+        if self._adopting and snapshot.keeper_alive:
+            self._adopting = False
+            self.tell(Answer("adopted: a new keeper looks after the run", True))
         self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopt is not None)
         self._arrange()
         self._offer()
@@ -148,6 +161,32 @@ class Dashboard(LookingScreen):
             return bool(self.is_mounted and self.log_panel.search)
         return True
 
+    def on_key(self, event: events.Key) -> None:
+        """A key that would ask something of a keeper, and cannot now, says why: silence would look like a hang."""
+        name = EXPLAINED.get(event.character or "")
+        snapshot = self.snapshot
+        if name is None or snapshot is None or self.check_action(name, ()) or self.app.screen is not self:
+            return
+        event.stop()
+        can_adopt = "adopt" in self._possible
+        if can_adopt and name != "adopt":
+            self._offer_adoption(name)
+            return
+        said = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt)
+        self.tell(Answer(said, False))
+
+    def _offer_adoption(self, name: str) -> None:
+        """The keeper is gone: the run can be adopted, and the wish be told again."""
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self.action_adopt()
+
+        word = name.replace("_", " ")
+        self.app.push_screen(
+            Confirm(f"{word}: the keeper is gone, nobody would do it. Adopt the run first?"), closed
+        )
+
     def action_help(self) -> None:
         """All keys."""
         self.app.push_screen(HelpScreen(self._help_lines()))
@@ -185,6 +224,7 @@ class Dashboard(LookingScreen):
     def action_adopt(self) -> None:
         """Let a new keeper take the run over."""
         if self._adopt is not None:
+            self._adopting = True
             self.tell(Answer("adopting the run…", None))
             self._feeder.submit(self._adopt)
 

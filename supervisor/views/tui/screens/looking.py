@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual.binding import Binding
 
 from supervisor.run.index import RunNotFound
@@ -13,6 +14,7 @@ from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.kept import memory_of
 from supervisor.views.tui.logbuffer import LogFilter
 from supervisor.views.tui.pages.book import PAGES
 from supervisor.views.tui.screens.panes import PaneScreen
@@ -165,14 +167,12 @@ class LookingScreen(PaneScreen):
 
     def action_size(self, log: int, side: int) -> None:
         """Give the log or the right column more room, or less; remembered."""
-        remember = getattr(self.app, "remember", None)
-        if remember is None:
-            return
-        before, kept = self._layout, self.kept
-        remember(log_more=kept.log_more + log, side_more=kept.side_more + side)
+        memory = memory_of(self.app)
+        before, kept = self._layout, memory.kept
+        memory.remember(replace(kept, log_more=kept.log_more + log, side_more=kept.side_more + side))
         self._arrange()
         if self._layout == before:  # at its limit: what could not be shown is not remembered
-            remember(log_more=kept.log_more, side_more=kept.side_more)
+            memory.remember(kept)
         self._show()
 
     def action_freeze(self) -> None:

@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.tui.kept import Kept
+from supervisor.views.tui.kept import Kept, memory_of
 from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.pages.book import PAGES, new_page
 from supervisor.views.tui.widgets.bars import FooterBar, NoticeBar
@@ -59,7 +59,7 @@ class PaneScreen(Screen[None]):
     @property
     def kept(self) -> Kept:
         """What is remembered of a person's choices."""
-        return getattr(self.app, "kept", Kept())
+        return memory_of(self.app).kept
 
     async def page(self, name: str) -> Panel:
         """The page of this name, made when it is first asked for; it stands above the notice."""
@@ -76,6 +76,11 @@ class PaneScreen(Screen[None]):
     def log_panel(self) -> LogPanel:
         """The log pane."""
         return self.query_one("#log", LogPanel)
+
+    @property
+    def ranks_panel(self) -> RanksPanel:
+        """The table of ranks."""
+        return self.query_one("#ranks", RanksPanel)
 
     @property
     def notice(self) -> NoticeBar:

@@ -142,6 +142,7 @@ class ReplayScreen(Dashboard):
             log = self.log_panel
             kept, log.buffer = log.buffer.filter, LogBuffer()
             log.set_filter(kept)
+            self.ranks_panel.forget()
         self._shown_t = now
         super().take(snapshot)
 

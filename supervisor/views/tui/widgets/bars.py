@@ -9,9 +9,10 @@ from textual import events
 from textual.message import Message
 
 from supervisor.run.events import Advisory
-from supervisor.run.state import Running, RunState
+from supervisor.run.state import Running
 from supervisor.views import format as fm
 from supervisor.views.atstart import in_one_line, said_at_start
+from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import is_live
@@ -21,6 +22,9 @@ WANTED_HINTS = 8
 ANSWER_S = 20.0
 # An advisory stands in this line for so long; the page `a` keeps all of them.
 ADVISORY_S = 600.0
+STALL = "stall"
+# The code of what is said of a GPU that others use too, before its index (keeper/sensors.py).
+SHARED = "gpu_shared_"
 
 
 class NoticeBar(Panel):
@@ -64,7 +68,21 @@ class NoticeBar(Panel):
             )
             said = f" ⚠ the keeper is gone; ranks may live on. {then}"
             return [row(Span(tr(said), Ink.BAD))]
-        newest = current_advisory(state, self.view.now)
+        newest = current_advisory(snapshot, self.view.now)
+        stall = state.attempt.stall if state.attempt is not None else None
+        if (
+            stall is not None
+            and isinstance(state.condition, Running)
+            and (newest is None or newest.code != STALL)
+        ):
+            said = f" ⚠ nothing moves for {fm.duration(self.view.now - stall.since)}"
+            return [
+                between(
+                    row(Span(tr(said), Ink.WARN)),
+                    row(Span("a", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM)),
+                    width,
+                )
+            ]
         if newest is not None:
             more = len(state.advisories) - 1
             right = row(Span(tr(f"{more} more "), Ink.DIM), Span("a ", Ink.KEY)) if more else ()
@@ -89,14 +107,20 @@ class NoticeBar(Panel):
         return []
 
 
-def current_advisory(state: RunState, now: float) -> Advisory | None:
-    """The newest advisory, while it holds: of the attempt that runs, not yet old, and a stall only until it moves."""
+def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
+    """The newest advisory, while it holds: of the attempt that runs, not yet old, and only until what it says is over."""
+    state = snapshot.state
     if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
         return None
     newest = state.advisories[-1]
     if newest.attempt != state.attempt.number or now - newest.t > ADVISORY_S:
         return None
-    return None if newest.code == "stall" and state.attempt.stall is None else newest
+    is_over = newest.code == STALL and state.attempt.stall is None
+    if newest.code.startswith(SHARED):
+        index = newest.code.removeprefix(SHARED)
+        gpus = (gpu for gpu in snapshot.gpus if str(gpu.index) == index)
+        is_over = any(gpu.values.get("others_memory_bytes") == 0 for gpu in gpus)
+    return None if is_over else newest
 
 
 class Hint(NamedTuple):

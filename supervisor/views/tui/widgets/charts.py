@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptView
 from supervisor.views import format as fm
+from supervisor.views.atstart import warnings_of
 from supervisor.views.history import Point, Track
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
@@ -43,6 +44,7 @@ class LossPanel(ChartPanel):
             snapshot.lost,
             state.attempts,
             state.best_loss,
+            state.findings,
             bool(snapshot.logs.sources),
         )
 
@@ -213,11 +215,22 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
     else:
         said = "no loss seen yet: no log file has appeared"
     lines = wrap(tr(said), max(width - 4, 1), 3)
-    rows: list[Row] = [EMPTY] * max(0, (height - len(lines)) // 2)
-    return [
-        *rows,
-        *(row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, Ink.DIM)) for line in lines),
-    ]
+    below = _wanting(snapshot, width, height - len(lines) - 2, tr)
+    rows: list[Row] = [EMPTY] * max(0, (height - len(lines) - len(below)) // 2)
+    rows += [row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, Ink.DIM)) for line in lines]
+    return [*rows, *below]
+
+
+def _wanting(snapshot: Snapshot, width: int, most: int, tr: Tr) -> list[Row]:
+    """What pre-flight warned of, while nobody needs the room: a blank row, then each with what to do."""
+    rows: list[Row] = []
+    for finding in warnings_of(snapshot.state):
+        said = [Span(line, Ink.WARN) for line in wrap(f"⚠ {tr(finding.what)}", max(width - 6, 1), 6)]
+        said += [Span(line) for line in wrap(f"→ {tr(finding.fix)}", max(width - 6, 1), 3) if finding.fix]
+        if len(rows) + len(said) + 1 > most:
+            break
+        rows += [EMPTY, *((Span("   "), span) for span in said)]
+    return rows
 
 
 def _time(point: Point) -> float:

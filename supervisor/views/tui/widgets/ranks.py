@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -14,14 +15,18 @@ from textual.message import Message
 from supervisor.run import state as st
 from supervisor.views import format as fm
 from supervisor.views.history import median
-from supervisor.views.logs import rank_label
+from supervisor.views.logs import LogNews, Tone, rank_label
 from supervisor.views.snapshot import Rank, Snapshot
+from supervisor.views.tui.kept import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 
 # A rank this much slower than the median is marked; so is one that waits this long and ten times the median.
 SKEW_RATIO = 0.05
 DATA_WAIT_S = 0.05
+# Where so many cells are left beside the other columns, a rank's last line stands in them.
+LINE_LEAST = 24
+LINE = "last line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class Medians:
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """One row a rank of the newest attempt."""
+    """One row a rank of the newest attempt; `hear` tells it what ranks say."""
 
     number = 3
     uses_clock = True
@@ -53,7 +58,21 @@ class RanksPanel(ListPanel, can_focus=True):
         super().__init__(id=id)
         self._ranks: list[st.RankView] = []
         self._medians = Medians(None, None)
+        self._last: dict[str, str] = {}
+        self._of_attempt = 0
         self.by = "rank"
+
+    def hear(self, news: LogNews) -> None:
+        """Keep what each rank said last; a new attempt begins with nothing."""
+        for line in (*news.lines, *news.open_lines):
+            if line.attempt > self._of_attempt:
+                self._of_attempt, self._last = line.attempt, {}
+            if line.attempt == self._of_attempt and line.tone is not Tone.NOTE and not line.text.isspace():
+                self._last[line.who] = line.text or self._last.get(line.who, "")
+
+    def forget(self) -> None:
+        """The log is told anew."""
+        self._of_attempt, self._last = 0, {}
 
     def titles(self) -> tuple[Row, Row]:
         """How many live."""
@@ -78,14 +97,27 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def heading(self, width: int) -> Sequence[Row]:
         """Names of the columns."""
-        text = "".join(fit(self.tr(name), size, right=size != 11) + " " for name, size in _columns(width))
+        text = "".join(
+            fit(self.tr(name), size, right=name not in LEFT) + " " for name, size in _columns(width)
+        )
         return [row(Span(text, Ink.DIM))]
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The table; where its rows have no room for last lines, that of the rank under the cursor stands below."""
+        detail = self.has_focus and height >= DETAIL_FROM and all(name != LINE for name, _ in _columns(width))
+        rows = list(super().body(width, height - 1 if detail else height))
+        if not detail or not self._ranks:
+            return rows
+        who = rank_label(self._ranks[self.cursor])
+        said = self._last.get(who, self.tr("has not written a line yet"))
+        rows += [EMPTY] * (height - 1 - len(rows))
+        return [*rows, row(Span(self.tr(f"rank {who}") + "  ", Ink.STRONG), Span(said.strip()))]
 
     def count(self) -> int:
         """One row a rank, or one that says that there is none."""
         assert self.view is not None
         snapshot = self.view.snapshot
-        self._ranks = _ordered(_views(snapshot), snapshot, self.by)
+        self._ranks = _ordered(_views(snapshot), snapshot, self.by, self._last)
         samples = snapshot.ranks.values()
         self._medians = Medians(_median(samples, "step_time_s"), _median(samples, "data_wait_s"))
         return max(len(self._ranks), 1)
@@ -111,15 +143,14 @@ class RanksPanel(ListPanel, can_focus=True):
         """Sort by a column, and remember it."""
         self.by = name
         self.cursor = 0
-        remember = getattr(self.app, "remember", None)
-        if remember is not None:
-            remember(ranks_by=name)
+        memory = memory_of(self.app)
+        memory.remember(replace(memory.kept, ranks_by=name))
         self.repaint()
 
     def on_mount(self) -> None:
         """Sorted as last time."""
-        kept = getattr(self.app, "kept", None)
-        self.by = kept.ranks_by if kept is not None and kept.ranks_by in ORDERS else "rank"
+        kept = memory_of(self.app).kept
+        self.by = kept.ranks_by if kept.ranks_by in ORDERS else "rank"
 
     def on_click(self, event: events.Click) -> None:
         """A click on a column's name sorts by it; on a rank, chooses it."""
@@ -161,10 +192,11 @@ class RanksPanel(ListPanel, can_focus=True):
             "pid": Span(str(rank.pid or fm.DASH), Ink.DIM),
             "seen": _age(seen, ended=rank.exited),
         }
+        fields[LINE] = Span(self._last.get(rank_label(rank), "").strip(), Ink.DIM)
         spans: list[Span] = []
         for name, size in _columns(width):
             span = fields[name]
-            spans += [Span(fit(span.text, size, right=size != 11), span.ink), Span(" ")]
+            spans += [Span(fit(span.text, size, right=name not in LEFT), span.ink), Span(" ")]
         return tuple(spans)
 
 
@@ -181,6 +213,9 @@ COLUMNS = (
     ("pid", 7, 77),
     ("seen", 5, 0),
 )
+LEFT = frozenset(["state", LINE])
+# The detail below the table takes a row of it only where some are left.
+DETAIL_FROM = 4
 
 
 def _marks(values: Mapping[str, float | None], medians: Medians) -> tuple[bool, bool]:
@@ -196,35 +231,52 @@ def _marks(values: Mapping[str, float | None], medians: Medians) -> tuple[bool, 
 
 
 def _columns(width: int) -> list[tuple[str, int]]:
-    return [(name, size) for name, size, need in COLUMNS if width >= need]
+    shown = [(name, size) for name, size, need in COLUMNS if width >= need]
+    left = width - sum(size + 1 for _, size in shown)
+    return [*shown, (LINE, left - 1)] if left > LINE_LEAST else shown
 
 
 # What a column is sorted by, and whether the greatest comes first; laggards and the silent come before others.
 ORDERS: dict[str, tuple[str, bool]] = {
     "rank": ("", False),
+    "state": ("", False),
     "step": ("step", False),
     "ms/step": ("step_time_s", True),
+    "skew": ("step_time_s", True),
     "data": ("data_wait_s", True),
     "mem": ("memory_used_bytes", True),
     "cpu": ("cpu_ratio", True),
+    "pid": ("", False),
     "seen": ("", False),
+    LINE: ("", False),
 }
 
 
-def _ordered(ranks: list[st.RankView], snapshot: Snapshot, by: str) -> list[st.RankView]:
+def _ordered(
+    ranks: list[st.RankView], snapshot: Snapshot, by: str, last: Mapping[str, str]
+) -> list[st.RankView]:
     """Ranks by a column; those whose value is not known come last, each in the order of ranks."""
-    if by == "rank":
-        return ranks
     name, greatest = ORDERS[by]
 
-    def key(rank: st.RankView) -> tuple[bool, float]:
+    def number(rank: st.RankView) -> tuple[bool, float]:
         sample = snapshot.ranks.get(rank_label(rank))
         value = None if sample is None else sample.seen_t if by == "seen" else sample.values.get(name)
         if value is None and by == "mem" and sample is not None:
             value = sample.values.get("rss_bytes")
         return value is None, 0.0 if value is None else -value if greatest else value
 
-    return sorted(ranks, key=key)
+    match by:
+        case "rank":
+            return ranks
+        case "state":  # those that are gone first, then by their word
+            return sorted(ranks, key=lambda rank: (not rank.exited, rank_state(rank, snapshot)[0]))
+        case "pid":
+            return sorted(ranks, key=lambda rank: (rank.pid is None, rank.pid or 0))
+        case "last line":
+            said = {rank_label(rank): last.get(rank_label(rank), "") for rank in ranks}
+            return sorted(ranks, key=lambda rank: (not said[rank_label(rank)], said[rank_label(rank)]))
+        case _:
+            return sorted(ranks, key=number)
 
 
 def _views(snapshot: Snapshot) -> list[st.RankView]:
