@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 from collections.abc import Mapping
 from functools import partial
 
+from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.tastes import add_taste, taste_from
 
-def browse(env: Mapping[str, str]) -> int:
-    """Open the list of runs until the person leaves it; exit code 0."""
-    from supervisor.cli.common import complain
-    from supervisor.cli.screen import adopt, kept_file
-    from supervisor.cli.tastes import taste_from
+
+def main(argv: list[str]) -> int:
+    """Open the list of runs until the person leaves it; exit code 0, 2 for what it does not know."""
+    from supervisor.cli.parsing import Parser
+
+    parser = Parser(prog="stoker", description=__doc__)
+    add_runs_dir(parser)
+    add_taste(parser)
+    return browse(parser.parse_args(argv), os.environ)
+
+
+def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
+    """Open the list of runs."""
     from supervisor.run.index import known_runs, runs_dir
     from supervisor.run.trash import empty
     from supervisor.views.taste import BadTaste
-    from supervisor.views.tui.terminal import run_browser
 
     try:
-        taste = taste_from({}, env)
+        taste = taste_from(vars(args), env)
     except BadTaste as error:
         return complain("runs", str(error))
-    place = runs_dir(None, env)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
+    from supervisor.cli.screen import adopt, kept_file
+    from supervisor.views.tui.terminal import run_browser
+
+    place = runs_dir(args.runs_dir, env)
     empty(place)
     run_browser(lambda: known_runs(place, env), adopt=partial(adopt, env), taste=taste, keep=kept_file(env))
     return 0

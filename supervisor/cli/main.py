@@ -24,6 +24,9 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "check data files before a run"),
 }
 
+# They may stand without a verb: the list of runs opens.
+BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir"])
+
 EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 pre-flight refused ·
   4 gave up, retry budget spent · 5 stopped on request · 6 lost · 75 checkpointed, requeue me · 130 interrupted
@@ -52,10 +55,11 @@ def main(argv: list[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv and sys.stdin.isatty() and sys.stdout.isatty():
-        from supervisor.cli.browse import browse
+    bare = not argv and sys.stdin.isatty() and sys.stdout.isatty()
+    if bare or (argv and argv[0].partition("=")[0] in BROWSER_FLAGS):
+        from supervisor.cli.browse import main as browse
 
-        return browse(os.environ)
+        return browse(argv)
     if not argv or argv[0] in {"-h", "--help", "help"}:
         print(_help())
         return 0
@@ -103,7 +107,8 @@ def _unknown_verb(verb: str) -> int:
 def _help() -> str:
     verbs = "\n".join(f"  {name:10} {line}" for name, (_, line) in VERBS.items())
     return f"""\
-usage: stoker VERB [arguments]          (stoker VERB --help for each; on a terminal `stoker` alone lists the runs)
+usage: stoker VERB [arguments]          (stoker VERB --help for each)
+       stoker [--theme NAME] [--ascii] [--lang LANG] [--runs-dir DIR]          the list of runs, on a terminal
 
 A terminal supervisor for PyTorch distributed training: launches torchrun, watches all ranks,
 says why a run failed, and restarts it with the one change that lets it go on.

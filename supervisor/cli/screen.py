@@ -12,6 +12,7 @@ from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.text.decode import strip_escapes
+from supervisor.views.speech import speech
 from supervisor.views.taste import Taste
 
 
@@ -22,9 +23,10 @@ def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str], taste: Taste
     adopter = None if read_only else partial(adopt, env)
     run_tui(run, read_only=read_only, adopt=adopter, taste=taste, keep=kept_file(env))
     state = read_state(run.node().journal)
+    tr = speech(taste.spoken)
     if isinstance(state.condition, Finished):
         said = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
-        print(strip_escapes(said))  # a folder that somebody copied here may hold anything
+        print(strip_escapes(tr(said)))  # a folder that somebody copied here may hold anything
         return state.condition.exit_code
     if keeper_is_alive(run.node().lock):
         match state.condition:
@@ -34,9 +36,9 @@ def show(run: RunPaths, *, read_only: bool, env: Mapping[str, str], taste: Taste
                 what = "the next attempt starts by itself"
             case _:
                 what = "training goes on"
-        print(f"{what}; come back with: stoker attach {run.run_id}")
+        print(tr(f"{what}; come back with: stoker attach {run.run_id}"))
     else:
-        print(f"this run has no keeper; adopt it with: stoker attach {run.run_id}")
+        print(tr(f"this run has no keeper; adopt it with: stoker attach {run.run_id}"))
     return 0
 
 
