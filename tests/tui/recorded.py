@@ -23,6 +23,7 @@ __all__ = (
     "held",
     "many",
     "observed",
+    "stalled",
     "succeeded",
 )
 
@@ -58,6 +59,29 @@ def healthy(root: Path, *, gpus: int = 2) -> RunPaths:
     )
     rec.fact(ev.NoteAdded(t=rec.t, text="lr looks high", by="me"))
     rec.steps(1801, 1840, step_s=1.2, slow_rank=1)
+    return rec.close()
+
+
+def stalled(root: Path) -> RunPaths:
+    """Rank 1 reads and does not come back; the other waits for it in a collective."""
+    rec = Recording(root)
+    rec.launch("first start")
+    rec.steps(1, 900, every=5)
+    for code, text in (
+        ("data_bound", "rank 1 waits 118 ms for data (median 3 ms): raise num_workers (now 2), 6 cores idle"),
+        ("gpu_shared_1", "GPU 1 is shared: process 4711 (python) of alice holds 5.0 GiB of its memory"),
+    ):
+        rec.fact(ev.Advisory(t=rec.t, attempt=1, code=code, text=text))
+        rec.steps(rec.step + 1, rec.step + 26)
+    since = rec.t
+    rec.t += 9
+    rec.fact(
+        ev.StallFlagged(
+            t=rec.t, attempt=1, since=since, waited_s=9, stage="step", pace_s=1.2, flag_s=3.6, act_s=60
+        )
+    )
+    text = "1 rank in all_reduce (torch/distributed), rank 1 in read() at data.py:41"
+    rec.fact(ev.StacksTaken(t=rec.t + 1, attempt=1, text=text, odd=(1,)))
     return rec.close()
 
 

@@ -104,6 +104,20 @@ def test_enter_opens_and_escape_comes_back(runs: list[RunPaths]) -> None:
     browse(runs, play)
 
 
+def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "? help" in shown(app)
+        assert "Space mark" in shown(app)
+        await pilot.press("question_mark")
+        text = shown(app)
+        assert "mark the run, to compare another with it" in text
+        assert "dark, light, or safe" in text
+        await pilot.press("escape")
+        assert app.screen is app.browser
+
+    browse(runs, play)
+
+
 def test_filter_as_one_types(runs: list[RunPaths]) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"state:failed")

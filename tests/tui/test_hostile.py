@@ -180,6 +180,7 @@ def test_every_page_of_a_run(run: RunPaths, size: tuple[int, int]) -> None:
             ("v", "cause"),
             ("p", "torchrun"),
             ("P", "check markup"),
+            ("a", "advice markup"),
             ("i", "train.py"),
             ("M", "grad_norm"),
         ):

@@ -71,9 +71,10 @@ def test_observed_log(snap_compare: Any, tmp_path: Path) -> None:
     compare(snap_compare, run, (120, 40))
 
 
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("state", STATES)
-def test_light_theme(snap_compare: Any, tmp_path: Path, state: str) -> None:
-    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), (120, 40), light=True)
+def test_light_theme(snap_compare: Any, tmp_path: Path, state: str, size: tuple[int, int]) -> None:
+    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), size, light=True)
 
 
 @pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: f"{size[0]}x{size[1]}")
@@ -97,6 +98,7 @@ def keep_all(snapshot: SnapshotAssertion, pictures: dict[str, str]) -> None:
 
 PAGES = (
     Shot("metrics", ("M",), ("grad_norm",)),
+    Shot("advisories", ("a",), ("num_workers",)),
     Shot("processes", ("p",), ("torchrun",)),
     Shot("preflight", ("P",), ("interpreter",)),
     Shot("settings", ("i",), ("command",)),
