@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from supervisor.job import knobs as kn
-from supervisor.job.arguments import set_value, value_of
+from supervisor.job.arguments import set_value, settings_of, value_of
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config_edit import read_values
 from supervisor.job.errors import JobError
@@ -17,6 +17,7 @@ from supervisor.job.knob_places import Places, is_argument
 from supervisor.job.loader import find_loader
 from supervisor.job.settings import Resolver
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from supervisor.job.starts import find_outputs
 
 _TOTAL_STEPS: Final = (
     "--max_steps",
@@ -93,7 +94,7 @@ def with_knobs(
         ("batch", knobs.batch),
         ("accumulation", knobs.accumulation),
         ("global batch", knobs.global_batch),
-        ("resume", knobs.resume),
+        ("resume", knobs.start),
     ):
         if knob is not None:
             look.note(
@@ -108,6 +109,7 @@ def with_knobs(
         knobs=knobs,
         batch=batch,
         loader=find_loader(args, where),
+        outputs=find_outputs(settings_of(args), where),
         set_knobs=tuple(set_knobs.items()),
         notes=tuple(notes),
         total_steps=spec.total_steps or (int(steps) if steps and 0 < len(steps) < 12 else None),

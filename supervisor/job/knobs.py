@@ -17,6 +17,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knob_places import Place, Places, bare, is_argument, place_of
 from supervisor.job.source_scan import ScriptSource, scan_source
 from supervisor.job.spec import Knobs, KnobScope
+from supervisor.job.starts import find_start
 
 _EVALUATION: Final = frozenset(
     {"eval", "val", "valid", "validation", "test", "predict", "infer", "inference", "max"}
@@ -72,6 +73,7 @@ def find_knobs(
     )
     resume, value = (told.resume, told.resume_value) if told.resume else _find_resume(settings, where)
     return Knobs(
+        resume_path=find_start(settings, where) if resume is None else None,
         batch=batch,
         batch_scope=scope,
         accumulation=accumulation,

@@ -111,7 +111,7 @@ def build_plan(
     if batch is not None and batch != spec.batch:
         pairs += kn.batch_values(spec.knobs, batch, before=spec.batch, local_world_size=spec.nproc_per_node)
     pairs += set_args
-    chosen_start = dict(set_args).get(spec.knobs.resume or "")
+    chosen_start = dict(set_args).get(spec.knobs.start or "")
     if chosen_start is None:
         resumed, resume_pairs = _resume(spec, args, attempt, resume)
         pairs += resume_pairs

@@ -13,6 +13,7 @@ from typing import Final
 
 # A training script is some thousand lines; parsing more than this would cost a visible pause at start.
 MAX_SOURCE_CHARS: Final = 2_000_000
+_TELLING: Final = ("TrainingArguments", "HfArgumentParser")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +32,14 @@ class ScriptSource:
     """A script's flags, and the attribute names that it hands undivided to a DataLoader as batch size.
 
     `variables`: environment variables that it reads, with their literal default if they have one. In the sets
-    a variable is named ``env:NAME``.
+    a variable is named ``env:NAME``. `words`: names and attributes of its code that speak of resuming, or of transformers.
     """
 
     flags: tuple[ScriptFlag, ...] = ()
     undivided: frozenset[str] = frozenset()
     divided: frozenset[str] = frozenset()
     variables: tuple[tuple[str, int | float | str | bool | None], ...] = ()
+    words: frozenset[str] = frozenset()
 
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling."""
@@ -63,7 +65,12 @@ def scan_source(text: str | None) -> ScriptSource:
     divided: set[str] = set()
     aliases: dict[str, str] = {}
     variables: dict[str, int | float | str | bool | None] = {}
+    words: set[str] = set()
     for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            word = node.id if isinstance(node, ast.Name) else node.attr
+            if "resume" in word or word.endswith(_TELLING):
+                words.add(word)
         if isinstance(node, ast.Call | ast.Subscript):
             read = _variable(node)
             if read:
@@ -92,7 +99,9 @@ def scan_source(text: str | None) -> ScriptSource:
                 divided.update(aliases.get(leaf, leaf) for leaf in _leaves(target))
             case _:
                 pass
-    return ScriptSource(tuple(flags), frozenset(undivided), frozenset(divided), tuple(variables.items()))
+    return ScriptSource(
+        tuple(flags), frozenset(undivided), frozenset(divided), tuple(variables.items()), frozenset(words)
+    )
 
 
 def _variable(node: ast.expr) -> tuple[str, int | float | str | bool | None] | None:

@@ -49,7 +49,8 @@ class Knobs:
     ``key=value``. None: not known, so never changed by itself. `global_batch` names a flag that holds the
     global batch: a script that has one derives its accumulation, so that a smaller micro-batch needs no
     accumulation flag. `resume_value` is what the resume flag is set to (``auto`` for the bundled trainer);
-    empty for a switch. `declared`: a person named them, or they are the bundled trainer's.
+    empty for a switch. `declared`: a person named them, or they are the bundled trainer's. `resume_path` is a flag that
+    takes the path of a checkpoint, of use where one was found; `resume` comes before it.
     """
 
     batch: str | None = None
@@ -59,6 +60,12 @@ class Knobs:
     resume: str | None = None
     resume_value: str = "auto"
     declared: bool = False
+    resume_path: str | None = None
+
+    @property
+    def start(self) -> str | None:
+        """The flag that a checkpoint's path can be given to."""
+        return self.resume or self.resume_path
 
     @property
     def keeps_global_batch(self) -> bool:
@@ -173,6 +180,7 @@ class JobSpec:
     `master_port` is set only when a person named one; stoker may move a port nobody named.
     `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
     every launch sets besides `entry_args`: knobs in config files and in the environment.
+    `outputs`: folders that a foreign script may leave checkpoints in, as it spells them.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
     setting's name to where it came from (flag, env, file, default), for --show-config.
     """
@@ -204,4 +212,5 @@ class JobSpec:
     config_path: str | None = None
     metric_rules: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)

@@ -140,6 +140,7 @@ def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapp
         trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
         port_named=job.master_port is not None,
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
+        newest_checkpoint=state.checkpoint.path if state.checkpoint is not None else None,
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,

@@ -214,6 +214,7 @@ class Keeper:
     def _diagnose(self, number: int) -> None:
         verdict = self._rooms.judge(number)
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+        self._rooms.watching.find_checkpoints()
         self._rooms.aftermath.measure(self.state)
 
     def _decide(self) -> None:

@@ -114,13 +114,18 @@ def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
 
 
 def _with_start(job: JobSpec, state: RunState, set_args: dict[str, str]) -> dict[str, str]:
-    """The flags to set, where an earlier checkpoint was once chosen: what was committed since then goes before it.
+    """The flags to set so that the newest checkpoint is gone on from, where the script must be told its path.
 
+    Where an earlier one was once chosen, what was committed since then goes before it.
     "The newest" would be wrong from then on: a checkpoint of a higher step, made before the choice, may lie there still.
     """
-    knob = job.knobs.resume
-    if knob is None or knob not in set_args:
+    knob = job.knobs.start
+    if knob is None:
         return set_args
+    if knob not in set_args:
+        newest = state.checkpoint
+        by_path = job.knobs.resume is None and newest is not None and not changes_so_far(state).from_scratch
+        return {**set_args, knob: newest.path} if by_path and newest is not None else set_args
     chosen_after = max(
         view.number
         for view in state.attempts

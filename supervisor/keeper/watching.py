@@ -12,6 +12,7 @@ from supervisor.keeper.clock import Clock
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
+from supervisor.keeper.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.health import Health
 from supervisor.keeper.launching import started
 from supervisor.keeper.ledger import Ledger
@@ -59,6 +60,7 @@ class Watching:
         self._clock, self._ledger, self._engine = clock, ledger, engine
         self._judge, self._stepped = judge, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._found = FoundCheckpoints(record.job, clock, ledger.emit)
         self._recorder = Recorder(node.series, ledger.emit, clock)
         self._health = Health(node, record.job.hang, ledger.emit, clock, self._stack_targets)
         self._live: LiveAttempt | None = None
@@ -101,6 +103,7 @@ class Watching:
             self._collector = None
         self._recorder.close()
         self._health.close()
+        self._found.close()
 
     def _observe(self, observation: Observation) -> None:
         if self._live is not None:
@@ -182,6 +185,7 @@ class Watching:
                 collector.add_rank(fact)
         collector.look()
         self._stepped(self._ledger.state)
+        self._found.look(self._ledger.state)
         if live.is_over():
             self._finish(live, collector)
         elif collector.agent_is_ending() and live.ladder is None:
@@ -217,6 +221,10 @@ class Watching:
             return None
         python = self._record.interpreter
         return targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
+
+    def find_checkpoints(self) -> None:
+        """After an attempt's end: journal the checkpoints that a script left without a word."""
+        self._found.finish(self._ledger.state)
 
     # -- its end -----------------------------------------------------------------------------------
 

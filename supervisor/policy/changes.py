@@ -37,15 +37,25 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
         case Answer.EXCLUDE_GPU:
             return without_gpu(history)
         case Answer.RESTART | Answer.STOP | Answer.HOLD | Answer.REQUEUE:
-            resumed = history.resume_known and history.now.last_step is not None
-            return SpecChange(), "restart from the newest checkpoint" if resumed else "restart"
+            return SpecChange(), _restart_text(history)
         case _:
             assert_never(rule.answer)
 
 
+def _restart_text(history: PolicyInput) -> str:
+    knobs = history.knobs
+    if history.resume_known and knobs.resume is None:
+        return f"restart from {history.newest_checkpoint} ({knobs.resume_path})"
+    return (
+        "restart from the newest checkpoint"
+        if history.resume_known and history.now.last_step is not None
+        else "restart"
+    )
+
+
 def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
     """Another checkpoint to start from: before the rise of the loss where that is known, else the one before."""
-    knob = history.knobs.resume
+    knob = history.knobs.start
     verdict = history.now.verdict
     rises = verdict is not None and verdict.failure is FailureClass.NAN_LOSS
     if rises and history.before_rise is not None and knob is not None:

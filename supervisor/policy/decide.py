@@ -199,12 +199,22 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
     if history.resume_known or history.retry.restart_from_scratch:
         return None
     if any(a.stepped for a in history.attempts):
-        return "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
+        return _why_not_resumed(history)
     if rule.before_step or all(a.steps_seen for a in history.attempts):
         return None
     if rule.answer is Answer.SHRINK and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
         return None
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
+
+
+def _why_not_resumed(history: PolicyInput) -> str:
+    """What is missing before a restart could go on: the flag, or a checkpoint for it."""
+    flag, found = history.knobs.resume_path, history.newest_checkpoint
+    if found is not None:
+        return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+    if flag is not None:
+        return f"steps were made and no whole checkpoint of this run was found for {flag}: give it one yourself"
+    return "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:

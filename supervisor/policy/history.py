@@ -75,6 +75,7 @@ class PolicyInput:
         in_slurm: SIGTERM then means "requeue me" where a checkpoint was committed.
         trials: what earlier attempts, and earlier runs of the same kind, showed of each micro-batch.
         loader: what is known of the script's DataLoader, as the command line was at first.
+        newest_checkpoint: the newest committed checkpoint, as a flag that wants a path takes it.
         earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
         before_rise: likewise one from before the loss began to rise, and the step where it did.
         gpus: the GPUs, where one is known to be at fault.
@@ -93,6 +94,7 @@ class PolicyInput:
     in_slurm: bool = False
     trials: tuple[MemoryTrial, ...] = ()
     loader: LoaderKnobs = field(default_factory=LoaderKnobs)
+    newest_checkpoint: str | None = None
     earlier_checkpoint: str | None = None
     before_rise: tuple[str, int] | None = None
     gpus: Gpus | None = None
@@ -110,8 +112,9 @@ class PolicyInput:
 
     @property
     def resume_known(self) -> bool:
-        """Whether a restart can go on from a checkpoint."""
-        return self.knobs.resume is not None
+        """Whether a restart can go on from a checkpoint: the script finds it, or can be told one that was found."""
+        by_path = self.knobs.resume_path is not None and self.newest_checkpoint is not None
+        return self.knobs.resume is not None or by_path
 
     @property
     def finished(self) -> bool:

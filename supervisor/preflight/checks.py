@@ -83,6 +83,8 @@ def check_knobs(context: CheckContext) -> Finding | None:
     if spec.knobs.resume is None and not spec.retry.restart_from_scratch:
         missing.append(
             "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)"
+            if spec.knobs.resume_path is None
+            else f"after its first step a crash is restarted only if a whole checkpoint is found for {spec.knobs.resume_path}"
         )
     if not missing:
         return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")

@@ -206,12 +206,16 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: the only proof of one."""
+    """A checkpoint is complete on disk. The trainer's own word is the proof of one.
+
+    `found`: the script told nothing; it lay whole in its folder (`sources.checkpoints`).
+    """
 
     attempt: int
     step: int
     path: str
     final: bool = False
+    found: bool = False
 
 
 class EvidenceSeen(Fact, frozen=True, kw_only=True, tag="evidence_seen"):

@@ -162,3 +162,38 @@ def test_explain_says_what_was_and_what_would_have_been_decided(tmp_path: Path) 
     assert {p: p.stat().st_mtime_ns for p in run.root.rglob("*")} == before, "nothing was run or written"
     assert stoker("policy", "explain", "nobody", cwd=tmp_path).code == 2
     assert stoker("policy", "explain", run.run_id, "--config", "missing.toml", cwd=tmp_path).code == 2
+
+
+@pytest.mark.parametrize("flag", [True, False], ids=["with a flag", "without"])
+def test_a_silent_scripts_checkpoint_is_gone_on_from_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: bool
+) -> None:
+    """A foreign script that leaves `checkpoint-15` and dies at step 18; nobody declared anything."""
+    script = tmp_path / "train.py"
+    script.write_text((SCRIPTS / "saves_like_hf.py").read_text(encoding="utf-8"), encoding="utf-8")
+    if not flag:
+        text = script.read_text(encoding="utf-8")
+        line = next(line for line in text.splitlines(keepends=True) if '"--resume_from_checkpoint"' in line)
+        script.write_text(text.replace(line, " " * 4 + "pass\n"), encoding="utf-8")
+    old = tmp_path / "out" / "checkpoint-900"
+    old.mkdir(parents=True)
+    (old / "model.safetensors").write_bytes(b"w")
+    (old / "trainer_state.json").write_text('{"global_step": 900}')
+    os.utime(old / "trainer_state.json", (1e9, 1e9))
+    done, _run, state = run_headless("--nproc-per-node", "2", str(script), "--output_dir", "out", cwd=tmp_path)
+    found = str(tmp_path / "out" / "checkpoint-15")
+    assert state.checkpoint is not None
+    decision = state.attempts[0].decision
+    assert decision is not None
+    assert found in decision.reason
+    if not flag:
+        assert done.code == 1, done.out
+        assert len(state.attempts) == 1
+        assert "name it (--resume-knob FLAG=PATH)" in decision.reason
+        return
+    assert done.code == 0, done.out + done.err
+    assert len(state.attempts) == 2
+    assert state.attempts[1].first_step == 16, "it went on, and did not begin anew"
+    assert f"--resume_from_checkpoint={found}" in state.attempts[1].argv
+    assert state.attempts[1].resume == found
+    assert state.checkpoint.path == str(tmp_path / "out" / "checkpoint-30")

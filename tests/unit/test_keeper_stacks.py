@@ -12,12 +12,11 @@ import pytest
 
 from supervisor.diagnosis.stack_groups import RankStack, stack_round
 from supervisor.keeper.errand import Errand
-from supervisor.keeper.observe import Powerless
 from supervisor.keeper.process import own_identity
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.stack_desk import StackDesk
 from supervisor.keeper.stack_rounds import Round, Targets, take_round
-from supervisor.keeper.wishes import CONTROL_INTERVAL_S, Wishes
+from supervisor.keeper.wishes import CONTROL_INTERVAL_S, Powerless, Wishes
 from supervisor.policy.health.stall import Activity
 from supervisor.run import control
 from supervisor.run import events as ev

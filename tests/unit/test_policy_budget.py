@@ -11,14 +11,16 @@ from supervisor.run.records import DecisionKind, FailureClass
 from tests.unit.test_policy import TRAINER, ended, restarted
 
 
-def walk(failure: FailureClass, count: int, **retry: int) -> list[str | None]:
+def walk(failure: FailureClass, count: int, max_retries: int = 3) -> list[str | None]:
     """The budget lines of so many failures alike, without progress, until policy gives up."""
     past: list[PastAttempt] = []
     lines: list[str | None] = []
     batch = BatchSpec(micro_batch_per_rank=16, accumulation_steps=1, world_size=2)
     for _ in range(count):
         newest = ended(failure, last=5, batch=batch)
-        known = PolicyInput(attempts=(*past, newest), knobs=TRAINER, retry=RetrySettings(**retry))
+        known = PolicyInput(
+            attempts=(*past, newest), knobs=TRAINER, retry=RetrySettings(max_retries=max_retries)
+        )
         decision = decide(known)
         lines.append(budget_text(known, decision))
         past.append(restarted(newest, decision))

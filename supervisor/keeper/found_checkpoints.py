@@ -1,0 +1,69 @@
+"""Checkpoints of a script that tells of none: looked for in its folders beside the loop, and journalled when they are whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.background import Background
+from supervisor.keeper.clock import Clock
+from supervisor.run import events as ev
+from supervisor.run.state import RunState
+from supervisor.sources.checkpoints import FoundCheckpoint, find_checkpoints
+
+LOOK_EVERY_S = 60.0
+LAST_LOOK_S = 2.0
+"""How long the end of an attempt waits for a file server; the next launch then goes without."""
+SETTLE_S = 1.0
+"""File systems stamp in steps of up to a second, and an attempt's own start is ours."""
+
+
+class FoundCheckpoints:
+    """Follows one attempt after the other. Used by the keeper's one thread."""
+
+    def __init__(self, job: JobSpec, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
+        self._folders = tuple(Path(job.cwd, os.path.expanduser(folder)) for folder in job.outputs)
+        self._clock, self._emit = clock, emit
+        self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
+        self._next_look = clock.mono() + LOOK_EVERY_S
+
+    def look(self, state: RunState) -> None:
+        """Called at each tick: begins a look once a minute, and journals what the last one found."""
+        self._take(self._looker.poll(), state)
+        now = self._clock.mono()
+        if now >= self._next_look and self._begin(state):
+            self._next_look = now + LOOK_EVERY_S
+
+    def finish(self, state: RunState) -> None:
+        """The attempt has ended: what it left decides how the next one starts."""
+        if not self._looker.busy and not self._begin(state):
+            return
+        self._take(self._looker.poll(LAST_LOOK_S), state)
+
+    def close(self) -> None:
+        """Wait a little for a look that is under way."""
+        self._looker.close(LAST_LOOK_S)
+
+    def _begin(self, state: RunState) -> bool:
+        began_t = state.attempts[0].planned_t if state.attempts else None
+        told = any(not found.found for found in state.checkpoints)
+        if began_t is None or told or not self._folders or self._looker.busy:
+            return False
+        self._looker.start(lambda: find_checkpoints(self._folders, began_t - SETTLE_S))
+        return True
+
+    def _take(self, found: list[FoundCheckpoint] | None, state: RunState) -> None:
+        view = state.attempt
+        if not found or view is None:
+            return
+        known = {checkpoint.path for checkpoint in state.checkpoints}
+        # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
+        for one in found:
+            if one.path not in known:
+                self._emit(
+                    ev.CheckpointCommitted(
+                        t=self._clock.wall(), attempt=view.number, step=one.step, path=one.path, found=True
+                    )
+                )
