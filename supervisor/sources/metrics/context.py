@@ -9,6 +9,7 @@ from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.grammar import is_about_evaluation, parse_line
 from supervisor.sources.metrics.message import json_message, message_start
 from supervisor.sources.metrics.names import LOSS, VAL_LOSS
+from supervisor.sources.metrics.program import says_nothing
 from supervisor.sources.metrics.readings import NOTHING, Parsed, shifted
 from supervisor.sources.metrics.tables import (
     Header,
@@ -18,7 +19,7 @@ from supervisor.sources.metrics.tables import (
     read_pair_row,
     read_row,
 )
-from supervisor.sources.metrics.tokens import MASKED
+from supervisor.sources.metrics.tokens import MASKED, mask
 
 MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.
@@ -40,7 +41,7 @@ _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 _CALL = re.compile(r"\s*(?:[\w.]+\s?[=:]\s?)?[A-Za-z_][\w.]*\($")
 # scikit-learn's report on classes, one of which may be called "loss".
 _REPORT = re.compile(r"\s*precision\s+recall\s+f1-?score\s+support\s*$")
-_REPORT_ROW = re.compile(r"\s*\S.*\d\.\d+\s+\d+\s*$")
+_REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
 class State(NamedTuple):
@@ -72,7 +73,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     message = text[begin:]
     stripped = message.strip()
     if not stripped:
-        return NOTHING, state._replace(in_settings=False, in_report=False), False
+        return NOTHING, state._replace(in_settings=False), False
     indented = message[:1] in " \t"
     if (after := _in_block(message, stripped, state, indented=indented)) is not None:
         return NOTHING, after, False
@@ -95,7 +96,9 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         # What begins a line only behind its wrapping: "[50]", a counter, a bar without words.
         evaluates = after.in_evaluation or is_about_evaluation(text[:begin])
         alone = parse_line(message, in_record=in_record, evaluates=evaluates)
-        if _weight(alone) > _weight(parsed):
+        if says_nothing(mask(text)) or says_nothing(mask(message)):
+            parsed = NOTHING
+        elif _weight(alone) > _weight(parsed):
             parsed = shifted(alone, begin)
     if of_val and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)

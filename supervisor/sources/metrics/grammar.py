@@ -23,6 +23,7 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.placed import alone, placed
+from supervisor.sources.metrics.program import says_nothing
 from supervisor.sources.metrics.readings import (
     NOTHING,
     RANK,
@@ -54,9 +55,11 @@ _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
     re.IGNORECASE,
 )
-_FAILURE = re.compile(
-    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s|=\s*[\d.]+ \* [A-Za-z_]",
-)
+# A value of an option: "--loss 0.1".
+_OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
+_SETTING_OF = frozenset(
+    {"model", "optimizer", "optim", "trainer", "criterion", "cfg", "config", "args", "scheduler", "hparams", "algo", "algorithm"}
+)  # fmt: skip
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
 _MEMORY_PAIR = re.compile(
@@ -88,7 +91,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         evaluates: a heading above says that this is about held-out data.
     """
     masked = mask(text)
-    if _FAILURE.search(masked):
+    if says_nothing(masked):
         return NOTHING
     bar = find_bar(masked)
     bar_readings: tuple[Reading, ...] = ()
@@ -126,7 +129,7 @@ class _Line(NamedValues):
         for place, token in enumerate(self._tokens):
             if (led := _LED.match(token.name)) and (led[0][-2:-1].isdigit() or self._follows_pair(place)):
                 token = token._replace(name=token.name[led.end() :])  # noqa: PLW2901 - the same value, better named
-            self._section(token)
+            self._section(token, place)
             if token.kind == "frac":
                 self._fraction(token, place)
             elif token.kind == "dur":
@@ -135,11 +138,15 @@ class _Line(NamedValues):
                 self._number(token, place)
             else:
                 self._ratio(token)
+        if self._step_of_evaluation and not any(
+            r.field in {LOSS, VAL_LOSS, ""} for r in self._out
+        ):  # "Test Step=0 Time=07:31": the evaluation's own
+            self._out = [reading for reading in self._out if reading.field != STEP]
         if self._summary:
             self._out = [reading for reading in self._out if reading.field != STEP_TIME]
         return Found(self._out, self._settings)
 
-    def _section(self, token: Token) -> None:
+    def _section(self, token: Token, place: int) -> None:
         """Words before a value that say which set it is from: `Test:`, `[valid]`, `"event": "eval"`."""
         before = token.before
         own = before.rfind(token.name) if token.name else len(before)
@@ -162,6 +169,12 @@ class _Line(NamedValues):
             self._evaluates = True
         elif "aving dict" in ahead or "aving dict" in token.name:
             self._evaluates = True  # TensorFlow's estimators: the result of an evaluation
+        elif (
+            place == 0
+            and not EVAL_WORDS.isdisjoint(token.name.lower().split()[:-1])
+            and not _TRAINS.search(self._text)
+        ):
+            self._evaluates = True  # as in "Val acc: 0.81 loss: 0.43"
 
     def _fraction(self, token: Token, place: int) -> None:
         assert token.total is not None
@@ -259,15 +272,20 @@ class _Line(NamedValues):
         self._after_epoch = False
         field = meaning(token.name).field
         if field == ETA and not self._evaluates:
-            self._add(ETA, token, 8, Conversion(How.DURATION))
+            of_part = not {"loop", "epoch"}.isdisjoint(words_of(token.name))
+            self._add(ETA, token, 7 if of_part else 8, Conversion(How.DURATION))
         elif field == STEP_TIME and token.text[:1] != "0":
             self._summary = True
 
     def _ratio(self, token: Token) -> None:
         """A pair with decimals: of these only used and total memory are wanted, and only the first."""
-        found = meaning(token.name)
+        found = meaning(token.name) if token.name else Meaning(None)
         match = _MEMORY_PAIR.match(self._text, token.start)
-        if found.field != MEMORY or match is None:
+        if match is None:
+            return
+        if not token.name and self._out and (match["v"] or "").upper() in {"GB", "GIB"}:
+            found = Meaning(MEMORY, 4, weak=True)  # "62.3/80 GiB"
+        if found.field != MEMORY:
             return
         how = memory_conversion(match["u"] or match["v"] or token.tail)
         if how is not None:
@@ -299,8 +317,15 @@ class _Line(NamedValues):
             if reading is not None:
                 self._out.append(reading)
             return
+        if token.before[-1:] == "/" and token.before[-2:-1].isalpha():
+            return  # "Loss.Step/8": part of a name
         words = words_of(token.name)
         joined = "_".join(words)
+        if _OPTION.search(token.before) or (
+            " " not in token.name and token.name.partition(".")[0] in _SETTING_OF and "." in token.name
+        ):
+            self._settings += 1
+            return
         if joined not in {"total_steps", "max_steps"} and (
             joined in SETTINGS or token.name.lower() in SETTINGS
         ):

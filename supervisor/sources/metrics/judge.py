@@ -32,15 +32,15 @@ from supervisor.sources.metrics.values import PLAIN
 
 # What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
-    r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|initializ\w*|"
+    r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|goal\b|aim\b|lowest\b|continuing\b|upload\w*|stop when\b|training until\b|the paper\b|target:|evaluating loss|initializ\w*|"
     r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
-    r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb:|COMET|"
+    r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb\x01*:|COMET|"
     r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_(?!updates)\w+|scheduler\b|"
-    r"memory report|see_memory|packet\b|building\b|compil(?:ing|ed)\b|warming|dataset\b|datasets\b|tokeniz\w+|vocab\w*|parsed\b|parsing\b|found \d|elapsed since|start\w* training|number of\b)",
+    r"memory report|see_memory|packet\b|building\b|compil(?:ing|ed)\b|warming|datasets?\b(?! eval)|tokeniz\w+|vocab\w*|parsed\b|parsing\b|found \d|found (?:a )?(?:better|new)\b|elapsed since|start\w* training|number of\b)",
     re.IGNORECASE,
 )
 _TALK_ANYWHERE = re.compile(
-    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|memory usage for model",
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
@@ -217,7 +217,8 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 
 def _is_current(name: str) -> bool:
-    return "current" in name.lower() or "当前" in name
+    lower = name.lower()
+    return "current" in lower or "当前" in name or lower.startswith(("train/", "optim/"))
 
 
 def _is_settings(found: Found, masked: str) -> bool:

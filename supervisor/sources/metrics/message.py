@@ -42,11 +42,16 @@ _WEAK = re.compile(
     | [\[(]?[\w./-]+\.(?:py|cc|cpp|rs|go)[:\ ]\s{{0,4}}\d+(?::[\w<>]+)?[\])]?:?(?:\s?-(?=\s))?\s
     | [A-Za-z_][\w.]*:[\w<>]+:\d+(?:\s?[-|](?=\s))?\s
     | [A-Za-z_][\w.]*\.[\w.]+:\s
-    | (?!(?i:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning):)[A-Za-z_]\w{{2,}}:\s
     | [-:>](?:\s|$)
     """,
     re.VERBOSE,
 )
+# A logger's plain name, which follows the level: "INFO trainer: …".
+_LOGGER = re.compile(
+    r"(?!(?:train|training|valid\w*|val|eval\w*|test\w*|dev|epochs?|steps?|iter\w*|\w*loss|\w*lr|batch|progress|wandb|mlflow|comet|warning|goal|target):)[A-Za-z_]\w{2,}:\s",
+    re.IGNORECASE,
+)
+_LEVEL_LAST = re.compile(rf"{_LEVEL}\s{{1,5}}$")
 _STARTS = frozenset("0123456789[ DIWENCTSFJAMOs")
 _JSON = re.compile(
     r'\{.{0,300}?"(?:message|msg|log|text|event|textPayload|body|MESSAGE)"\s?:\s?"(?P<m>(?:[^"\\]|\\.)*+)"'
@@ -67,10 +72,12 @@ def message_start(text: str) -> int:
             sure = True
         elif sure:
             found = _WEAK.match(text, place)
+            if found is None and _LEVEL_LAST.search(text, 0, place):
+                found = _LOGGER.match(text, place)
         if found is None or found.end() == place:
             break
         place = found.end()
-    if not sure or place >= len(text):
+    if not sure:
         return 0
     if text[-2:].rstrip()[-1:] == "|" and text[place : place + 1] != "|":
         # The pipe is that of a table's row, not the logger's.

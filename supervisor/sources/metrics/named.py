@@ -51,6 +51,21 @@ from supervisor.sources.metrics.words import (
 _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 
 
+# One step's name before the slash: steps a second, in the plural, may be those of an environment.
+_STEP_RATE = re.compile(r"(?:step|iter|it)/(?:s|sec|second)$", re.IGNORECASE)
+# What is counted in thousands by its name.
+_KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "ktps", "kwps"})
+
+
+# A limit that a loss is compared with ("loss < 0.1"), a number of things ("loss on 1000 samples").
+_COMPARED = re.compile(r"[<>]=?\s*$")
+_COMPARED_WITH = re.compile(r"\s[<>]=?\s*\w")
+_OF_THINGS = re.compile(
+    r"\s+(?:samples|examples|batches|steps|iterations|epochs|gpus|ranks|workers|devices|tokens|sequences|images)\b",
+    re.IGNORECASE,
+)
+
+
 class NamedValues:
     """Keeps the readings of one line, and adds those of named numbers; the line's walker tells where it is."""
 
@@ -61,6 +76,7 @@ class NamedValues:
         self._settings = 0
         self._trained_before = False  # the value before was a loss named as training's
         self._counts_all_time = False  # a "time" on this line is that of many steps
+        self._step_of_evaluation = False
 
     def _add(
         self,
@@ -98,7 +114,10 @@ class NamedValues:
             found = Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
         elif found.field == STEP and evaluates and words == ["steps"]:
             return
-        elif found.field == "" and (is_step_rate(token.tail) or is_iteration_rate(words)) and not evaluates:
+        elif (
+            (found.field == "" and (is_step_rate(token.tail) or is_iteration_rate(words)))
+            or (found.field in {"", STEP_TIME} and _STEP_RATE.match(token.name))
+        ) and not evaluates:
             self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
         elif found.field == STEP and evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
@@ -132,9 +151,10 @@ class NamedValues:
                     how = PLAIN
                 if unit and unit not in {"k", "K", "M"}:
                     return
+                self._step_of_evaluation |= evaluates and found.field == STEP
                 self._add(found.field, token, found.rank, how)
             case "loss" | "val_loss":
-                if unit and unit not in {"k", "K"}:
+                if (unit and unit not in {"k", "K"}) or self._is_no_reading(token):
                     return
                 field = VAL_LOSS if evaluates else LOSS
                 if token.bare and token.text.isdigit() and len(words) > 2:
@@ -180,6 +200,14 @@ class NamedValues:
             case _:
                 self._own(token, unit, weak=found.weak)
 
+    def _is_no_reading(self, token: Token) -> bool:
+        """Whether a value behind the word loss is a limit that it is compared with, or a number of things."""
+        return (
+            _COMPARED.search(token.before) is not None
+            or _COMPARED_WITH.match(self._text, token.stop) is not None
+            or (token.bare and token.text.isdigit() and _OF_THINGS.match(self._text, token.stop) is not None)
+        )
+
     def _mfu_scale(self, token: Token) -> float:
         # nanochat prints percent without the sign, with two decimals, also below one; others a fraction.
         short = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self._text
@@ -199,6 +227,8 @@ class NamedValues:
             self._own(token, unit, weak=True)
             return
         scale = magnitude(unit if unit in {"k", "K", "M"} else token.scale_end)
+        if "_".join(words_of(token.name)) in _KILO:
+            scale *= 1e3
         self._add(field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name)
 
     def _step_time(
@@ -214,6 +244,8 @@ class NamedValues:
             return  # "time (sec): 5.40": since when, it does not say
         if scale is None and tail:
             scale = time_scale(tail)
+        if unit in {"k", "K"}:
+            scale = 1e3 * (1e-3 if "ms" in words else 1.0)  # "elapsed_time_per_iteration_ms: 11.5K"
         if unit and scale is None:
             if is_step_rate(unit):
                 self._add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))

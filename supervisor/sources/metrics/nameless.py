@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.names import LOSS, LR, MFU, SAMPLES, STEP, STEP_TIME, TOKENS
+from supervisor.sources.metrics.names import ETA, LOSS, LR, MFU, SAMPLES, STEP, STEP_TIME, TOKENS
 from supervisor.sources.metrics.readings import Reading
 from supervisor.sources.metrics.tokens import MASKED, Token
 from supervisor.sources.metrics.values import PLAIN, WHOLE, Conversion, How, magnitude, time_scale
 
 _AFTER = re.compile(
-    r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg)\b",
+    r"\s*(?:\(?(?:bf16|fp16|fp32|fp8|tf32|model|est\.?)\)?\s+)?(mfu|rate|lr|loss|grad norm|epochs?|steps?|avg|left|remaining)\b",
     re.IGNORECASE,
 )
 # Names behind their values all along the line.
@@ -47,6 +47,8 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         return reading(STEP_TIME, 4, Conversion(How.INVERSE))
     if scale is not None and is_step_of(unit):
         return reading(STEP_TIME, 6, Conversion(How.NUMBER, scale))
+    if scale is not None and word in {"left", "remaining"} and "/" not in unit:
+        return reading(ETA, 7, Conversion(How.NUMBER, scale))
     if unit == "/s" and not alone:
         return reading(SAMPLES, 4, PLAIN)
     if word == "mfu":

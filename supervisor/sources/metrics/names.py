@@ -28,6 +28,7 @@ from supervisor.sources.metrics.words import (
     LOSS_OF_POLICY,
     LOSS_WORDS,
     MEMORY_WORDS,
+    NO_READING_BEHIND,
     NORM_WORDS,
     NOT_MEASURED,
     OPTIMIZER_WORDS,
@@ -174,6 +175,8 @@ def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -
     core = [word for word in rest if word in LOSS_WORDS]
     if not core or (core == ["cost"] and {"batch", "reader", "time", "data", "training"} & set(words)):
         return None
+    if words[-1] in NO_READING_BEHIND:
+        return Meaning(None)
     if not HIDING_WORDS.isdisjoint(words) or "scale" in words or "scaler" in words or "scaling" in words:
         return Meaning("" if "scale" in words else None, weak=True)
     field = VAL_LOSS if held_out else LOSS
@@ -188,7 +191,7 @@ def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -
         rank = 10 if len(words) == 1 else 9
         rank = 8 if ({"total"} & set(words) and len(words) > 2) or "tot" in words else rank
         return Meaning(field, 6 if smoothed or part else rank, held_out)
-    kinds = set(more)
+    kinds = set(more) - ({"model"} if "language" in more else set())
     if is_part and not kinds <= LOSS_OF_POLICY:
         return Meaning("", is_eval=held_out, weak=True)
     if kinds <= LOSS_OF_POLICY:
@@ -252,7 +255,7 @@ def _throughput(joined: str, words: list[str]) -> Meaning | None:
             if timed or joined.endswith(("wps", "tps"))
             else None
         )
-    if joined in TOKEN_NAMES or joined.endswith("_tps"):
+    if joined in TOKEN_NAMES or joined.endswith("_tps") or joined in {"kt_s", "ktps", "kwps"}:
         return Meaning(TOKENS, 8)
     if joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"}:
         return Meaning(SAMPLES, 6)
@@ -279,7 +282,9 @@ def _memory(joined: str, words: list[str]) -> Meaning | None:
     if joined == "nvidia_smi":
         return Meaning(MEMORY, 5)
     in_gigabytes = (
-        have & {"gb", "gib", "mb"} and have & {"gpu", "cuda"} and have & {"allocated", "alloc", "used"}
+        have & {"gb", "gib", "mb"}
+        and have & {"gpu", "cuda", "peak", "max"}
+        and have & {"allocated", "alloc", "used"}
     )
     if not (
         have & MEMORY_WORDS
@@ -329,7 +334,7 @@ def _time(joined: str, words: list[str]) -> Meaning | None:
         rank = STEP_TIME_NAMES.get("_".join(word for word in words if word not in _SPANNED))
         rank = rank if have & {"step", "iter", "iteration", "it", "batch"} else None
     if rank is not None:
-        return Meaning(STEP_TIME, rank, weak=joined in {"time", "seconds", "time_ms"})
+        return Meaning(STEP_TIME, rank, weak=joined in {"time", "timer", "seconds", "time_ms"})
     if joined == RUN_TIME:
         return Meaning("", weak=True)
     if joined in IGNORED_TIMES or {"elapsed", "wall", "walltime", "wallclock"} & have:
@@ -337,7 +342,7 @@ def _time(joined: str, words: list[str]) -> Meaning | None:
         return Meaning(STEP_TIME, 8) if per_step else Meaning(None)
     if {"time", "ms", "sec", "seconds", "duration", "latency"} & have:
         per_step = {"step", "iter", "iteration", "batch", "it"} & have
-        per = "per" in have or words[:1] in (["ms"], ["s"], ["sec"])
+        per = have & {"per", "each", "every"} or words[:1] in (["ms"], ["s"], ["sec"])
         if per_step and per and not {"data", "load", "forward", "backward"} & have:
             return Meaning(STEP_TIME, 7, weak=True)
         return Meaning("", weak=True)

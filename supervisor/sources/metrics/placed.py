@@ -26,6 +26,8 @@ _HELD_OUT_EPOCH = re.compile(r"\bCV Batch (?P<e>\d+)/\d+")
 # "[1,  2000] loss: 2.169", "[  3]    1200 || B: 3.1": epoch and step.
 _LEADING_PAIR = re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
 _LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")
+# "333 154 Loss=0.042": epoch and step.
+_BARE_TWO = re.compile(r"\s*(?P<e>\d+)\s+(?P<s>\d+)\s+(?=loss\s?[=:])", re.IGNORECASE)
 _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*(?:步|次迭代)")
 # Lines of a counter and a loss and nothing else. How many digits there are must not matter: a line's shape is read without them.
 _ALONE = (
@@ -46,7 +48,7 @@ def placed(text: str) -> list[Reading]:
     for pattern, rank in ((_EPOCH_FIRST, 5), (_EPOCH_AND_BATCH, 9), (_HELD_OUT_EPOCH, 9)):
         if (first := pattern.search(text)) is not None:
             out += _readings(first, rank)
-    for pattern in (_LEADING_PAIR, _LEADING_TWO):
+    for pattern in (_LEADING_PAIR, _LEADING_TWO, _BARE_TWO):
         if (first := pattern.match(text)) is not None:
             out += _readings(first, 5)
     return out

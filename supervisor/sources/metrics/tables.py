@@ -132,8 +132,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
         cells = [(m.start(), m.group()) for m in re.finditer(r"\S+", body)]
     names = header.names
     if 2 < len(cells) < len(names):
-        columns = dict(zip(header.starts, names, strict=False))
-        names = tuple(columns[start] for start, _ in cells if start in columns)
+        names = tuple(names[place] for place in _columns(header.starts, [start for start, _ in cells]))
     if len(cells) != len(names):
         return None
     out: list[Reading] = list(extra)
@@ -156,6 +155,16 @@ def read_row(header: Header, text: str) -> Parsed | None:
             continue
         out += _cell(name, match, begin)
     return Parsed(tuple(out)) if numbers >= min(2, len(header.names)) and out else None
+
+
+def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
+    """Which column each cell of a row with holes stands under; a value too wide for its column pushes the next a little."""
+    places = []
+    for cell in cells:
+        near = [place for place, start in enumerate(starts) if 0 <= cell - start <= 2]
+        if near:
+            places.append(near[-1])
+    return places if len(set(places)) == len(places) else []
 
 
 def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:

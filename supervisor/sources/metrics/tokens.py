@@ -20,6 +20,8 @@ _MASKS = re.compile(
     | \[\d\d:\d\d:\d\d(?:[.,]\d+)?\]
     | ^\s*\d\d:\d\d:\d\d(?:[.,]\d+)?(?=\s|\|)
     | \[File:[^\]]*\]
+    | \[\d{1,2}(?:;\d{1,3})*m                                                # colour whose escape was lost
+    | (?<![\w./\\=+-])[\w./\\=+-]{3,}+(?:(?<=\.pt)|(?<=\.pth)|(?<=\.ckpt)|(?<=\.bin)|(?<=\.h5)|(?<=\.pkl)|(?<=\.npz)|(?<=\.json)|(?<=\.yaml)|(?<=\.yml)|(?<=\.tar)|(?<=\.zip)|(?<=\.png)|(?<=\.csv)|(?<=\.safetensors)|(?<=\.onnx))  # a file
     | (?<![\w./\\<>-])[\w./\\<>-]+\.(?:py|cc|cpp|cu|h|rs|go|ipynb)(?:[:,]\s{0,4}|\s+|\(\)?:?\s?|:\s?line\s)\d+(?::[\w<>.]+)?
     | [([]?(?<![\w.])[A-Za-z_]\w*(?:\.\w+)++:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
     | (?<![\w.])[A-Za-z_][\w.]*:[\w<>]+:\d+(?=\s*(?:-|\|))
@@ -62,9 +64,13 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
-_OPENERS = re.compile(r"(?:[\[({\"'<`*~≈（【「]|\btensor\(|\bArray\(|\barray\()\s*$")
+# "tensor(2.31)", "np.float64(2.31)": a value in its own dress.
+_OPENERS = re.compile(
+    r"(?:\b(?:np\.)?(?:(?<!torch\.)[Tt]ensor|[Aa]rray|DeviceArray|bfloat16|b?float\d*|int\d*|Decimal)\(|[\[({\"'<`*~≈（【「])\s*$"
+)
 _CALL = re.compile(
-    r"\w\($(?<!tensor\()(?<!array\()(?<!Array\()(?<!poch\()(?<!step\()(?<!Step\()(?<!iter\()(?<!Iter\()(?<!tch\()"
+    r"\w\($(?<!ensor\()(?<!rray\()(?<!loat\()(?<!loat16\()(?<!loat32\()(?<!loat64\()(?<!int\()(?<!int32\()(?<!int64\()(?<!cimal\()"
+    r"(?<!poch\()(?<!step\()(?<!Step\()(?<!iter\()(?<!Iter\()(?<!tch\()"
 )
 _UNIT_TAIL = re.compile(r"[(\[]\s*([A-Za-z/%µ. ]{1,24}\d?)\s*[)\]]\s*$")
 _BREAK = re.compile(

@@ -20,7 +20,7 @@ SOURCE_WORDS = TRAIN_WORDS | _set(
     "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per raw rank0 stats stat log for of at the after done completed complete finished result results"
 )
 HIDING_WORDS = _set(
-    "best min max minimum std median target prev previous baseline initial init base start end"
+    "best lowest min max minimum std median target prev previous baseline initial init base start end"
 )
 STEP_NAMES = {
     "step": 8, "steps": 3, "globalstep": 10, "global_step": 10, "num_updates": 10, "updates": 6, "update": 6, "iter": 7,
@@ -48,7 +48,7 @@ HELD_OUT_SETS = _set("set split clean other seen unseen matched mismatched small
 # Losses that are not called one: of a held-out set they are believed.
 UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(
-    "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language model xent softmax binary bce multi class "
+    "ce cross entropy crossentropy nll mlm clm lm ntp causal next token language net network xent softmax binary bce multi class "
     "log logloss mse l1 l2 ctc rnnt transducer sft dpo orpo simpo kto ppo policy pg actor pi grpo reinforce contrastive clip infonce "
     "denoising diffusion noise binary softmax sft"
 )
@@ -62,7 +62,7 @@ SAMPLE_WORDS = _set(
 TOKEN_WORDS = _set("tok toks token tokens word words tk wd")
 DEVICE_WORDS = _set("gpu gpus device devices chip chips core rank card worker npu tpu")
 OTHER_MEMORY = _set(
-    "cpu host ram worker process reserved cached cache free total capacity limit disk shm virtual swap available"
+    "cpu host ram worker process reserved resv cached cache free total capacity limit disk shm virtual swap available"
 )
 MEMORY_WORDS = _set("mem memory gpumem gpumemory vram hbm maxmem memallocated maxmemallocated cudamem")
 # Scores that say by themselves that a line reports on training, even without loss or step.
@@ -82,6 +82,10 @@ SETTINGS = _set(
     "dtype precision_ num_examples num_samples n_params params num_params parameters trainable project name model dataset mode task resume temperature top_p top_k alpha_ imgsz lora_r lora_alpha "
     "steps_per_epoch warmup_epochs port nodes num_nodes node_rank master_port steps_per_print loss_scale_ initial_scale decay momentum_ hidden heads layers dim depth width"
 )
+# What makes a name that ends with it one of a setting: "loss_interval", "loss_clip".
+NO_READING_BEHIND = _set(
+    "interval every after at for of on by to from clip start end begin freq period per window"
+)
 NOT_MEASURED = _set("size retries version num id seed v_num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
@@ -89,7 +93,7 @@ AHEAD_OF_COUNTER = _set(
     "for in on of the results summary test update loss valid iteration_ ✨ →"
 )
 STEP_TIME_NAMES = {
-    "time": 3, "iter_time": 5, "iteration_time": 6, "step_time": 8, "batch_time": 5, "avg_batch_cost": 5, "batch_cost": 5, "train_time": 9,
+    "time": 3, "timer": 3, "iter_time": 5, "iteration_time": 6, "step_time": 8, "batch_time": 5, "avg_batch_cost": 5, "batch_cost": 5, "train_time": 9,
     "dt": 5, "seconds": 3, "updt_s": 6, "step_avg": 4, "train_step_timing_in_s": 8, "timing_s_step": 8, "time_per_step": 8, "sec_per_step": 7,
     "ms_per_step": 7, "train_iter_time": 5, "iter_t": 5, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
     "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "step_time_avg": 5, "ms_it": 6, "ms_iter": 6,

@@ -1,0 +1,19 @@
+"""Lines that are a program's own text, or what it says of itself: code, exceptions, results of tests. They quote numbers and report none."""
+
+from __future__ import annotations
+
+import re
+
+_FAILURE = re.compile(
+    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
+)
+# Lines of programs: listings, differences, what `if` and `return` lead.
+_CODE = re.compile(
+    r"=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
+    r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
+)
+
+
+def says_nothing(masked: str) -> bool:
+    """Whether a (masked) line is an exception, a test's result or a line of code."""
+    return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
