@@ -16,6 +16,7 @@ usage: stoker run [flags] SCRIPT.py [the script's arguments]
 
 torchrun's own flags are taken as they are (--nproc-per-node 2, --nnodes, --master-port, ...), both spellings.
 What stands after the script is never touched."""
+GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": "batch"}
 
 
 def main(argv: list[str]) -> int:
@@ -40,10 +41,9 @@ def main(argv: list[str]) -> int:
 def _help() -> str:
     from supervisor.job.flags import STOKER_FLAGS, help_text
 
-    groups = {"general": "", "screen": "screen", "retry": "restarts", "batch": "batch"}
     parts = [USAGE]
-    for group, title in groups.items():
-        parts.append(f"\n{title or 'flags'}:\n{help_text(STOKER_FLAGS, group)}")
+    for group, title in GROUPS.items():
+        parts.append(f"\n{title}:\n{help_text(STOKER_FLAGS, group)}")
     return "\n".join(parts)
 
 

@@ -162,7 +162,7 @@ def _foreground(
         log_file=run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log",
         colour=wants_colour(sys.stdout, env),
         as_json=parsed.switch("json"),
-        least=parsed.flag("log_level") or "info",
+        least=record.job.log_level,
     )
     undo = keeper.install_signal_handlers()
     console = ConsoleView(run, settings)

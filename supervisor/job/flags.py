@@ -58,7 +58,7 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag("--config", _TX, "job file (TOML, YAML or .py) or a preset such as dual_gpu/balanced", "FILE"),
     Flag("--python", _TX, "interpreter that has torch", "PATH", "run.python"),
     Flag("--name", _TX, "name of the run", "NAME", "run.name"),
-    Flag("--runs-dir", _TX, "folder of run directories (default ./runs)", "DIR", "run.runs_dir"),
+    Flag("--runs-dir", _TX, "folder of run directories (default: $STOKER_RUNS_DIR, else ./runs)", "DIR"),
     Flag("--env", _TX, "set a variable for the job; may be repeated", "KEY=VALUE", repeatable=True),
     Flag(
         "--no-ui", _SW, "stay in the foreground, print log lines, return the run's exit code", group="screen"
@@ -219,14 +219,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def help_text(flags: Iterable[Flag], group: str) -> str:
-    """Aligned help lines of one group of flags that have a help text; it names the choices, or they are added."""
-    rows = [
-        (f"{f.name} {f.metavar}".rstrip(), _with_choices(f)) for f in flags if f.group == group and f.help
-    ]
+    """Aligned help lines of one group of flags that have a help text."""
+    rows = [(f"{f.name} {f.metavar}".rstrip(), explained(f)) for f in flags if f.group == group and f.help]
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join(f"  {left:<{width}}  {right}" for left, right in rows)
 
 
-def _with_choices(flag: Flag) -> str:
+def explained(flag: Flag) -> str:
+    """A flag's help; it names the choices, or they are added."""
     named = all(choice in flag.help for choice in flag.choices)
     return flag.help if named else f"{flag.help}: {', '.join(flag.choices)}"

@@ -103,6 +103,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         libuv=look.get("run.libuv", True),
         torch_local_path=look.get("run.torch_local_path"),
         total_steps=look.get("run.total_steps"),
+        log_level=look.get("run.log_level", "info"),
         config_path=inputs.job_file.name if inputs.job_file else None,
         metric_rules=tuple(rule for _, file in files for rule in file.metrics),
         notes=inputs.parsed.notes,

@@ -13,7 +13,6 @@ SETTINGS: Final[dict[str, KeyType]] = {
     "run.module": _T,
     "run.name": _T,
     "run.python": _T,
-    "run.runs_dir": _T,
     "run.log_level": _T,
     "run.nproc_per_node": _T,
     "run.nnodes": _T,

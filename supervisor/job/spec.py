@@ -209,6 +209,7 @@ class JobSpec:
     libuv: bool = True
     torch_local_path: str | None = None
     total_steps: int | None = None
+    log_level: str = "info"
     config_path: str | None = None
     metric_rules: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()

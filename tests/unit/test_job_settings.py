@@ -1,0 +1,41 @@
+"""Each key that a file may hold is asked for, and does what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.job.resolve import JobInputs, resolve_job
+from supervisor.job.setting_keys import SETTINGS
+from supervisor.job.settings import ConfigFile, Resolver
+from supervisor.job.torchrun_args import parse_run_argv
+
+# Read from the file itself before anything is resolved; by the screen (cli/tastes.py).
+ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith("ui.")}
+
+
+def test_no_setting_is_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[str] = set()
+    real = Resolver.get
+
+    def get(self: Resolver, key: str, default: Any = None) -> Any:
+        asked.add(key)
+        return real(self, key, default)
+
+    monkeypatch.setattr(Resolver, "get", get)
+    resolve_job(JobInputs(parse_run_argv(["--fit-batch", "train.py"]), {}, "/w"))
+    resolve_job(JobInputs(parse_run_argv([]), {}, "/w", job_file=ConfigFile("job.toml", {"depth": 2})))
+    assert set(SETTINGS) - asked == ASKED_ELSEWHERE
+
+
+def test_the_level_of_the_console_comes_from_flag_variable_and_file() -> None:
+    def level(*argv: str, env: dict[str, str] | None = None) -> str:
+        file = ConfigFile("stoker.toml", {"run": {"log_level": "error"}})
+        return resolve_job(
+            JobInputs(parse_run_argv([*argv, "train.py"]), env or {}, "/w", project=file)
+        ).log_level
+
+    assert level() == "error"
+    assert level(env={"STOKER_LOG_LEVEL": "debug"}) == "debug"
+    assert level("--log-level", "warning", env={"STOKER_LOG_LEVEL": "debug"}) == "warning"
