@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Attach to whatever `target` names."""
-    from supervisor.run.index import RunNotFound, find_run, runs_dir
     from supervisor.views.taste import BadTaste
 
     if args.interval <= 0:
@@ -56,12 +55,16 @@ def run(args: argparse.Namespace) -> int:
         taste = taste_from(vars(args), os.environ)
     except BadTaste as error:
         return complain("attach", str(error))
-    runs = runs_dir(args.runs_dir, os.environ)
     target = args.target
     foreign = target is not None and _is_foreign(target)
+    if foreign and not target.isdecimal():
+        return _attach_foreign(target, args, taste)
+
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    runs = runs_dir(args.runs_dir, os.environ)
     try:
-        # Digits are a pid, or a part of a run's id.
-        paths = None if foreign and not target.isdecimal() else find_run(target, runs, os.environ)
+        paths = find_run(target, runs, os.environ)  # digits are a pid, or a part of a run's id
     except RunNotFound as error:
         if not foreign:
             return complain("attach", str(error))
@@ -75,9 +78,20 @@ def run(args: argparse.Namespace) -> int:
             f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
             file=sys.stderr,
         )
-    from supervisor.cli.observe import observe
+    return _attach_foreign(target, args, taste)
 
-    return observe(target, args, taste)
+
+def _attach_foreign(target: str, args: argparse.Namespace, taste: Taste) -> int:
+    """A log is on the screen before what watches it, and the app, are loaded."""
+    from supervisor.views.glimpse import Glimpse
+
+    with Glimpse() as glimpse:
+        if not args.no_ui and sys.stdin.isatty() and sys.stdout.isatty():
+            glimpse.show(os.path.expanduser(target), os.environ, plain_ascii=taste.ascii)
+
+        from supervisor.cli.observe import observe
+
+        return observe(target, args, taste, glimpse)
 
 
 def _is_foreign(target: str) -> bool:

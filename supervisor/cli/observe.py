@@ -31,6 +31,7 @@ from supervisor.text.prefixes import Origin, origin_of_path
 
 if TYPE_CHECKING:
     from supervisor.keeper.observe import Observer
+    from supervisor.views.glimpse import Glimpse
     from supervisor.views.taste import Taste
 
 LEFT_BEHIND_S = 3600.0
@@ -39,25 +40,31 @@ PIPE_BYTES = 1 << 18
 HEAD_BYTES = 8192
 
 
-def observe(target: str, args: argparse.Namespace, taste: Taste) -> int:
-    """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
+def observe(target: str, args: argparse.Namespace, taste: Taste, glimpse: Glimpse) -> int:
+    """Watch `target` in an observed run directory; it is removed afterwards unless --keep.
+
+    `glimpse`: what may show the log until the app does.
+    """
     place = state_home(os.environ) / ("kept" if args.keep else "observed")
     _clear_away(state_home(os.environ) / "observed")
     try:
         run = claim(place)
     except OSError as error:
+        glimpse.leave()
         return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
         what, _ = resolve(target, run, looks=False, speaks=True)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
+        glimpse.leave()
         return complain("attach", str(error))
     try:
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
                 return _without_screen(run, target, args)
-            return _with_screen(run, target, what, args, taste)
+            return _with_screen(run, target, what, args, taste, glimpse)
     finally:
+        glimpse.leave()
         if args.keep:
             register(run, what.name, os.environ)
             print(f"kept: {run.root}", file=sys.stderr)
@@ -83,7 +90,9 @@ def _let_it_write(pipe: int) -> None:
                 return
 
 
-def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namespace, taste: Taste) -> int:
+def _with_screen(
+    run: RunPaths, target: str, what: Target, args: argparse.Namespace, taste: Taste, glimpse: Glimpse
+) -> int:
     """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here.
 
     The first facts are written here, before that process has loaded anything: the screen opens at once.
@@ -91,11 +100,13 @@ def _with_screen(run: RunPaths, target: str, what: Target, args: argparse.Namesp
     try:
         beginning = Beginning.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
     except OSError as error:
+        glimpse.leave()
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
         from supervisor.cli.screen import kept_file
         from supervisor.views.tui.terminal import run_tui
 
+        glimpse.hand_over()
         run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ))
     print(_supervise_hint(target))
     return 0

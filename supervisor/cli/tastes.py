@@ -46,14 +46,15 @@ def taste_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Taste:
 
 def _ui_table(path: Path) -> dict[str, Any]:
     """The ``[ui]`` table of a file; empty where there is none."""
-    from supervisor.job.config_files import parse_config
-    from supervisor.job.errors import JobError
-    from supervisor.views.taste import BadTaste
-
     try:
         data = path.read_bytes()[:MOST_BYTES]
     except OSError:
         return {}
+
+    from supervisor.job.config_files import parse_config
+    from supervisor.job.errors import JobError
+    from supervisor.views.taste import BadTaste
+
     try:
         table = parse_config(path.name, data).get("ui", {})
     except JobError as error:
