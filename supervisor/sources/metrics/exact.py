@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.sources.metrics import layout as layouts
 from supervisor.sources.metrics.layout import (
@@ -23,8 +23,18 @@ from supervisor.sources.metrics.names import STEP, TOTAL_STEPS
 from supervisor.sources.metrics.samples import MetricSample, sample_type
 from supervisor.sources.metrics.values import GIB, Conversion, How, duration_parts
 
-# Reads the UTF-8 bytes of a line; None: it must be read another way.
-ExactPlan = Callable[[bytes], MetricSample | None]
+
+class ExactPlan(NamedTuple):
+    """Reads lines, as UTF-8 bytes, whose digits stand in the same places.
+
+    `read` takes one; None: it must be read another way. `read_all` takes a run of them in half the time; None: one at
+    a time. It is None itself where lines must be looked at one by one.
+    """
+
+    read: Callable[[bytes], MetricSample | None]
+    read_all: Callable[[Sequence[bytes]], list[MetricSample] | None] | None
+
+
 # What `convert` does with a number that is not negative. (A rate of 0 raises: the line must be read another way.)
 _OF_POSITIVE = {
     How.INVERSE: "{factor} / {number}",
@@ -73,14 +83,14 @@ class _Maker:
         take = self._struct(order)
         if take is None:
             return None
-        body = [f"return {self._sample(fields, own, ranks)}"]
+        sample = self._sample(fields, own, ranks)
         if pair and STEP in fields:
             mine, total = pair
             with_total = self._sample(fields | {TOTAL_STEPS: total}, own, ranks)
-            body.insert(0, f"if abs({mine} - {fields[STEP]}) <= 1: return {with_total}")
+            sample = f"{with_total} if abs({mine} - {fields[STEP]}) <= 1 else {sample}"
         cells = ", ".join(f"v{place}" for place in order)
-        made: ExactPlan = _factory(cells, tuple(checks), tuple(body), len(self._bound))(take, *self._bound)
-        return made
+        read, read_all = _factory(cells, tuple(checks), sample, len(self._bound))(take, *self._bound)
+        return ExactPlan(read, None if checks else read_all)
 
     def _sample(self, fields: Mapping[str, str], own: Mapping[str, str], ranks: Sequence[str]) -> str:
         """The expression that makes the sample out of those of its values."""
@@ -125,7 +135,7 @@ class _Maker:
             cell = f"{cell}.replace({self._bind(b',')}, {self._bind(b'')})"
         return f"{kind}({cell})"
 
-    def _struct(self, order: Sequence[int]) -> Callable[[bytes], tuple[bytes, ...]] | None:
+    def _struct(self, order: Sequence[int]) -> struct.Struct | None:
         """What cuts the cells out, from left to right; None where two share a place."""
         form, place = [], 0
         for begin, end in (self._cells[cell] for cell in order):
@@ -134,7 +144,7 @@ class _Maker:
             form.append(f"{len(self._text(place, begin))}x{len(self._text(begin, end))}s")
             place = end
         form.append(f"{len(self._text(place, len(self._line)))}x")
-        return struct.Struct("".join(form)).unpack
+        return struct.Struct("".join(form))
 
 
 def _of_bytes(conversion: Conversion) -> Callable[[bytes], float]:
@@ -145,21 +155,27 @@ def _of_bytes(conversion: Conversion) -> Callable[[bytes], float]:
 
 
 @lru_cache(maxsize=1024)
-def _factory(cells: str, checks: Sequence[str], body: Sequence[str], bound: int) -> Callable[..., ExactPlan]:
-    """A function that binds names and scales into a reader; one for each kind of line, not for each line."""
+def _factory(cells: str, checks: Sequence[str], sample: str, bound: int) -> Callable[..., tuple[Any, Any]]:
+    """A function that binds names and scales into readers; one for each kind of line, not for each line."""
     names = "".join(f", b{place}" for place in range(bound))
     lines = [
-        f"def bind(take{names}):",
+        f"def bind(form{names}):",
+        "  take, take_all, join = form.unpack, form.iter_unpack, b''.join",
         "  def read(raw):",
         f"    ({cells},) = take(raw)",
         *(f"    {check}" for check in checks),
         "    try:",
-        *(f"      {line}" for line in body),
+        f"      return {sample}",
         "    except (ValueError, ZeroDivisionError):",
         "      return None",
-        "  return read",
+        "  def read_all(raws):",
+        "    try:",
+        f"      return [{sample} for ({cells},) in take_all(join(raws))]",
+        "    except (ValueError, ZeroDivisionError):",
+        "      return None",
+        "  return read, read_all",
     ]
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)  # noqa: S102 - of numbered variables alone, see the module's words
-    made: Callable[..., ExactPlan] = scope["bind"]
+    made: Callable[..., tuple[Any, Any]] = scope["bind"]
     return made

@@ -1,12 +1,13 @@
 """Reads the lines of one log in order: a grammar once a shape, then what was learnt of the shape.
 
 A grammar reads a line once; what it learnt is kept by the line's shape (the line without its digits), so that
-the next line of that shape costs one dictionary look-up and one match of a regular expression made for it.
+the next line of that shape costs one dictionary look-up and one call of a function made for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 from supervisor.sources.metrics.context import State, parse
@@ -16,14 +17,17 @@ from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.plans import Plan, fixed_digits, make_plan
 from supervisor.sources.metrics.readings import RANK, Parsed
 from supervisor.sources.metrics.rules import MetricRule
+from supervisor.sources.metrics.runs import DIGITS, JsonRun, make_run
 from supervisor.sources.metrics.samples import FoundSample, MetricSample
 from supervisor.sources.metrics.speaker import who
 from supervisor.sources.metrics.values import PLAIN, convert
+from supervisor.text.decode import clean
 
 MAX_LINE = 4096
 MAX_SHAPES = 4096
 MAX_EXACT = 4096
-_DIGITS = b"0123456789"
+# How many lines are tried as a run of one shape.
+LEAST_RUN, MOST_RUN = 8, 256
 _ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 
 
@@ -37,12 +41,13 @@ class _Known(NamedTuple):
 class _Book:
     """What is known in one state: by the line with all digits alike (`exact`), and by the line without digits."""
 
-    __slots__ = ("exact", "shapes", "state")
+    __slots__ = ("exact", "runs", "shapes", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.exact: dict[bytes, tuple[ExactPlan | None, _Book]] = {}
         self.shapes: dict[bytes, tuple[_Known, ...]] = {}
+        self.runs: dict[bytes, JsonRun | None] = {}
 
 
 class MetricReader:
@@ -59,6 +64,69 @@ class MetricReader:
         self._shapes = 0
         self._exact = 0
         self._seen: set[int] = set()
+        self._stride = LEAST_RUN
+
+    def read(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
+        """Read lines as they stand in the log, without newlines: what `feed` says of each once it is clean.
+
+        What is known is looked up by the raw bytes: it was learnt of clean lines, so a line that it knows is clean.
+        """
+        if self._rules:
+            return [self.feed(clean(raw)) for raw in lines]
+        found: list[MetricSample | None] = []
+        place = 0
+        while place < len(lines):
+            some = lines[place : place + self._stride]
+            place += len(some)
+            run = self._run_of(some[0])
+            samples = run.read(some) if run is not None else None
+            found += samples if samples is not None else self._read_each(some)
+            if run is None or samples is not None:
+                self._stride = min(2 * self._stride, MOST_RUN)
+            else:
+                self._stride = max(self._stride // 2, LEAST_RUN)
+        return found
+
+    def _read_each(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
+        found: list[MetricSample | None] = []
+        keys = [*map(bytes.translate, lines, repeat(_ALIKE)), None]
+        place = 0
+        while (key := keys[place]) is not None:
+            begin, book = place, self._book
+            place += 1
+            if (known := book.exact.get(key)) is not None:
+                plan, after = known
+                if key == keys[place] and after is book:
+                    while key == keys[place]:
+                        place += 1
+                    found += self._read_run(plan, lines[begin:place])
+                    continue
+                sample = None if plan is None else plan.read(lines[begin])
+                if sample is not None or plan is None:
+                    self._book = after
+                    found.append(sample)
+                    continue
+            found.append(self.feed(clean(lines[begin])))
+        return found
+
+    def _read_run(self, plan: ExactPlan | None, lines: Sequence[bytes]) -> Sequence[MetricSample | None]:
+        """Read lines whose digits stand in the same places, and which leave the state as it is if the plan reads them."""
+        if plan is None:
+            return [None] * len(lines)
+        samples = plan.read_all(lines) if plan.read_all is not None else None
+        return samples if samples is not None else [self.feed(clean(raw)) for raw in lines]
+
+    def _run_of(self, raw: bytes) -> JsonRun | None:
+        """What reads lines like this one many at a time, where they leave the state as it is."""
+        if raw[:1] != b"{":
+            return None
+        book, shape = self._book, raw.translate(None, DIGITS)
+        if shape not in book.runs and shape in book.shapes:
+            plan, after = book.shapes[shape][0]
+            line = raw.decode("utf-8", "surrogatepass")
+            layout = plan.layout(line) if plan is not None and after is book else None
+            book.runs[shape] = make_run(line, layout, MAX_LINE) if layout is not None else None
+        return book.runs.get(shape)
 
     def feed(self, line: str) -> MetricSample | None:
         """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
@@ -70,7 +138,7 @@ class MetricReader:
         sample: MetricSample | None
         if (known := self._book.exact.get(key)) is not None:
             plan, after = known
-            sample = None if plan is None else plan(raw)
+            sample = None if plan is None else plan.read(raw)
             if sample is not None or plan is None:
                 self._book = after
             else:
@@ -82,7 +150,7 @@ class MetricReader:
     def _by_shape(self, line: str, raw: bytes, key: bytes) -> MetricSample | None:
         if len(line) > MAX_LINE:
             return self.feed(line[:MAX_LINE])
-        shape = raw.translate(None, _DIGITS)
+        shape = raw.translate(None, DIGITS)
         book = self._book
         for plan, after in book.shapes.get(shape, ()):
             sample = plan.read(line) if plan is not None else None
@@ -122,6 +190,7 @@ class MetricReader:
             # A log of ever new shapes: what was learnt is let go, it is learnt again.
             self._books = {book.state: book}
             book.shapes.clear()
+            book.runs.clear()
             book.exact.clear()
             self._shapes = self._exact = 0
         self._book = self._book_of(state)
