@@ -30,30 +30,12 @@ def replay(events: Iterable[ev.Event]) -> st.RunState:
 
 
 def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
+    """One line a kind of fact; what takes more has a function of its own below."""
     match event:
         case ev.RunStarted():
-            return replace(
-                s,
-                run_id=event.run_id,
-                name=event.name,
-                mode=event.mode,
-                host=event.host,
-                source=event.source,
-                total_steps=event.total_steps,
-                world_size=event.world_size,
-                started_t=event.t,
-            )
+            return _run_started(s, event)
         case ev.KeeperStarted():
-            adopted = replace(
-                s,
-                keeper_pid=event.pid,
-                keeper_start_time=event.start_time,
-                boot_id=event.boot_id,
-                keeper_left=None,
-            )
-            return (
-                _mark(adopted, event.t, "info", "a new keeper adopted the run") if event.adopted else adopted
-            )
+            return _keeper_started(s, event)
         case ev.KeeperLeft():
             return replace(s, keeper_left=event.why)
         case ev.PreflightFound():
@@ -61,48 +43,28 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.LaunchIntended():
             return _launch_intended(s, event)
         case ev.AttemptStarted():
-            s = _edit(s, event.attempt, started_t=event.t, pid=event.pid, pid_start_time=event.start_time)
+            s = _edit(s, event.attempt, started_t=event.t, pid=event.pid)
             return replace(s, condition=st.Running(attempt=event.attempt, phase=ev.Phase.RENDEZVOUS))
         case ev.RankStarted():
             return _rank_started(s, event)
         case ev.PhaseChanged():
-            s = _edit(s, event.attempt, phase=event.phase, phase_t=event.t)
-            if isinstance(s.condition, st.Running):
-                s = replace(s, condition=st.Running(attempt=event.attempt, phase=event.phase))
-            return s
+            return _phase_changed(s, event)
         case ev.TrainerReady():
             base = event.memory_base_bytes
             return _edit(s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=base)
         case ev.Progress():
             return _progress(s, event)
         case ev.CheckpointCommitted():
-            found = _find(s, event.attempt)
-            steps = (*found.checkpoint_steps, event.step) if found else (event.step,)
-            s = _edit(s, event.attempt, checkpoint_steps=steps[-100:])
-            marked = _mark(s, event.t, "good", f"checkpoint at step {event.step}", event.step)
-            kept = (*s.checkpoints, event)[-st.MAX_CHECKPOINTS :]
-            return replace(marked, checkpoint=event, checkpoints=kept)
+            return _checkpoint_committed(s, event)
         case ev.EvidenceSeen():
             who = f"rank {event.rank}: " if event.rank is not None else ""
             return _mark(s, event.t, "bad", f"{who}{event.failure} — {event.text[:160]}")
         case ev.RankExited():
             return _rank_exited(s, event)
         case ev.StopIntended():
-            # A stop takes back the restart that a person had decided on while the attempt lived.
-            again = event.why in {ev.StopWhy.RESTART, ev.StopWhy.RANK_DIED, ev.StopWhy.HANG}
-            s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
-            s = replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
-            return _mark(
-                s, event.t, "warn", f"stopping: {_why(event.why)}" + (f" (by {event.by})" if event.by else "")
-            )
+            return _stop_intended(s, event)
         case ev.StopRungTaken():
-            if isinstance(s.condition, st.Stopping):
-                s = replace(s, condition=replace(s.condition, rung=event.rung))
-            if event.rung is ev.StopRung.SURVIVORS:
-                return _mark(
-                    s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}"
-                )
-            return s
+            return _stop_rung_taken(s, event)
         case ev.AttemptEnded():
             return _attempt_ended(s, event)
         case ev.Diagnosed():
@@ -110,26 +72,11 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.Decided():
             return _decided(s, event)
         case ev.BackoffStarted():
-            found = _find(s, event.attempt)
-            if found is None or found.decision is None:
-                return s
-            return replace(
-                s, condition=st.Backoff(attempt=event.attempt, until=event.until, decision=found.decision)
-            )
+            return _backoff_started(s, event)
         case ev.Held():
-            found = _find(s, event.attempt)
-            held = st.HeldOpen(
-                attempt=event.attempt,
-                reason=event.reason,
-                decision=found.decision if found else None,
-                until=event.until,
-            )
-            return _mark(replace(s, condition=held), event.t, "warn", f"held: {event.reason}")
+            return _held(s, event)
         case ev.RequestDone():
-            done = replace(s, answered={**s.answered, event.request_id: "done"})
-            if event.request is ev.RequestKind.NOTE:
-                return done  # the note itself stands on the timeline
-            return _mark(done, event.t, "info", f"{event.by} asked: {event.request.replace('_', ' ')}")
+            return _request_done(s, event)
         case ev.RequestRefused():
             refused = replace(s, answered={**s.answered, event.request_id: event.reason})
             return _mark(refused, event.t, "warn", f"refused {event.request}: {event.reason}")
@@ -146,8 +93,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             s = _edit(s, event.attempt, stall=None)
             return _mark(s, event.t, "info", f"it moves again, after {event.stalled_s:.0f} s")
         case ev.HangFound():
-            s = _edit(s, event.attempt, hang=event)
-            return _mark(s, event.t, "bad", f"hang: {event.text}")
+            return _mark(_edit(s, event.attempt, hang=event), event.t, "bad", f"hang: {event.text}")
         case ev.MemoryMeasured():
             return _edit(s, event.attempt, trial=event.trial)
         case ev.ChangePlanned():
@@ -164,19 +110,14 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             text = f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
             return _mark(replace(s, probing=event), event.t, "info", text)
         case ev.ProbeEnded():
-            s = replace(s, probing=None, probes=(*s.probes, event))
-            return _mark(
-                s, event.t, "info", f"probe {event.probe}: micro-batch {event.micro_batch} {event.why}"
-            )
+            text = f"probe {event.probe}: micro-batch {event.micro_batch} {event.why}"
+            return _mark(replace(s, probing=None, probes=(*s.probes, event)), event.t, "info", text)
         case ev.BatchFitted():
             return _mark(replace(s, fitted=event), event.t, "good", event.text)
         case ev.NoteAdded():
             return _mark(s, event.t, "info", f"note: {event.text}")
         case ev.RunEnded():
-            finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
-            tone = "good" if event.outcome is ev.Outcome.SUCCEEDED else "bad"
-            s = replace(s, condition=finished, ended_t=event.t)
-            return _mark(s, event.t, tone, f"{event.outcome.replace('_', ' ')}: {event.reason}")
+            return _run_ended(s, event)
         case _ as unreachable:
             assert_never(unreachable)
 
@@ -206,6 +147,25 @@ def _why(why: ev.StopWhy) -> str:
         ev.StopWhy.REQUEUE: "to be requeued",
         ev.StopWhy.HANG: "hang",
     }[why]
+
+
+def _run_started(s: st.RunState, event: ev.RunStarted) -> st.RunState:
+    return replace(
+        s,
+        run_id=event.run_id,
+        name=event.name,
+        mode=event.mode,
+        host=event.host,
+        source=event.source,
+        total_steps=event.total_steps,
+        world_size=event.world_size,
+        started_t=event.t,
+    )
+
+
+def _keeper_started(s: st.RunState, event: ev.KeeperStarted) -> st.RunState:
+    s = replace(s, keeper_pid=event.pid, boot_id=event.boot_id, keeper_left=None)
+    return _mark(s, event.t, "info", "a new keeper adopted the run") if event.adopted else s
 
 
 def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
@@ -251,6 +211,22 @@ def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
     code = event.exit_code if event.exit_code is not None else known.exit_code
     gone = replace(known, exited=True, exit_code=code)
     return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: gone})
+
+
+def _phase_changed(s: st.RunState, event: ev.PhaseChanged) -> st.RunState:
+    s = _edit(s, event.attempt, phase=event.phase, phase_t=event.t)
+    if isinstance(s.condition, st.Running):
+        s = replace(s, condition=st.Running(attempt=event.attempt, phase=event.phase))
+    return s
+
+
+def _checkpoint_committed(s: st.RunState, event: ev.CheckpointCommitted) -> st.RunState:
+    found = _find(s, event.attempt)
+    steps = (*found.checkpoint_steps, event.step) if found else (event.step,)
+    s = _edit(s, event.attempt, checkpoint_steps=steps[-st.MAX_CHECKPOINT_STEPS :])
+    kept = (*s.checkpoints, event)[-st.MAX_CHECKPOINTS :]
+    s = replace(s, checkpoint=event, checkpoints=kept)
+    return _mark(s, event.t, "good", f"checkpoint at step {event.step}", event.step)
 
 
 def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
@@ -299,6 +275,23 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
     return replace(new, **kept)
 
 
+def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
+    # A stop takes back the restart that a person had decided on while the attempt lived.
+    again = event.why in {ev.StopWhy.RESTART, ev.StopWhy.RANK_DIED, ev.StopWhy.HANG}
+    s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
+    s = replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
+    by = f" (by {event.by})" if event.by else ""
+    return _mark(s, event.t, "warn", f"stopping: {_why(event.why)}" + by)
+
+
+def _stop_rung_taken(s: st.RunState, event: ev.StopRungTaken) -> st.RunState:
+    if isinstance(s.condition, st.Stopping):
+        s = replace(s, condition=replace(s.condition, rung=event.rung))
+    if event.rung is not ev.StopRung.SURVIVORS:
+        return s
+    return _mark(s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}")
+
+
 def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     found = _find(s, event.attempt)
     ranks = dict(found.ranks) if found else {}
@@ -334,3 +327,35 @@ def _decided(s: st.RunState, event: ev.Decided) -> st.RunState:
     s = _edit(s, event.attempt, decision=event.decision, decided_by=event.by)
     tone = "good" if event.decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
     return _mark(s, event.t, tone, f"{event.decision.kind.replace('_', ' ')}: {event.decision.reason}")
+
+
+def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
+    found = _find(s, event.attempt)
+    if found is None or found.decision is None:
+        return s
+    return replace(s, condition=st.Backoff(attempt=event.attempt, until=event.until, decision=found.decision))
+
+
+def _held(s: st.RunState, event: ev.Held) -> st.RunState:
+    found = _find(s, event.attempt)
+    held = st.HeldOpen(
+        attempt=event.attempt,
+        reason=event.reason,
+        decision=found.decision if found else None,
+        until=event.until,
+    )
+    return _mark(replace(s, condition=held), event.t, "warn", f"held: {event.reason}")
+
+
+def _request_done(s: st.RunState, event: ev.RequestDone) -> st.RunState:
+    s = replace(s, answered={**s.answered, event.request_id: "done"})
+    if event.request is ev.RequestKind.NOTE:
+        return s  # the note itself stands on the timeline
+    return _mark(s, event.t, "info", f"{event.by} asked: {event.request.replace('_', ' ')}")
+
+
+def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
+    finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
+    tone = "good" if event.outcome is ev.Outcome.SUCCEEDED else "bad"
+    s = replace(s, condition=finished, ended_t=event.t)
+    return _mark(s, event.t, tone, f"{event.outcome.replace('_', ' ')}: {event.reason}")

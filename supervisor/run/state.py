@@ -19,6 +19,7 @@ from supervisor.run.records import Decision, Finding, Verdict
 MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
+MAX_CHECKPOINT_STEPS = 100  # of one attempt, for its line of time
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +126,6 @@ class AttemptView(Part, frozen=True, kw_only=True):
     first_step_t: float | None = None
     ended_t: float | None = None
     pid: int | None = None
-    pid_start_time: float | None = None
     exit_code: int | None = None
     ranks: dict[int, RankView] = {}
     phase: ev.Phase | None = None
@@ -175,7 +175,6 @@ class RunState(Part, frozen=True, kw_only=True):
     ended_t: float | None = None
     last_t: float | None = None
     keeper_pid: int | None = None
-    keeper_start_time: float | None = None
     boot_id: str | None = None
     keeper_left: str | None = None
     condition: Condition = Preflight()
