@@ -28,6 +28,9 @@ DRAIN_S = 20.0
 MAX_WAITING_BYTES = 16 << 20
 # So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
+# Of a batch that holds more than that, a backlog's, about so many: a chart is a few hundred dots wide, and who reads the
+# samples beside it must keep up with some hundred batches a second.
+BACKLOG_SAMPLES = 60
 STEP = "step"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again.
 _WIPED = re.compile(rb"\r {8,512}\r+([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
@@ -231,7 +234,7 @@ def thinned(found: Sequence[StepSeen]) -> list[StepSeen]:
 
     A log of a gigabyte holds millions; kept one by one they would take more room than the log.
     """
-    stretch = 3 * len(found) // BATCH_SAMPLES + 1
+    stretch = 3 * len(found) // BACKLOG_SAMPLES + 1
     kept: list[int] = []
     for start in range(0, len(found), stretch):
         mine = range(start, min(start + stretch, len(found)))

@@ -24,6 +24,8 @@ from supervisor.views.snapshot import Snapshot
 # The newest part of a stream that is read line by line when a run is opened; what is older comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
 TAIL_BYTES = 4 << 20
+# Some 2,500 samples, taken in within 50 ms: what more there is comes with the next refresh.
+PIECE_BYTES = 1 << 18
 LIVENESS_S = 1.0
 
 
@@ -106,12 +108,15 @@ class SnapshotReader:
                     self._gathered.take(name, sample)
 
     def _read_series(self) -> bool:
+        """All when a run is opened; then a piece of each stream: log lines never wait for a backlog's charts."""
         changed = False
         for name, reader in self._series.items():
-            while samples := reader.read():
+            while samples := reader.read(limit_bytes=PIECE_BYTES):
                 changed = True
                 for sample in samples:
                     self._gathered.take(name, sample)
+                if self._last is not None:
+                    break
         return changed
 
     def _look_around(self) -> bool:

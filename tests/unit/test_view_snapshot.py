@@ -49,6 +49,25 @@ def test_growth_is_seen(tmp_path: Path) -> None:
     assert [line.text[:10] for line in after.logs.lines][-1] == "step     5"
 
 
+def test_a_backlog_of_samples_comes_in_pieces_beside_the_lines(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    reader = SnapshotReader(rec.run)
+    reader.refresh()
+    for step in range(10_000):
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 2.0})
+    rec.say(0, "a line that was written last")
+    snapshot = reader.refresh()
+    assert [found.text for found in snapshot.logs.lines] == ["a line that was written last"]
+    step = snapshot.metrics["loss"][-1].step
+    assert step is not None
+    assert 1000 < step < 5000
+    revisions = {snapshot.revision}
+    while (snapshot := reader.refresh()).revision not in revisions:
+        revisions.add(snapshot.revision)
+    assert snapshot.metrics["loss"][-1].step == 9999
+
+
 def test_absent_folder_and_half_lines(tmp_path: Path) -> None:
     assert SnapshotReader(RunPaths(tmp_path / "none")).refresh().gone
     rec = recorded.Recording(tmp_path / "run")
