@@ -61,7 +61,12 @@ def gather(scans: Sequence[SourceScan], launch: Launch, *, failed: bool = False)
     years = [year for scan in scans for year in [_year(scan)] if year]
     year = years[0] if years else 2000
     steps_seen = any(is_progress(line) for scan in scans for line in scan.edges())
-    found = [item for hit, _ in raw if (item := _candidate(hit, scans, year, steps_seen)) is not None]
+    labelled = {source for source, scan in enumerate(scans) if _all_informed(scan)}
+    found = [
+        item
+        for hit, _ in raw
+        if (item := _candidate(hit, scans, year, steps_seen, labelled=hit.source in labelled)) is not None
+    ]
     died = failed or any(item.code != 0 for item in launch.exits)
     steps = [_tail_steps(scan) for scan in scans]
     found = _few(found)
@@ -91,7 +96,15 @@ def _year(scan: SourceScan) -> int | None:
     return None if year == 2000 else year
 
 
-def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: bool) -> Candidate | None:
+def _all_informed(scan: SourceScan) -> bool:
+    """Whether each line bears the label INFO: then a collector gave it, and it says nothing of the line."""
+    lines = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
+    return bool(lines) and all(_INFORMS.search(line[:120]) for line in lines)
+
+
+def _candidate(
+    hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: bool, *, labelled: bool = False
+) -> Candidate | None:
     text = hit.text
     signature = hit.signature
     if is_quoted_code(text):
@@ -122,7 +135,8 @@ def _candidate(hit: Hit, scans: Sequence[SourceScan], year: int, steps_seen: boo
         "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
     ):
         return None
-    soft = bool(_WARNING_LEVEL.search(text)) or (bool(_SOFT.search(text)) and not _NOT_SOFT.search(text))
+    said = _INFORMS.sub(" ", text) if labelled else text
+    soft = bool(_WARNING_LEVEL.search(said)) or (bool(_SOFT.search(said)) and not _NOT_SOFT.search(said))
     # A scale that fell to nothing is told by a line that speaks of one more skipped step, an end by a warning.
     soft = soft and signature.id != "nan-scale" and not (signature.id == "nan-stop" and _ENDS.search(text))
     is_cause = signature.role is Role.CAUSE
@@ -208,7 +222,9 @@ _TOLD_BY_EXCEPTION = frozenset(
     )
 )  # fmt: skip
 _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
-_EXCEPTION = Lazy(r"^(?:\S{0,40} )?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b")
+_EXCEPTION = Lazy(
+    r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
+)
 
 
 def _plain_lines_after_exceptions(found: list[Candidate]) -> list[Candidate]:

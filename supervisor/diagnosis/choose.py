@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.diagnosis.attempts import ended_anew, last_attempt
 from supervisor.diagnosis.candidates import Candidate, ends_well
 from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.exits import Exit
@@ -33,6 +34,14 @@ _FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 
 def choose(case: Case) -> Root:
     """Find the root of a failure, or say that there is none, or that it cannot be told."""
+    root = _choose(case)
+    later = last_attempt(case)
+    if later is not None and ended_anew(root, last := _choose(later), later):
+        return last
+    return root
+
+
+def _choose(case: Case) -> Root:
     job = case.job
     told = [item for item in case.candidates if not is_our_signal(item, job)]
     causes = [item for item in told if item.is_cause and item.failure is not FailureClass.TERMINATED]
@@ -92,6 +101,8 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
             continue
         if item.soft and not died and any_progress(case):
             continue
+        if item.signature == "host-oom-killed-line" and _killed_by_launcher(item, case):
+            continue
         if (item.signature == "crash-terminate" or _is_abort(item)) and any(
             other is not item and (item.line <= other.line <= item.line + 3 or _tells_before(other, item))
             for other in case.candidates
@@ -102,6 +113,14 @@ def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[C
     if hardware:
         kept = [item for item in kept if item.failure is not FailureClass.CUDA_ERROR]
     return kept
+
+
+def _killed_by_launcher(item: Candidate, case: Case) -> bool:
+    """Whether a shell's "Killed" follows a launcher's word that it kills what is left (Lightning kills itself too)."""
+    return any(
+        hit.signature.id == "crash-lightning-child" and hit.line < item.line
+        for hit in case.scans[item.hit.source].hits
+    )
 
 
 def _is_abort(item: Candidate) -> bool:

@@ -57,7 +57,7 @@ def _patterns() -> dict[str, Lazy]:
         "spawn": Lazy(r"process (\d+) terminated with (?:signal (SIG\w+)|exit code (\d+))"),
         "mpi": Lazy(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)"),
         "spawned": Lazy(r"-- Process (\d+) terminated with the following error"),
-        "lightning": Lazy(r"Child process with PID (\d+) terminated with code (-?\d+)"),
+        "lightning": Lazy(r"(?:\[rank: (\d+)\] )?Child process with PID (\d+) terminated with code (-?\d+)"),
         "composer": Lazy(
             r"[Rr]ank (\d+) (?:\(PID (\d+)\) )?(?:crashed with exit code|exited with code) (-?\d+)"
         ),
@@ -265,7 +265,9 @@ def _exit(hit: Hit, patterns: dict[str, Lazy]) -> tuple[Exit | None, bool]:
     if match := patterns["spawned"].search(text):
         return Exit(1, whole(match.group(1)), whole(match.group(1)), node, None, hit), False
     if match := patterns["lightning"].search(text):
-        return Exit(whole(match.group(2)), hit.origin.rank, None, node, whole(match.group(1)), hit), False
+        said, pid_text, code_text = match.groups()
+        number = whole(said) if said else hit.origin.rank
+        return Exit(whole(code_text), number, None, node, whole(pid_text), hit), False
     if match := patterns["composer"].search(text):
         return Exit(
             whole(match.group(3)),

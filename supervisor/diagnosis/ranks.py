@@ -25,7 +25,7 @@ def _inline() -> tuple[Lazy, ...]:
             r"\(RANK (\d+)\)",
             r'"(?:global_)?rank": ?(\d+)',
             r"\b[Rr]ank=(\d+)\b",
-            r"\[rank[ :]?(\d+)\]",
+            r"\[rank[ :]{0,2}(\d+)\]",
             r"\bnan on rank (\d+)|NaN on rank (\d+)",
             r"\bon (?:global )?rank (\d+)\b",
             r"\bfor rank (\d+):",

@@ -99,7 +99,8 @@ def _not_training(text: str) -> bool:
     """Lines of schedulers and tracebacks that speak of steps and losses too."""
     return (
         "slurmstepd" in text or "srun:" in text or text.startswith("  File ") or "Traceback" in text
-        or "Error: " in text or "rank      :" in text
+        or "Error: " in text or "rank      :" in text or "Namespace(" in text
+        or text.lstrip(" [{(").lower().startswith(("config", "args", "arguments", "hparams", "hyperparam"))
     )  # fmt: skip
 
 
@@ -119,16 +120,39 @@ def went_on(after: Sequence[str], need: int = 3) -> bool:
     return False
 
 
-def _after_first_date(text: str) -> str | None:
-    """What stands behind a line's first date, where another date does; None else."""
-    found = []
-    for name in ("iso", "glog", "us", "syslog"):
-        found += [match.span() for match in _patterns()[name].finditer(text[:200])]
-        if len(found) > 1:
-            break
-    spans = sorted(found)
-    later = [start for start, _ in spans if start >= spans[0][1]] if len(spans) > 1 else []
-    return text[later[0] :] if later else None
+def _by_one_clock(lines: Sequence[str]) -> list[str]:
+    """The lines, each with one date at most: the program's own where it tells enough, else the collector's.
+
+    A collector's time is when a line came by, and each line has it.
+    """
+    spans = [_dates(line) for line in lines]
+    doubled = [row for row, found in enumerate(spans) if len(found) > 1 and found[1][0] >= found[0][1]]
+    if len(doubled) >= 3:
+        rows = set(doubled)
+        return [line[spans[row][1][0] :] if row in rows else "" for row, line in enumerate(lines)]
+    dated = sum(bool(found) for found in spans)
+    if doubled and dated > 0.9 * sum(bool(line.strip()) for line in lines):
+        return [
+            line[: found[0][1]] + _undated(line[found[0][1] :]) if found else line
+            for line, found in zip(lines, spans, strict=True)
+        ]
+    return list(lines)
+
+
+def _undated(text: str) -> str:
+    """The same without what reads as a time; a step remains a step."""
+    for start, end in reversed(_dates(text)):
+        text = text[:start] + text[end:]
+    return text
+
+
+def _dates(text: str) -> list[tuple[int, int]]:
+    """Where dates stand near a line's start, in order."""
+    return sorted(
+        match.span()
+        for name in ("iso", "glog", "us", "syslog")
+        for match in _patterns()[name].finditer(text[:200])
+    )
 
 
 def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
@@ -136,10 +160,7 @@ def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
 
     Looks at the largest gap after the last training line. None where stamps do not allow it.
     """
-    own = [_after_first_date(line) for line in lines]
-    # A collector's time is when it came by; the program's own stands behind it.
-    wrapped = sum(line is not None for line in own) >= 3
-    stamped = [line or "" for line in own] if wrapped else list(lines)
+    stamped = _by_one_clock(lines)
     year = year_of(stamped)
     stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
     if len(stamps) < 3:

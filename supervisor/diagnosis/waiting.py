@@ -32,6 +32,7 @@ _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
 _GROUP = Lazy(r"PG (?:ID )?(\d+)")
 _UNIQUE_ID = Lazy(r"retrieving ncclUniqueId from \[(\d+)\]")
 _BARRIER = Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
+_DESYNC = Lazy(r"\[([\d, ]+)\] finished .{0,60}, but didn't join")
 _MISSING = Lazy(r"missing ranks: ([\d, ]+)")
 
 
@@ -47,6 +48,8 @@ def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) 
         if match := _BARRIER.search(text):
             waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
         if match := _MISSING.search(text):
+            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
+        if match := _DESYNC.search(text):
             waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
         if match := _UNIQUE_ID.search(text):
             waited_for.append(whole(match.group(1)))
