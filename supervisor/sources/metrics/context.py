@@ -25,14 +25,21 @@ MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.
 _BLANKS = dict.fromkeys((0xA0, 0x2007, 0x2009, 0x202F, 0x3000), " ")
 _TRACE = "Traceback (most recent call last)"
-_BLOCK = re.compile(
-    r"^\s*(?:[-*=# ]*(?:[\w .-]*(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*)[:\s=*-]*|[\w.-]+:)\s*$",
+# "Training arguments:", "----- config -----", "optimizer:". One expression for the first two would try each word at each place.
+_BLOCK_WORD = re.compile(
+    r"(?:config\w*|arguments?|args|hyper-?parameters?|options|settings|parameters)\b[\w .]*[:\s=*-]*$",
     re.IGNORECASE,
 )
+_BEFORE_BLOCK_WORD = re.compile(r"\s*[-*=# ]*[\w .-]*$")
+_BLOCK_NAME = re.compile(r"\s*[\w.-]+:\s*$")
 # "Test Error:" with its values on the lines below.
 _EVALUATION = re.compile(
     r"(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}:\s*$", re.IGNORECASE
 )
+# "--> EVAL PERFORMANCE" with its values indented below, until training's next heading.
+_DECORATED = r"[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*"
+_EVALUATION_BELOW = re.compile(_DECORATED + r"(?:eval\w*|valid\w*|test\w*)(?: \w+)?[\s*=#-]*$", re.IGNORECASE)
+_TRAINING_BELOW = re.compile(_DECORATED + r"(?:train\w*|epoch|time)\b", re.IGNORECASE)
 _BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s*:\s*$", re.IGNORECASE)
 # In a block that looks like settings a number of so many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
@@ -83,9 +90,11 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         return shifted(row, begin), after, True
     if not indented:
         after = after._replace(in_record=False, in_evaluation=False)
-    if len(message) <= MAX_HEADING and _BLOCK.match(message):
+    if len(message) <= MAX_HEADING and _heads_block(message):
         return NOTHING, after._replace(in_settings=True), False
-    if _EVALUATION.match(message):
+    if after.in_evaluation and _TRAINING_BELOW.match(message):
+        after = after._replace(in_evaluation=False)
+    if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):
         return NOTHING, after._replace(in_evaluation=True), False
     if after.in_settings and indented and not _MEASURED.search(message) and not _is_bar(message):
         return NOTHING, after, False
@@ -106,6 +115,14 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     if not indented:
         after = after._replace(in_settings=parsed.settings and not parsed.readings)
     return parsed, after._replace(in_record=after.in_record or parsed.heading), False
+
+
+def _heads_block(text: str) -> bool:
+    """Whether a line is a heading over settings."""
+    if _BLOCK_NAME.match(text):
+        return True
+    word = _BLOCK_WORD.search(text)
+    return word is not None and _BEFORE_BLOCK_WORD.match(text[: word.start()]) is not None
 
 
 def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> State | None:
