@@ -18,7 +18,7 @@ from supervisor.cli.common import complain
 from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.sources.metrics import FoundSample, MetricReader, MetricSample
-from supervisor.text.decode import clean, plain_chunks, sniff_encoding
+from supervisor.text.decode import HEAD_BYTES, clean, is_binary, plain_chunks
 from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import origin_of_path
 
@@ -27,10 +27,6 @@ _COLUMNS = (
     "step", "total_steps", "epoch", "loss", "lr", "grad_norm", "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu",
     "memory_gib", "val_loss", "eta_s",
 )  # fmt: skip
-_HEAD_BYTES = 4096
-_PACKED = b"\x1f\x8b"  # gzip
-# Control characters that no log holds: all but NUL (see below), BEL, backspace, tab, LF, VT, FF, CR and ESC.
-_CONTROLS = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,21 +99,10 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
     """The chunks, if the first looks like a log's: a checkpoint or an image is refused."""
     first = True
     for chunk in chunks:
-        if first and _is_binary(chunk[:_HEAD_BYTES]):
+        if first and is_binary(chunk[:HEAD_BYTES]):
             raise BadInputError(f"{path}: is a binary file, no log: name the log that the program wrote")
         first = False
         yield chunk
-
-
-def _is_binary(head: bytes) -> bool:
-    """Whether bytes are no text. Blocks of NUL are what truncating under a writer leaves in a log."""
-    if b"\0" not in head or head.startswith(_PACKED) or sniff_encoding(head) != "utf-8":
-        return False
-    rest = head.replace(b"\0", b"")
-    broken = "\ufffd" in rest.decode("utf-8", "replace").removesuffix(
-        "\ufffd"
-    )  # the head may end within a character
-    return broken or len(rest.translate(None, _CONTROLS)) < len(rest)
 
 
 def _of_rank(sample: MetricSample, rank: int | None) -> MetricSample:

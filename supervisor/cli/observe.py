@@ -26,7 +26,7 @@ from supervisor.run.index import claim, register, state_home
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.text.decode import sniff_encoding
+from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
 from supervisor.text.prefixes import Origin, origin_of_path
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from supervisor.views.taste import Taste
 
 LEFT_BEHIND_S = 3600.0
-GZIP_MAGIC = b"\x1f\x8b"
 PIPE_BYTES = 1 << 18
-HEAD_BYTES = 8192
 
 
 def observe(target: str, args: argparse.Namespace, taste: Taste, glimpse: Glimpse) -> int:
@@ -281,17 +279,16 @@ def _is_binary(path: Path) -> bool:
             except OSError:
                 return False
             head = file.read(HEAD_BYTES)
-    return b"\0" in head.strip(b"\0") and not head.startswith(GZIP_MAGIC) and sniff_encoding(head) == "utf-8"
+    return is_binary(head)
 
 
 def _is_packed(path: str) -> bool:
-    """Whether a log must be unpacked to be read: gzip, or UTF-16."""
+    """Whether a log must be unpacked to be read."""
     try:
         with open(path, "rb") as file:
-            head = file.read(512)
+            return is_packed(file.read(HEAD_BYTES))
     except OSError:
         return False
-    return head.startswith(GZIP_MAGIC) or sniff_encoding(head) != "utf-8"
 
 
 def _process(pid: int, *, speaks: bool) -> tuple[Target, Callable[[], JobEvidence]]:

@@ -17,7 +17,12 @@ from supervisor.text.patterns import Lazy
 LINE_CAP_BYTES = 16384
 CAP_MARK = " …[cut]"
 
+HEAD_BYTES = 4096
+"""How much of a file's beginning tells what it is."""
+
 _GZIP_MAGIC = b"\x1f\x8b"
+# Control characters that no log holds: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR and ESC.
+_FOREIGN = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
 # CSI, OSC/DCS/APC/PM/SOS with their terminators (BEL or ST), two-character escapes; and their 8-bit forms.
 # An unterminated string ends at the line's end: a hostile line must not swallow more than itself.
 _ESCAPES = Lazy(
@@ -50,6 +55,24 @@ def sniff_encoding(head: bytes) -> str:
         if sample[0::2].count(0) > 0.7 * half and sample[1::2].count(0) < 0.1 * half:
             return "utf-16-be"
     return "utf-8"
+
+
+def is_packed(head: bytes) -> bool:
+    """Whether a log must be unpacked or recoded to be read, from its first bytes: gzip, or UTF-16."""
+    return head.startswith(_GZIP_MAGIC) or sniff_encoding(head) != "utf-8"
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether a file is no log at all (a checkpoint, an image), from its first bytes.
+
+    Blocks of NUL alone are none: truncating a log under its writer leaves them.
+    """
+    if b"\0" not in head or is_packed(head):
+        return False
+    rest = head.replace(b"\0", b"")
+    # The head may end within a character.
+    broken = "\ufffd" in rest.decode("utf-8", "replace").removesuffix("\ufffd")
+    return broken or len(rest.translate(None, _FOREIGN)) < len(rest)
 
 
 def gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Self
 
-from supervisor.text.decode import clean, sniff_encoding
+from supervisor.text.decode import clean, is_packed
 from supervisor.views.tui.layout import Needs, plan
 
 TAIL_BYTES = 1 << 16
 HEAD_BYTES = 512
-GZIP_MAGIC = b"\x1f\x8b"
 # Rows of the header above the panes, and of the lines below them; the frame of a pane and who said a line.
 HEADER_ROWS = 2
 LEGS_ROWS = 2
@@ -43,19 +42,22 @@ class Glimpse:
         self._out = out
         self._shown = False
 
-    def show(self, path: str, env: Mapping[str, str], *, plain_ascii: bool = False) -> None:
+    def show(
+        self, path: str, env: Mapping[str, str], *, name: str | None = None, plain_ascii: bool = False
+    ) -> None:
         """Show a log's last lines. A log that cannot be read as it lies (packed, binary, absent) is not shown.
 
         Args:
             path: the log.
             env: TERM tells whether this is a terminal with another screen.
+            name: what stands above it; None: the log's own name.
             plain_ascii: no glyph beyond ASCII.
         """
         if env.get("TERM", "dumb") == "dumb":
             return
         try:
             width, height = os.get_terminal_size(self._out)
-            painted = paint(os.path.basename(path), last_lines(path, height), width, height)
+            painted = paint(name or os.path.basename(path), last_lines(path, height), width, height)
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     signal.signal(number, self._end)
@@ -106,7 +108,7 @@ def last_lines(path: str, most: int) -> list[str]:
         if not stat.S_ISREG(info.st_mode):
             return []
         head = os.pread(fd, HEAD_BYTES, 0)
-        if head.startswith(GZIP_MAGIC) or b"\0" in head or sniff_encoding(head) != "utf-8":
+        if b"\0" in head or is_packed(head):
             return []
         start = max(info.st_size - TAIL_BYTES, 0)
         data = os.pread(fd, TAIL_BYTES, start)

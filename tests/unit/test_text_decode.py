@@ -8,6 +8,8 @@ from supervisor.text.decode import (
     CAP_MARK,
     clean,
     gunzip,
+    is_binary,
+    is_packed,
     plain_chunks,
     sniff_encoding,
     strip_escapes,
@@ -80,3 +82,21 @@ def test_a_cut_gzip_gives_its_beginning() -> None:
 def test_progress_and_escapes_alone() -> None:
     assert clean(b"a\rb\r ") == "b"
     assert strip_escapes("\x1b[1mbold\x1b[0m\r") == "bold\r"
+
+
+@pytest.mark.parametrize(
+    ("head", "binary", "packed"),
+    [
+        (b"step 1 loss 2.0\n", False, False),
+        (b"\0" * 512 + b"step 1 loss 2.0\n", False, False),
+        ("шаг 1\0".encode() * 40, False, False),
+        (b"\0" * 4096, False, False),
+        ("step 1".encode("utf-16"), False, True),
+        (gzip.compress(b"step 1\0"), False, True),
+        (b"\x7fELF\x02\x01\x01\0\0", True, False),
+        (b"PK\x03\x04\0\0data.pkl", True, False),
+        (b"\x93NUMPY\x01\0v\0{'descr'", True, False),
+    ],
+)
+def test_a_log_is_told_from_what_is_none(head: bytes, binary: bool, packed: bool) -> None:
+    assert (is_binary(head), is_packed(head)) == (binary, packed)
