@@ -41,6 +41,7 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import (
     EVAL_WORDS,
+    SETTING_OF,
     SETTINGS,
     TRAIN_WORDS,
 )
@@ -55,11 +56,11 @@ _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
     re.IGNORECASE,
 )
+_LOSS_BEFORE = re.compile(
+    r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
+)
 # A value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
-_SETTING_OF = frozenset(
-    {"model", "optimizer", "optim", "trainer", "criterion", "cfg", "config", "args", "scheduler", "hparams", "algo", "algorithm"}
-)  # fmt: skip
 # "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
 _RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
 _MEMORY_PAIR = re.compile(
@@ -218,11 +219,12 @@ class _Line(NamedValues):
         if place == 0 and not token.name and _RANK_OF.match(self._text, max(0, token.start - 1)):
             self._add(RANK, token, 5, WHOLE)
             return
-        if self._evaluates or (token.name and not words <= (TRAIN_WORDS | {"progress"})):
+        short = epoch_before and words <= {"b", "i", "s"}  # "[E 3/100] [B 120/600]"
+        if self._evaluates or (token.name and not short and not words <= (TRAIN_WORDS | {"progress"})):
             return
-        if not epoch_before and token.before.strip() == "(" and place:
+        if not epoch_before and token.before.strip() == "(" and place and self._text[token.start - 2] != "]":
             return  # "Acc 45.2 (452/1000)"
-        if epoch_before and adjacent:
+        if epoch_before and (adjacent or short):
             if self._text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
                 self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
             elif not (token.share and "epoch" in self._tokens[place - 1].name.lower()):
@@ -322,7 +324,7 @@ class _Line(NamedValues):
         words = words_of(token.name)
         joined = "_".join(words)
         if _OPTION.search(token.before) or (
-            " " not in token.name and token.name.partition(".")[0] in _SETTING_OF and "." in token.name
+            " " not in token.name and token.name.partition(".")[0] in SETTING_OF and "." in token.name
         ):
             self._settings += 1
             return
@@ -367,6 +369,14 @@ class _Line(NamedValues):
                 self._add(STEP, token, 4, WHOLE)
             self._owed = token.name
             return
+        if (
+            found.field in {STEP, EPOCH}
+            and token.bare
+            and following is not None
+            and _counts(following)
+            and (owed := _LOSS_BEFORE.search(token.before)) is not None
+        ):
+            self._owed = owed[1]  # "Training loss (for one batch) at step 200: 1.1109"
         if words == ["batch"] and token.bare and "." in token.text and not token.unit:
             found = Meaning(STEP_TIME, 5)
         if token.bare and found.field == STEP and not token.text.isdigit():

@@ -19,6 +19,7 @@ from supervisor.sources.metrics.names import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
+    words_of,
 )
 from supervisor.sources.metrics.readings import (
     NOTHING,
@@ -40,7 +41,7 @@ _TALK = re.compile(
     re.IGNORECASE,
 )
 _TALK_ANYWHERE = re.compile(
-    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
@@ -60,6 +61,8 @@ _EVALUATION_LOOP = re.compile(
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
 )
+# Losses of a router, which stand beside the loss and are no part of it.
+_BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*[\d:.]+\W*$")
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
@@ -154,7 +157,12 @@ def _rivals(readings: list[Reading], one: Reading) -> bool:
         other is not one
         and (
             other.field == one.field
-            or (not other.field and "loss" in other.name.lower() and "scale" not in other.name)
+            or (
+                not other.field
+                and "loss" in other.name.lower()
+                and "scale" not in other.name
+                and _BESIDE.isdisjoint(words_of(other.name))
+            )
         )
         for other in readings
     )

@@ -64,6 +64,7 @@ _OF_THINGS = re.compile(
     r"\s+(?:samples|examples|batches|steps|iterations|epochs|gpus|ranks|workers|devices|tokens|sequences|images)\b",
     re.IGNORECASE,
 )
+_IN_UNITS = re.compile(r"\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b")
 
 
 class NamedValues:
@@ -156,7 +157,8 @@ class NamedValues:
             case "loss" | "val_loss":
                 if (unit and unit not in {"k", "K"}) or self._is_no_reading(token):
                     return
-                field = VAL_LOSS if evaluates else LOSS
+                of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
+                field = VAL_LOSS if evaluates and not of_training else LOSS
                 if token.bare and token.text.isdigit() and len(words) > 2:
                     return
                 self._add(field, token, found.rank, PLAIN, name=token.name)
@@ -205,6 +207,7 @@ class NamedValues:
         return (
             _COMPARED.search(token.before) is not None
             or _COMPARED_WITH.match(self._text, token.stop) is not None
+            or _IN_UNITS.match(self._text, token.stop) is not None
             or (token.bare and token.text.isdigit() and _OF_THINGS.match(self._text, token.stop) is not None)
         )
 

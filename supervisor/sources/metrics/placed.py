@@ -27,7 +27,7 @@ _HELD_OUT_EPOCH = re.compile(r"\bCV Batch (?P<e>\d+)/\d+")
 _LEADING_PAIR = re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
 _LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")
 # "333 154 Loss=0.042": epoch and step.
-_BARE_TWO = re.compile(r"\s*(?P<e>\d+)\s+(?P<s>\d+)\s+(?=loss\s?[=:])", re.IGNORECASE)
+_BARE_TWO = re.compile(r"\s*(?P<e>\d+)(?:\s+|\|)(?P<s>\d+)(?:\s+|\|)(?=loss\s?[=:])", re.IGNORECASE)
 _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*(?:步|次迭代)")
 # Lines of a counter and a loss and nothing else. How many digits there are must not matter: a line's shape is read without them.
 _ALONE = (

@@ -26,7 +26,7 @@ _MASKS = re.compile(
     | [([]?(?<![\w.])[A-Za-z_]\w*(?:\.\w+)++:\d+(?:[)\]]|(?=\s*(?:-|>>|\|)))
     | (?<![\w.])[A-Za-z_][\w.]*:[\w<>]+:\d+(?=\s*(?:-|\|))
     | (?<=\t)[\w.-]+:\d+(?=\t)
-    | [([][A-Za-z_][\w.-]*:\d+[)\]]
+    | [([](?!(?i:rank|step|epoch|iter)\b)[A-Za-z_][\w.-]*:\d+[)\]]
     | \bpid[=:\ ]\s?\d+
     | \b(?:DEBUG|INFO|WARNING|NOTICE)\b:[\w.]*:?
     | (?:^|(?<=[\s|\]\[-]))(?:DEBUG|INFO|WARNING|WARN|NOTICE)\b:?

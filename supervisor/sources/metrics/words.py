@@ -17,7 +17,7 @@ EVAL_WORDS = _set(
 TRAIN_WORDS = _set("train training trained trn tr fit")
 SOURCE_WORDS = TRAIN_WORDS | _set(
     "avg avr average averaged tot main mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
-    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per raw rank0 stats stat log for of at the after done completed complete finished result results"
+    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per all raw rank0 stats stat log for of at the after done completed complete finished result results"
 )
 HIDING_WORDS = _set(
     "best lowest min max minimum std median target prev previous baseline initial init base start end"
@@ -29,7 +29,7 @@ STEP_NAMES = {
     "up": 6, "upd": 6, "#": 5, "global_iter": 9, "optimizer_step": 10, "optim_step": 10, "opt_step": 10, "iter_num": 8,
     "iteration_num": 8, "global_iteration": 9, "num_steps": 6, "round": 3, "itr": 7, "step_count": 7, "steps_done": 6,
     "completed_step": 8, "completed_steps": 8, "train_step": 8, "training_step": 8, "train_iter": 7, "train_steps": 6,
-    "i": 3, "stp": 6, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8,
+    "i": 3, "stp": 6, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8, "trainer_steps_train": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
     "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
     "nupdates": 10, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
@@ -86,6 +86,8 @@ SETTINGS = _set(
 NO_READING_BEHIND = _set(
     "interval every after at for of on by to from clip start end begin freq period per window"
 )
+# Whose dotted names are settings: "model.loss", "optimizer.lr".
+SETTING_OF = _set("model optimizer optim trainer criterion cfg config args scheduler hparams algo algorithm")
 NOT_MEASURED = _set("size retries version num id seed v_num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
