@@ -202,7 +202,7 @@ def _detached(
     if warning:
         print(f"stoker run: {warning}", file=sys.stderr)
     try:
-        start_detached(run, env, record=record)
+        start_detached(run, env, record=record, findings=findings)
     except (KeeperDidNotStart, OSError) as error:
         return complain("run", str(error), 1)
     if parsed.switch("detach"):

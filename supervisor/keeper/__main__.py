@@ -12,21 +12,25 @@ import os
 import sys
 from pathlib import Path
 
+from supervisor.keeper.detach import taken_over
 from supervisor.keeper.loop import Keeper
 from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import BadRunFile, read_run_file, read_run_stream
+from supervisor.run.records import Finding
+from supervisor.run.runfile import BadRunFile, read_run_file
 
 
 def main(argv: list[str]) -> int:
     """Carry the run in `argv[0]` to its end; the exit code of the run."""
+    findings: tuple[Finding, ...] = ()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run = RunPaths(Path(argv[0]))
     try:
-        record = (
-            read_run_stream(sys.stdin.buffer.read()) if argv[1:] == ["-"] else read_run_file(run.run_json)
-        )
-        keeper = Keeper(run, record, env=os.environ)
+        if argv[1:] == ["-"]:
+            record, findings = taken_over(sys.stdin.buffer.read())
+        else:
+            record = read_run_file(run.run_json)
+        keeper = Keeper(run, record, env=os.environ, findings=findings)
     except (BadRunFile, LockTaken, OSError) as error:
         logging.error("%s", error)  # noqa: LOG015 - the process's own log, set up above
         return 2

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.runfile import RunFile
+from supervisor.run.records import Finding
+from supervisor.run.runfile import RunFile, read_run_stream
 
 START_DEADLINE_S = 15.0
 
@@ -32,12 +33,17 @@ class KeeperDidNotStart(Exception):  # noqa: N818 - a state of affairs, not an e
 
 
 def start_detached(
-    run: RunPaths, env: Mapping[str, str], *, record: RunFile | None = None, node: int = 0
+    run: RunPaths,
+    env: Mapping[str, str],
+    *,
+    record: RunFile | None = None,
+    findings: Sequence[Finding] = (),
+    node: int = 0,
 ) -> int:
     """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
 
     `record` goes through a pipe, because what is on disk holds no secrets; without it (adoption) the
-    keeper reads run.json.
+    keeper reads run.json. `findings`, what pre-flight said, go with it: the keeper journals them.
 
     Raises:
         KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
@@ -59,7 +65,7 @@ def start_detached(
         os.close(fd)
     if record is not None and process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(msgspec.json.encode(record))
+            pipe.write(handover(record, findings))
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
         if keeper_is_alive(paths.lock):
@@ -70,6 +76,21 @@ def start_detached(
     process.kill()  # it does not hold the lock, so it has launched nothing; later it might
     process.wait()
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
+
+
+def handover(record: RunFile, findings: Sequence[Finding]) -> bytes:
+    """What goes through the pipe: the job on one line, pre-flight's findings on the next."""
+    return msgspec.json.encode(record) + b"\n" + msgspec.json.encode(tuple(findings))
+
+
+def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...]]:
+    """The other end of `handover`.
+
+    Raises:
+        BadRunFile: the job cannot be read.
+    """
+    record, _, findings = data.partition(b"\n")
+    return read_run_stream(record), msgspec.json.decode(findings or b"[]", type=tuple[Finding, ...])
 
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:
