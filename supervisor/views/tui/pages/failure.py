@@ -194,7 +194,9 @@ def _followed(attempt: st.AttemptView, verdict: Verdict, width: int, tr: Tr) -> 
     folded: dict[tuple[str, str], list[Consequence]] = {}
     for item in verdict.consequences:
         folded.setdefault((item.words, item.text.strip()), []).append(item)
-    rows = section(tr, "what followed", f"{len(verdict.consequences)} lines: consequences, not causes")
+    count = len(verdict.consequences)
+    many = f"{count} lines: consequences, not causes" if count > 1 else "a consequence, not the cause"
+    rows = section(tr, "what followed", many)
     for (what, text), items in list(folded.items())[:FOLLOWED]:
         ranks = tuple(sorted({item.rank for item in items if item.rank is not None}))
         who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "a log"

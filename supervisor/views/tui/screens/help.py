@@ -42,7 +42,7 @@ class HelpScreen(OverScreen[None]):
         tr = tr_of(self)
         box = VerticalScroll(classes="box")
         box.border_title = tr("keys")
-        box.border_subtitle = tr("Esc closes · Shift-drag selects text")
+        box.border_subtitle = tr("Esc closes · j k scroll · Shift-drag selects text")
         with box:
             yield Static(self._text())
 

@@ -21,6 +21,8 @@ LABEL = 9
 COUNT_CELLS = 10
 UNSURE = 0.6
 CODE_LEAST = 12
+ADVICE_ROWS = 2
+WHY_ROWS = 4
 
 
 class FailureCard(Panel, can_focus=True):
@@ -31,8 +33,10 @@ class FailureCard(Panel, can_focus=True):
 
     def needed_rows(self, view: View, width: int) -> int:
         """Rows that the whole card takes at this width, its frame included."""
-        self.view = view
-        return len(self.body(width - 2, 100)) + 2
+        before, self.view = self.view, view
+        rows = len(self.body(width - 2, 100)) + 2
+        self.view = before  # not drawn yet: `show` compares with what was
+        return rows
 
     def titles(self) -> tuple[Row, Row]:
         """Which attempt, when; the class and how sure we are."""
@@ -65,10 +69,12 @@ class FailureCard(Panel, can_focus=True):
         cause += own_code(self.view.snapshot, attempt, "code", inner, tr)
         followed = _followed(verdict, inner, tr)
         advice = [
-            _labelled("advice" if i == 0 else "", Span(tr(text)), inner, tr)
+            _labelled("advice" if not (i or j) else "", Span(line), inner, tr)
             for i, text in enumerate(verdict.advice[:3])
+            for j, line in enumerate(wrap(tr(text), inner - LABEL, ADVICE_ROWS))
         ]
-        plan = _plan(self.view.snapshot, attempt, self.view.now, inner, tr)
+        plan = _plan(self.view.snapshot, attempt, self.view.now, inner, WHY_ROWS, tr)
+        brief = _plan(self.view.snapshot, attempt, self.view.now, inner, 1, tr)
         blocks = [head, cause, followed, advice, plan]
         gaps = 1
         while sum(map(len, blocks)) + gaps * (sum(1 for b in blocks if b) - 1) > height:
@@ -78,8 +84,12 @@ class FailureCard(Panel, can_focus=True):
                 blocks[3] = []
             elif blocks[2]:
                 blocks[2] = []
+            elif len(blocks[1]) > 3:
+                blocks[1].pop(-2)  # the person's own line stays
+            elif len(blocks[4]) > len(brief):
+                blocks[4] = brief
             elif len(blocks[1]) > 1:
-                blocks[1].pop(-2 if len(blocks[1]) > 2 else -1)  # the person's own line stays longest
+                blocks[1].pop(-2 if len(blocks[1]) > 2 else -1)
             else:
                 break
         rows: list[Row] = []
@@ -91,6 +101,12 @@ class FailureCard(Panel, can_focus=True):
 
 def _labelled(label: str, said: Span, width: int, tr: Tr) -> Row:
     return row(Span(fit(tr(label), LABEL), Ink.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink))
+
+
+def _wrapped(label: str, text: str, width: int, most: int, tr: Tr) -> list[Row]:
+    """As many rows as it takes: what there is to do mostly stands at the end."""
+    lines = wrap(text, width - LABEL, most)
+    return [_labelled(label if not at else "", Span(line), width, tr) for at, line in enumerate(lines)]
 
 
 def _cause(attempt: st.AttemptView, verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
@@ -148,7 +164,9 @@ def _only_watched(attempt: st.AttemptView, width: int, tr: Tr) -> list[Row]:
     ]
 
 
-def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, tr: Tr) -> list[Row]:
+def _plan(
+    snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, why_rows: int, tr: Tr
+) -> list[Row]:
     """What is about to happen, and why."""
     decision = attempt.decision
     condition = snapshot.state.condition
@@ -171,7 +189,7 @@ def _plan(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, t
     if resume and not isinstance(condition, st.Finished):
         rows.append(_labelled("resume", Span(tr(resume)), width, tr))
     if not change or change not in decision.reason:
-        rows.append(_labelled("why", Span(tr(decision.reason)), width, tr))
+        rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
     match condition:
         case st.Backoff():
             rows.append(_countdown(condition, now, decision, tr))

@@ -141,7 +141,8 @@ class DevicesPanel(ListPanel, can_focus=True):
     def _process(self, rank: Rank, width: int) -> Row:
         values = rank.values
         threads = values.get("threads")
-        extras = [Span(self.tr(f"{threads:.0f} threads"), Ink.DIM)] if threads is not None else []
+        many = "" if threads == 1 else "s"
+        extras = [Span(self.tr(f"{threads:.0f} thread{many}"), Ink.DIM)] if threads is not None else []
         memory = (values.get("rss_bytes"), None, None)
         return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
 

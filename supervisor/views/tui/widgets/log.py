@@ -150,7 +150,9 @@ class LogPanel(Panel, can_focus=True):
             if self.following
             else Span(tr(f"frozen · {fm.whole(below)} below"), Ink.WARN)
         )
-        return tuple(left), row(Span(f"{tr(f'{fm.whole(self.buffer.total)} lines')} · ", Ink.DIM), state)
+        total = self.buffer.total
+        count = f"{fm.whole(total)} line{'s' if total != 1 else ''}"
+        return tuple(left), row(Span(f"{tr(count)} · ", Ink.DIM), state)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The lines in sight."""
