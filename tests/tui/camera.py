@@ -20,7 +20,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.terminal import replay_app
 from supervisor.views.tui.themes import THEMES
 from tests.tui import recorded
-from tests.tui.driving import clock_after, keeper_of, shown, until
+from tests.tui.driving import clock_after, is_read, keeper_of, shown, until
 
 NAME = "20261121-1412-brave-otter"
 STILL = 2  # so many looks in a row must be alike
@@ -144,6 +144,6 @@ def opened(app: StokerApp) -> bool:
     if app.browser is not None:
         return bool(app.browser.panel.list and app.browser.panel.list.complete)
     try:
-        return app.dashboard.snapshot is not None
+        return is_read(app)
     except LookupError:
         return False

@@ -55,7 +55,7 @@ def drive(
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+            await until(pilot, lambda: is_read(app), "the whole of the run")
             await pilot.pause()
             await scenario(app, pilot)
 
@@ -63,6 +63,14 @@ def drive(
         asyncio.run(play())
     assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
     return app
+
+
+def is_read(app: StokerApp) -> bool:
+    """Whether the dashboard shows the run with its run.json, where it has one: that is read a moment later."""
+    snapshot = app.dashboard.snapshot
+    run = app.run_paths
+    has_file = run is not None and run.run_json.exists()
+    return snapshot is not None and (snapshot.run_file is not None or not has_file)
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:

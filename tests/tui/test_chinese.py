@@ -19,7 +19,7 @@ from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.tui import recorded
 from tests.tui.chinese import Spoken
-from tests.tui.driving import clock_after, keeper_of, pane, shown, until
+from tests.tui.driving import clock_after, is_read, keeper_of, pane, shown, until
 
 STATES: dict[str, Callable[[Path], RunPaths]] = {
     "healthy": recorded.healthy,
@@ -56,7 +56,7 @@ def after(
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+            await until(pilot, lambda: is_read(app), "the whole of the run")
             await pilot.pause()
             await pilot.press(*keys)
             await pilot.pause()
@@ -205,7 +205,7 @@ def test_leaving_is_told(tmp_path: Path) -> None:
 
     async def play() -> None:
         async with app.run_test() as pilot:
-            await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+            await until(pilot, lambda: is_read(app), "the whole of the run")
             await pilot.press("q")
 
     with keeper_of(run):
@@ -260,7 +260,7 @@ def test_picture(
     app = app_of(run)
 
     async def settle(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+        await until(pilot, lambda: is_read(app), "the whole of the run")
         await pilot.pause()
         await pilot.press(*keys)
         await pilot.pause()

@@ -14,7 +14,7 @@ from supervisor.views.taste import Taste, ThemeName
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.kept import load
 from tests.tui import recorded
-from tests.tui.driving import clock_after, keeper_of, pane, until
+from tests.tui.driving import clock_after, is_read, keeper_of, pane, until
 
 
 def drive(
@@ -28,7 +28,7 @@ def drive(
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:
-            await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+            await until(pilot, lambda: is_read(app), "the whole of the run")
             await pilot.pause()
             await scenario(app, pilot)
 

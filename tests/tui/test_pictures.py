@@ -19,7 +19,7 @@ from supervisor.views.taste import Taste, ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
 from tests.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs
-from tests.tui.driving import clock_after, keeper_of, until
+from tests.tui.driving import clock_after, is_read, keeper_of, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
 STATES: dict[str, Callable[[Path], RunPaths]] = {
@@ -46,7 +46,7 @@ def compare(
     app = StokerApp(run, clock=clock_after(run), taste=taste)
 
     async def settle(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+        await until(pilot, lambda: is_read(app), "the whole of the run")
         await pilot.pause()
         await pilot.press(*keys)
         await pilot.pause()
