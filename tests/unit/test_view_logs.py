@@ -1,4 +1,4 @@
-"""The log views' reading: lines by place and number, searched and merged, against plain references."""
+"""The log views' reading: lines by place and number, searched and counted, against plain references."""
 
 from __future__ import annotations
 
@@ -7,64 +7,19 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.decode import clean
 from supervisor.views import logfile, logmerge, logscan
-from supervisor.views.logalign import aligned
 from supervisor.views.logfile import Change, LogFile
-from supervisor.views.logindex import CHUNK_BYTES, Counts
+from supervisor.views.logindex import Counts
 from supervisor.views.logjump import BadJumpError, parse_jump
 from supervisor.views.logmatch import BadQueryError, Query
-from supervisor.views.logmerge import Stream, rows_before, rows_from
+from supervisor.views.logmerge import Stream
 from supervisor.views.logs import LogRef
 from supervisor.views.logscan import Task
-from supervisor.views.logtime import GrowthClock, stamp_of
 from supervisor.views.logwishes import ToLine, ToTime
-
-PIECES = st.sampled_from(
-    [
-        b"error",
-        b"Warn",
-        b" ",
-        b"\n",
-        b"\n",
-        b"\r",
-        b"\r\n",
-        b"\0",
-        b"\x1b[31m",
-        b"\xff",
-        "é宽🙂İ".encode(),
-        b"x" * 70,
-        b"step 12",
-    ]
-)
-DATA = st.lists(PIECES, max_size=60).map(b"".join)
-QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def reference(data: bytes) -> list[tuple[int, str]]:
-    """Every line's offset and text."""
-    found, at = [], 0
-    for raw in data.split(b"\n")[: None if not data.endswith(b"\n") else -1]:
-        found.append((at, clean(raw)))
-        at += len(raw) + 1
-    return found if data else []
-
-
-def opened(path: Path, data: bytes, *, counted: bool = False) -> LogFile:
-    path.write_bytes(data)
-    file = LogFile(str(path))
-    file.refresh()
-    if counted:
-        count(file)
-    return file
-
-
-def count(file: LogFile) -> None:
-    while (file.newlines.chunks + 1) * CHUNK_BYTES <= file.size:
-        file.newlines.append(file.read(file.newlines.chunks * CHUNK_BYTES, CHUNK_BYTES).count(b"\n"))
+from tests.unit.view_logs import DATA, QUIET, never, opened, reference
 
 
 @pytest.fixture
@@ -213,133 +168,18 @@ def test_search_is_one_text_or_one_expression() -> None:
     assert Query.search("r0").says("r0 said"), "no rank"
 
 
-# -- many logs as one -------------------------------------------------------------------------------------
-
-
-def never() -> None:
-    """Nobody interrupts a test."""
-
-
-def stream(
-    path: Path, data: bytes, who: str, *, start_t: float = 1000.0, written_t: float = 2000.0
-) -> Stream:
-    path.write_bytes(data)
-    os.utime(path, (written_t, written_t))
-    file = LogFile(str(path))
-    file.refresh()
-    return Stream(LogRef(1, who, "stdout", path), file, start_t, never)
-
-
-LOGS = st.lists(
-    st.lists(
-        st.sampled_from(["step 1", "step 2", "step 3", "", "  indented", "Traceback", "x" * 30]), max_size=25
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-@QUIET
-@given(logs=LOGS, most=st.integers(1, 12))
-def test_merged_pages_lose_nothing_and_keep_each_logs_order(
-    tmp_path: Path, small: None, logs: list[list[str]], most: int
-) -> None:
-    streams = [
-        stream(tmp_path / f"{n}.log", "".join(f"{line}\n" for line in lines).encode(), str(n))
-        for n, lines in enumerate(logs)
-    ]
-    try:
-        start, end = (0,) * len(logs), tuple(s.file.size for s in streams)
-        rows = list(rows_from(streams, start))
-        for n, lines in enumerate(logs):
-            mine = [line.text for row in rows for i, line in row.parts if i == n]
-            assert mine == lines, "every line once, in its log's order"
-        for row in rows:
-            assert len(row.who) == len(row.parts), "who says it is who said it"
-        # Page after page up from the end: again every line once.
-        place, pages = end, []
-        while page := rows_before(streams, place, most):
-            assert len(page) <= most
-            pages.append(page)
-            place = page[0].place
-        upward = [row for page in reversed(pages) for row in page]
-        for n, lines in enumerate(logs):
-            assert [line.text for row in upward for i, line in row.parts if i == n] == lines
-    finally:
-        for each in streams:
-            each.file.close()
-
-
-def test_equal_lines_fold_though_one_rank_says_more(tmp_path: Path) -> None:
-    plain = "".join(f"step {n} loss 2.{n}\n" for n in range(50))
-    odd = plain.replace("step 20 ", "UserWarning: slow\nstep 20 ")
-    streams = [stream(tmp_path / str(n), (odd if n == 2 else plain).encode(), str(n)) for n in range(4)]
-    rows = list(rows_from(streams, (0,) * 4))
-    assert [row.who for row in rows if row.text.startswith("step")] == [("0", "1", "2", "3")] * 50
-    assert [row.who for row in rows if row.text.startswith("User")] == [("2",)]
-    for each in streams:
-        each.file.close()
-
-
-def test_stamped_logs_are_merged_by_their_stamps_whatever_their_sizes(tmp_path: Path) -> None:
-    zero = "".join(f"2026-11-21 10:00:{n:02d},500 INFO zero {n}\n" for n in range(0, 60, 2)).encode()
-    one = "".join(f"2026-11-21 10:00:{n:02d},500 INFO one {n} {'x' * n}\n" for n in range(1, 60, 2)).encode()
-    streams = [stream(tmp_path / "0", zero, "0"), stream(tmp_path / "1", one, "1")]
-    rows = list(rows_from(streams, (0, 0)))
-    assert [int(row.text.split()[4]) for row in rows] == list(range(60))
-    t = streams[0].key(rows[0].parts[0][1])
-    place = tuple(s.offset_at(t + 30) for s in streams)
-    assert next(iter(rows_from(streams, place))).text.split()[3:5] == ["zero", "30"]
-    for each in streams:
-        each.file.close()
-
-
-@given(
-    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=40),
-    gaps=st.lists(st.floats(0.01, 100), min_size=40, max_size=40),
-)
-def test_growth_gives_times_that_rise_and_lead_back(sizes: list[int], gaps: list[float]) -> None:
-    clock = GrowthClock(0.0, 100, 50.0)
-    size, t = 100, 50.0
-    for more, gap in zip(sizes, gaps, strict=False):
-        size, t = size + more, t + gap
-        clock.grew(size, t - gap / 2, t)
-    times = [clock.time_of(at) for at in range(0, size + 1, max(size // 50, 1))]
-    assert times == sorted(times)
-    assert clock.time_of(size) == pytest.approx(t)
-    assert clock.offset_of(0.0) == 0
-    assert clock.offset_of(t) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "t"),
-    [
-        ("2026-11-21 10:00:01,250 INFO x", 1795255201.25),
-        ("[2026-11-21T10:00:01Z] x", 1795255201.0),
-        ("2026-11-21T12:00:01+02:00 x", 1795255201.0),
-        ("I1121 10:00:01.5 train.py:1] x", 1795255201.5),
-        ("[10:00:01] x", 1795255201.0),
-        ("step 5 | loss 2.3 | 10:99:01", None),
-        ("ratio 3:4", None),
-        ("x" * 100 + "2026-11-21 10:00:01", None),
-    ],
-)
-def test_stamps(text: str, t: float | None) -> None:
-    assert stamp_of(text, 1795270320.0) == t
-
-
-def test_numbers_stand_in_columns() -> None:
-    lines = ["step    9 | loss 2.31 | 7 ms", "step   10 | loss 12.3 | 107 ms", "other", "other"]
-    assert aligned(lines) == [
-        "step    9 | loss 2.31 |   7 ms",
-        "step   10 | loss 12.3 | 107 ms",
-        "other",
-        "other",
-    ]
-    assert aligned(["a 1", "b 22"]) == ["a 1", "b 22"], "another shape"
-
-
-# -- counting ---------------------------------------------------------------------------------------------
+def test_where_to_go_is_a_line_or_a_time() -> None:
+    assert parse_jump("12 345", 2) == ToLine(2, 12345)
+    with_day = parse_jump(":2026-11-21 14:52:10", 0)
+    assert isinstance(with_day, ToTime)
+    assert with_day.has_day
+    assert time.localtime(with_day.t)[:6] == (2026, 11, 21, 14, 52, 10)
+    without = parse_jump("14:52", 0)
+    assert isinstance(without, ToTime)
+    assert not without.has_day
+    for bad in ("soon", "25:00", "2026-13-01 10:00"):
+        with pytest.raises(BadJumpError):
+            parse_jump(bad, 0)
 
 
 @QUIET
@@ -389,17 +229,3 @@ def test_a_count_over_many_chunks_finds_each_match_once(
         assert [line.text for line in each.backward(file.size)] == wanted[::-1]
     assert task.total == len(wanted)
     file.close()
-
-
-def test_where_to_go_is_a_line_or_a_time() -> None:
-    assert parse_jump("12 345", 2) == ToLine(2, 12345)
-    with_day = parse_jump(":2026-11-21 14:52:10", 0)
-    assert isinstance(with_day, ToTime)
-    assert with_day.has_day
-    assert time.localtime(with_day.t)[:6] == (2026, 11, 21, 14, 52, 10)
-    without = parse_jump("14:52", 0)
-    assert isinstance(without, ToTime)
-    assert not without.has_day
-    for bad in ("soon", "25:00", "2026-13-01 10:00"):
-        with pytest.raises(BadJumpError):
-            parse_jump(bad, 0)
