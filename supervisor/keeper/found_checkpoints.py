@@ -51,7 +51,9 @@ class FoundCheckpoints:
         told = any(not found.found for found in state.checkpoints)
         if began_t is None or told or not self._folders or self._looker.busy:
             return False
-        self._looker.start(lambda: find_checkpoints(self._folders, began_t - SETTLE_S))
+        # Files bear the machine's time: where its clock was set back, they look older than they are.
+        since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
+        self._looker.start(lambda: find_checkpoints(self._folders, since_t))
         return True
 
     def _take(self, found: list[FoundCheckpoint] | None, state: RunState) -> None:

@@ -120,11 +120,11 @@ class Health:
             case StepSeen():
                 self._step(watch, seen)
             case PhaseSeen():
-                if seen.t > self._past_until and self._speaks(seen.rank):
+                if not self._is_past(seen.t) and self._speaks(seen.rank):
                     watch.enter(seen.phase, self._mono(seen.t))
                     self._stragglers.pause()
             case CheckpointSeen():
-                if seen.t > self._past_until:
+                if not self._is_past(seen.t):
                     watch.sign(self._mono(seen.t))
                     self._stragglers.pause()
                     self._say(self._early.checkpoint(tree_bytes(Path(seen.path))))
@@ -198,14 +198,15 @@ class Health:
         self._gap_s = ROUND_GAP_S
         self._next_straggler = float("-inf")
 
-    @property
-    def _past_until(self) -> float:
-        return self._past.last_t if self._past.last_t is not None else float("-inf")
+    def _is_past(self, t: float) -> bool:
+        """Whether a keeper before this one saw it. Only while the files are read again: its clock may have been another."""
+        known = self._past.last_t
+        return known is not None and t <= known and self._clock.mono() < self._replayed
 
     # -- signs of life ---------------------------------------------------------------------------
 
     def _step(self, watch: StallWatch, seen: StepSeen) -> None:
-        if seen.from_wire and seen.t <= self._past_until:
+        if seen.from_wire and self._is_past(seen.t):
             return
         self._wire = self._wire or seen.from_wire
         if self._wire and not seen.from_wire:

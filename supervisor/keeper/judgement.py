@@ -218,7 +218,7 @@ def write_stacks(path: Path, ranks: Mapping[int, ProcessId]) -> None:
 def _past(view: AttemptView) -> PastAttempt:
     lived = None
     if view.started_t is not None and view.ended_t is not None:
-        lived = view.ended_t - view.started_t
+        lived = max(view.ended_t - view.started_t, 0.0)
     return PastAttempt(
         verdict=view.verdict,
         exit_code=view.exit_code,

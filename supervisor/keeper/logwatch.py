@@ -133,7 +133,7 @@ class LogWatch:
         match key.kind:
             case LogKind.TELEMETRY:
                 for line in batch.lines:
-                    for seen in from_wire(line.raw, rank=key.origin.rank):
+                    for seen in from_wire(line.raw, rank=key.origin.rank, clock=self._clock):
                         self._put(seen)
             case LogKind.AGENT:
                 self._on_agent(batch.data)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from supervisor.job.errors import JobError
 from supervisor.keeper import plans
-from supervisor.keeper.clock import Clock, SystemClock
+from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
 from supervisor.keeper.launching import Launching
@@ -70,6 +70,7 @@ class Keeper:
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False)
         self._wishes = Wishes(run, self, self._clock)
+        self._clock_watch = ClockWatch(self._clock, self.emit)
         self._launching = Launching(run, self._node, record, self._env, self._clock, self._ledger)
         self._run = run
         self._made: Rooms | None = None
@@ -111,6 +112,7 @@ class Keeper:
             if not self._launches_first():
                 self._rooms.watching.hear(self._patience_s())
                 self._rooms.watching.write()
+            self._clock_watch.look()
             self._wishes.look()
             self._act()
         return self.state.condition.exit_code
@@ -158,10 +160,12 @@ class Keeper:
             case st.DiagnosedAs():
                 self._decide()
             case st.Backoff():
-                if self._clock.wall() >= condition.until:
-                    self._leave_backoff(condition)
+                self._wait(condition)
             case st.HeldOpen():
-                if condition.until is not None and self._clock.wall() >= condition.until:
+                left_s = None if condition.until is None else condition.until - self._clock.wall()
+                if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
+                    self.hold(condition.reason)  # a keeper held it before the machine's clock was set back
+                elif left_s is not None and left_s <= 0:
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
                     outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
                     self._end(outcome, code, f"held for too long: {condition.reason}")
@@ -169,6 +173,16 @@ class Keeper:
                 return
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _wait(self, condition: st.Backoff) -> None:
+        left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
+        if delay_s is not None and left_s > delay_s + SET_S:
+            # The keeper that began to wait did so before the machine's clock was set back: from now on, then.
+            now = self._clock.wall()
+            until = now + delay_s
+            self.emit(ev.BackoffStarted(t=now, attempt=condition.attempt, until=until, delay_s=delay_s))
+        elif left_s <= 0:
+            self._leave_backoff(condition)
 
     def _leave_backoff(self, condition: st.Backoff) -> None:
         from supervisor.keeper.gate import Way  # loads with the rooms, not before a first launch

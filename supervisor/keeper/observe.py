@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.keeper.beginning import ATTEMPT, Beginning
-from supervisor.keeper.clock import Clock, SystemClock
+from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.copies import PipeCopy, Unpacking
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
@@ -70,6 +70,7 @@ class Observer(Powerless):
         self._beginning = beginning or Beginning.fresh(run, target, host=host, clock=self._clock)
         self._recorder = Recorder(self._node.series, self.emit, self._clock)
         self._wishes = Wishes(run, self, self._clock)
+        self._clock_watch = ClockWatch(self._clock, self.emit)
         self._sensors = Sensors(
             self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=str(run.root)
         )
@@ -155,6 +156,7 @@ class Observer(Powerless):
                 if self._take(TICK_S):
                     self._last_news, self._judged = self._clock.mono(), False
                 self._recorder.tick()
+                self._clock_watch.look()
                 self._wishes.look()
                 if not self._judged and self._clock.mono() - self._last_news > QUIET_S:
                     self._judge_quiet()

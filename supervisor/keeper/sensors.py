@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.clock import Clock, of_others
 from supervisor.keeper.neighbours import Neighbours, Use
 from supervisor.keeper.observations import Observation, Sampled, SensorFact
 from supervisor.run.series import GPU, HOST
@@ -66,21 +66,25 @@ class Sensors:
         uses = {use.index: use for use in self._neighbours.uses(samples, watched)}
         for sample in samples:
             index = sample.device.index
-            self._put(Sampled(sample.t, GPU, str(index), gpu_values(sample, uses.get(index))))
+            self._put(
+                Sampled(
+                    of_others(sample.t, self._clock), GPU, str(index), gpu_values(sample, uses.get(index))
+                )
+            )
             said = uses[index].advice() if index in uses else None
             if said is not None:
-                self._put(SensorFact(sample.t, f"gpu_shared_{index}", said))
+                self._put(SensorFact(of_others(sample.t, self._clock), f"gpu_shared_{index}", said))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
         if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is no news
             code = f"{note.code}_{note.index if note.index is not None else ''}_{note.xid or ''}"
-            self._put(SensorFact(note.t, code, note.text))
+            self._put(SensorFact(of_others(note.t, self._clock), code, note.text))
 
     def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
-        self._put(Sampled(machine.t, HOST, MACHINE, machine_values(machine)))
+        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE, machine_values(machine)))
         for sample in processes:
             if sample.alive:
-                self._put(Sampled(sample.t, HOST, sample.key, sample.values()))
+                self._put(Sampled(of_others(sample.t, self._clock), HOST, sample.key, sample.values()))
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:

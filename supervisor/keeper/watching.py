@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
@@ -220,7 +221,10 @@ class Watching:
         if self._live is None or view is None:
             return None
         python = self._record.interpreter
-        return targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
+        found = targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
+        # Dumps bear the machine's time: where its clock was set back, they look older than they are.
+        behind_s = min(self._clock.ahead_s(), 0.0)
+        return replace(found, since_t=found.since_t + behind_s) if found is not None else None
 
     def find_checkpoints(self) -> None:
         """After an attempt's end: journal the checkpoints that a script left without a word."""

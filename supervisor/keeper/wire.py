@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import assert_never
 
+from supervisor.keeper.clock import Clock, of_others
 from supervisor.keeper.observations import (
     CheckpointSeen,
     Observation,
@@ -21,12 +22,12 @@ MAX_LINE_BYTES = 1 << 16
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 
 
-def from_wire(line: bytes, *, rank: int | None) -> Iterator[Observation]:
+def from_wire(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
     """Observations of one telemetry line; none when it says nothing that we know. `rank`: whose file it is."""
     record = parse_telemetry(line) if len(line) <= MAX_LINE_BYTES else None
     if record is None:
         return
-    t = record.t_wall
+    t = of_others(record.t_wall, clock, record.t_mono)
     match record.kind:
         case TelemetryKind.STEP:
             values = {n: v for n, v in record.values.items() if n not in NOT_METRICS}
@@ -34,7 +35,7 @@ def from_wire(line: bytes, *, rank: int | None) -> Iterator[Observation]:
                 values["step"] = float(record.step)
             yield StepSeen(t=t, rank=rank, values=values, from_wire=True)
         case TelemetryKind.PHASE:
-            yield from _phase(record, rank)
+            yield from _phase(record, rank, t)
         case TelemetryKind.CHECKPOINT_COMMITTED:
             if record.step is not None and record.path is not None:
                 yield CheckpointSeen(t=t, rank=rank, step=record.step, path=record.path, final=record.final)
@@ -48,16 +49,16 @@ def from_wire(line: bytes, *, rank: int | None) -> Iterator[Observation]:
             assert_never(unreachable)
 
 
-def _phase(record: TelemetryRecord, rank: int | None) -> Iterator[Observation]:
+def _phase(record: TelemetryRecord, rank: int | None, t: float) -> Iterator[Observation]:
     try:
         phase = Phase(str(record.phase))
     except ValueError:
         return
-    yield PhaseSeen(t=record.t_wall, rank=rank, phase=phase, step=record.step)
+    yield PhaseSeen(t=t, rank=rank, phase=phase, step=record.step)
     base, resumed = record.values.get("memory_base_bytes"), record.values.get("resumed_step")
     if base is not None:
         yield ReadySeen(
-            t=record.t_wall,
+            t=t,
             rank=rank,
             resumed_step=int(resumed) if resumed is not None and math.isfinite(resumed) else None,
             memory_base_bytes=int(base) if math.isfinite(base) else None,

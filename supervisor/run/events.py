@@ -32,6 +32,7 @@ ProbeStarted = recovery.ProbeStarted
 Recovered = recovery.Recovered
 WaitingFor = recovery.WaitingFor
 HangFound = health.HangFound
+ClockSet = health.ClockSet
 StacksProbed = health.StacksProbed
 StacksTaken = health.StacksTaken
 StallEnded = health.StallEnded
@@ -346,6 +347,7 @@ Event: TypeAlias = (
     RunStarted
     | KeeperStarted
     | KeeperLeft
+    | ClockSet
     | PreflightFound
     | LaunchIntended
     | AttemptStarted

@@ -38,6 +38,8 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _keeper_started(s, event)
         case ev.KeeperLeft():
             return replace(s, keeper_left=event.why)
+        case ev.ClockSet():
+            return _clock_set(s, event)
         case ev.PreflightFound():
             return replace(s, findings=(*s.findings, event.finding))
         case ev.LaunchIntended():
@@ -164,8 +166,18 @@ def _run_started(s: st.RunState, event: ev.RunStarted) -> st.RunState:
 
 
 def _keeper_started(s: st.RunState, event: ev.KeeperStarted) -> st.RunState:
-    s = replace(s, keeper_pid=event.pid, boot_id=event.boot_id, keeper_left=None)
+    s = replace(s, keeper_pid=event.pid, boot_id=event.boot_id, keeper_left=None, clock_ahead_s=0.0)
     return _mark(s, event.t, "info", "a new keeper adopted the run") if event.adopted else s
+
+
+def _clock_set(s: st.RunState, event: ev.ClockSet) -> st.RunState:
+    by_s = event.ahead_s - s.clock_ahead_s
+    text = (
+        f"the machine's clock was set forward by {by_s:.0f} s: times here go on without the jump"
+        if by_s > 0
+        else f"the machine's clock was set back by {-by_s:.0f} s: times here go on without the jump"
+    )
+    return _mark(replace(s, clock_ahead_s=event.ahead_s), event.t, "warn", text)
 
 
 def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
@@ -333,7 +345,10 @@ def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
     found = _find(s, event.attempt)
     if found is None or found.decision is None:
         return s
-    return replace(s, condition=st.Backoff(attempt=event.attempt, until=event.until, decision=found.decision))
+    waits = st.Backoff(
+        attempt=event.attempt, until=event.until, decision=found.decision, delay_s=event.delay_s
+    )
+    return replace(s, condition=waits)
 
 
 def _held(s: st.RunState, event: ev.Held) -> st.RunState:

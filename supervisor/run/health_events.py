@@ -68,3 +68,12 @@ class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
     artifact: str | None = None
     line: int | None = None
     collective: str | None = None
+
+
+class ClockSet(Fact, frozen=True, kw_only=True, tag="clock_set"):
+    """Somebody set the machine's clock; this keeper's facts go on as if nobody had.
+
+    `ahead_s`: by how much the machine's clock is ahead of the facts' times from now on, negative if it is behind.
+    """
+
+    ahead_s: float

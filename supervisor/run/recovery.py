@@ -52,7 +52,7 @@ def recovery_of(facts: Iterable[ev.Event], attempt: int) -> ev.Recovered | None:
         t=last_t,
         attempt=attempt,
         after=after,
-        total_s=round(at["stepped"] - at["failed"], 3),
+        total_s=round(max(at["stepped"] - at["failed"], 0.0), 3),
         end_s=span("failed", "ended"),
         detect_s=span("ended", "diagnosed"),
         wait_s=span("diagnosed", "due"),

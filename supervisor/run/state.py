@@ -67,11 +67,12 @@ class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
 
 
 class Backoff(Part, frozen=True, kw_only=True, tag="backoff"):
-    """The next attempt starts at wall time `until`."""
+    """The next attempt starts at wall time `until`, `delay_s` after the wait began."""
 
     attempt: int
     until: float
     decision: Decision
+    delay_s: float | None = None
 
 
 class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
@@ -194,11 +195,16 @@ class RunState(Part, frozen=True, kw_only=True):
     timeline: tuple[Mark, ...] = ()
     answered: dict[str, str] = {}
     unknown_events: int = 0
+    clock_ahead_s: float = 0.0
 
     @property
     def attempt(self) -> AttemptView | None:
         """The newest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
+
+    def now(self, wall: float) -> float:
+        """The machine's wall time as this run's facts count it: the clock may have been set while it lived."""
+        return wall - self.clock_ahead_s
 
     @property
     def is_over(self) -> bool:

@@ -53,12 +53,16 @@ class FakeClock:
 
     now: float = 1000.0
     epoch: float = 1_795_000_000.0
+    ahead: float = 0.0
 
     def mono(self) -> float:
         return self.now
 
     def wall(self) -> float:
         return self.epoch + self.now
+
+    def ahead_s(self) -> float:
+        return self.ahead
 
 
 @dataclass

@@ -44,6 +44,9 @@ class Clock:
     def wall(self) -> float:
         return self.now
 
+    def ahead_s(self) -> float:
+        return 0.0
+
 
 def backoff(*proofs_: Proof, wait_s: float = 10.0) -> st.Backoff:
     decision = Decision(DecisionKind.RESTART, "again", change=SpecChange(), show_first=proofs_, wait_s=wait_s)

@@ -256,7 +256,7 @@ def test_states_follow_a_run_that_restarts_and_ends() -> None:
         ev.BackoffStarted(t=8, attempt=1, until=11, delay_s=3.0),
     ):
         state = fold(state, event)
-    assert state.condition == Backoff(attempt=1, until=11, decision=decision)
+    assert state.condition == Backoff(attempt=1, until=11, decision=decision, delay_s=3.0)
     assert isinstance(fold(state, ev.Held(t=9, attempt=1, reason="asked")).condition, HeldOpen)
     state = fold(state, ev.LaunchIntended(t=11, attempt=2, argv=("x",), reason="smaller"))
     assert state.progress is None, "what attempt 1 said is not attempt 2's progress"

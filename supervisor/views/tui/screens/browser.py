@@ -362,7 +362,7 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
         "verdict": found.failure or fm.DASH,
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),
-        "seen": fm.age(None if state.last_t is None else now - state.last_t),
+        "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
     }
     head = Span(("▸" if here else " ") + ("◆" if marked else " "), Ink.KEY)
     ink = Ink.STRONG if here else Ink.PLAIN

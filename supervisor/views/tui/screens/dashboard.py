@@ -136,7 +136,7 @@ class Dashboard(LookingScreen):
             return
         for answer in self._desk.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
-        view = View(self.snapshot, self._clock(), tr_of(self))
+        view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
         for panel in self.query(Panel):
             panel.tick(view)
 

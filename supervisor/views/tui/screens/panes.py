@@ -69,7 +69,7 @@ class PaneScreen(Screen[None]):
         made.display = False
         await self.mount(made, before=self.notice)
         if self.snapshot is not None:
-            made.show(View(self.snapshot, self._clock()))
+            made.show(View(self.snapshot, self.snapshot.state.now(self._clock())))
         return made
 
     @property
@@ -90,7 +90,7 @@ class PaneScreen(Screen[None]):
     def _show(self) -> None:
         if self.snapshot is None:
             return
-        view = View(self.snapshot, self._clock(), tr_of(self))
+        view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
         for panel in self.query(Panel):
             panel.show(view)
 
