@@ -46,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
     except CheckpointError as error:
         sys.stderr.write(f"trainer.checkpoint: {error}\n")
         return 1
+    except BrokenPipeError:
+        # `inspect … | head`: the reader has seen enough, also of what the interpreter flushes last.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         sys.stderr.write(f"trainer.checkpoint: {error}\n")
         return 2

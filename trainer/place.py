@@ -51,7 +51,7 @@ def _detect(env: Mapping[str, str], config: Config) -> Place:
         nodes = _number(env, "SLURM_NNODES", 1)
         local = _number(env, "SLURM_LOCALID", 0)
         return Place(_number(env, "SLURM_PROCID"), local, tasks, max(tasks // nodes, 1), "SLURM (srun)")
-    return Place(0, 0, 1, 1, "single process: no launcher's variables")
+    return Place(0, 0, 1, 1, "hand, as a single process")
 
 
 def slurm_master(env: Mapping[str, str]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from typing import Any
 
 import torch
@@ -57,12 +58,16 @@ def wrap(config: Config, model: Any, device: Device, group: Group) -> nn.Module:
     if group.world_size == 1 or config.shard == "fsdp2":
         return wrapped
     on_gpu = device.torch_device.type == "cuda"
+    # Our buffers are constants: sending them in each forward pass costs a collective. torch 2.13 renamed the switch.
+    known = signature(DistributedDataParallel.__init__).parameters
+    switch = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    buffers: dict[str, Any] = {switch: False}
     return DistributedDataParallel(
         wrapped,
         device_ids=[device.torch_device.index] if on_gpu else None,
         find_unused_parameters=config.find_unused_parameters,
         gradient_as_bucket_view=True,  # .grad lies in DDP's buckets: no second copy of all gradients
-        broadcast_buffers=False,  # ours are constants; sending them in each forward pass costs a collective
+        **buffers,
     )
 
 

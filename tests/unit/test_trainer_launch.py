@@ -26,6 +26,7 @@ def test_two_ranks_by_path_beside_a_foreign_trainer_equal_one_rank(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert "batch: 4 × accumulation 1 × 2 ranks = 8 samples a step" in done.stdout
+    assert "Warning" not in done.stderr
     assert done.stdout.count("step 6/6 | loss") == 1
     train_here(tmp_path / "one", eval_every=3, eval_samples=5)
     one, two = losses(tmp_path / "one"), losses(tmp_path)
