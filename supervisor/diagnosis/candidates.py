@@ -44,7 +44,6 @@ class Candidate(NamedTuple):
     order: float
     soft: bool
     signature: str
-    died_after: bool
 
 
 def gather(scans: Sequence[SourceScan], launch: Launch, *, failed: bool = False) -> list[Candidate]:
@@ -144,7 +143,7 @@ def _candidate(
     stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
     return Candidate(
         failure, reason, strength - (30 if soft else 0), is_cause, hit, line, shown,
-        stamp if stamp is not None else float("nan"), soft, signature.id, died_after=False,
+        stamp if stamp is not None else float("nan"), soft, signature.id,
     )  # fmt: skip
 
 
