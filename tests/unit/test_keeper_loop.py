@@ -1,4 +1,4 @@
-"""A keeper from start to end, and one that adopts a journal in each condition it can have been left in."""
+"""A keeper from start to end: its exit codes, signals, requests, full disks."""
 
 from __future__ import annotations
 
@@ -6,86 +6,38 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.process import Child, spawn
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind, StopWhy
-from supervisor.run.journal import JournalWriter, read_state
-from supervisor.run.lock import LockTaken, keeper_is_alive
+from supervisor.run.journal import read_state
+from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Proof, SpecChange
-from supervisor.run.runfile import RunFile
-from supervisor.sources.processes import is_alive, send_signal
-from tests.conftest import TOKEN, processes_with, wait_until
-from tests.unit.keeper_fakes import SLEEP, STUBBORN, facts_of, job_of, plan_of, run_in, verdict_of
-
-pytestmark = pytest.mark.timeout(90)
-T = 1_795_000_000.0
-STARTED = ev.RunStarted(t=T, run_id="run-1", name="job", mode="launched", host="box")
-INTENDED = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
-RUNS = ev.AttemptStarted(t=T, attempt=1, pid=99_999_999, start_time=1.0)
-SAVED = ev.CheckpointCommitted(t=T, attempt=1, step=4, path="c/4")
-AGAIN = Decision(DecisionKind.RESTART, "again", change=SpecChange())
-WAITS = (
-    ev.AttemptEnded(t=T, attempt=1, exit_code=1),
-    ev.Diagnosed(t=T, attempt=1, verdict=verdict_of()),
-    ev.Decided(t=T, attempt=1, decision=AGAIN),
-    ev.BackoffStarted(t=T, attempt=1, until=4e9, delay_s=10.0),
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Proof
+from tests.conftest import wait_until
+from tests.unit.keeper_fakes import SLEEP, STUBBORN, facts_of, job_of, run_in
+from tests.unit.keeper_runs import (
+    AGAIN,
+    INTENDED,
+    RUNS,
+    SAVED,
+    STARTED,
+    WAITS,
+    T,
+    append,
+    carry,
+    child_in,
+    journalled,
+    outcome,
 )
 
-
-def carry(
-    run: RunPaths,
-    record: RunFile,
-    *,
-    signals: tuple[signal.Signals, ...] = (),
-    env: Mapping[str, str] | None = None,
-) -> tuple[int, st.RunState]:
-    """Carry `run` to its end; the journal must give the state that the keeper had."""
-    keeper = Keeper(run, record, env={**os.environ, **(env or {})})
-    for number in signals:
-        keeper._wishes._signals.put(number)
-    try:
-        code = keeper.carry()
-    finally:
-        keeper.close()
-    assert not keeper_is_alive(run.node().lock)
-    assert not processes_with(os.environ[TOKEN])
-    state = read_state(run.node().journal)
-    assert state == keeper.state
-    assert isinstance(state.condition, st.Finished)
-    assert state.condition.exit_code == code
-    return code, state
-
-
-def outcome(state: st.RunState) -> tuple[Outcome, int]:
-    assert isinstance(state.condition, st.Finished)
-    return state.condition.outcome, len(state.attempts)
-
-
-def child_in(run: RunPaths, code: str, number: int = 1) -> Child:
-    """What a dead keeper had launched."""
-    plan = plan_of((sys.executable, "-c", code), run.root)
-    return spawn(plan, run.node().attempt(number), os.environ)
-
-
-def journalled(child: Child) -> ev.AttemptStarted:
-    return ev.AttemptStarted(t=T, attempt=1, pid=child.pid.pid, start_time=child.pid.start_time)
-
-
-def append(run: RunPaths, *facts: ev.Event) -> None:
-    writer = JournalWriter(run.node().journal)
-    for fact in facts:
-        writer.append(fact)
-    writer.close()
+pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.mark.parametrize(("program", "code", "how"), [
@@ -113,113 +65,6 @@ def test_only_one_keeper_has_a_run(tmp_path: Path) -> None:
     keeper.close()
     before = run.node().journal.read_bytes()
     assert before.count(b"run_started") == 1
-
-
-def test_adopted_before_its_launch_it_is_launched(tmp_path: Path) -> None:
-    code, state = carry(run_in(tmp_path, STARTED), job_of(tmp_path))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-
-
-def test_adopted_between_intent_and_launch_it_is_launched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisor.keeper.watching.ADOPT_WAIT_S", 0.1)
-    code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
-
-
-def test_adopted_while_launching_its_child_is_found(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED)
-    child = child_in(run, "raise SystemExit(0)")
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
-def test_a_launch_that_the_journal_missed_is_not_made_twice(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED)
-    child = child_in(run, "raise SystemExit(0)")
-    code, state = carry(run, job_of(tmp_path, "no-such-program"))
-    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
-    assert state.attempts[0].pid == child.pid.pid
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
-def test_adopted_while_running_it_ends_with_the_childs_own_code(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED)
-    gate = tmp_path / "gate"
-    child = child_in(
-        run, f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nos._exit(0)"
-    )
-    append(run, journalled(child))
-    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
-    gate.touch()
-    assert keeper.carry() == 0
-    keeper.close()
-    assert read_state(run.node().journal).attempts[0].exit_code == 0
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
-def test_adopted_after_the_child_had_failed_its_code_is_known(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS)
-    child = child_in(run, "raise SystemExit(3)")
-    assert wait_until(lambda: child.poll() is not None, 10)
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, state.attempts[0].exit_code) == (1, 3)
-
-
-def test_after_a_boot_a_process_with_the_old_pid_is_a_stranger(tmp_path: Path) -> None:
-    """Its pid and start time may come again: only the exit file is believed, and nobody is signalled."""
-    stranger = child_in(run := run_in(tmp_path, STARTED, INTENDED), SLEEP)
-    before = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0", boot_id="another boot")
-    append(run, before, journalled(stranger))
-    try:
-        code, state = carry_beside(run, job_of(tmp_path))
-        assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
-        assert is_alive(stranger.pid), "it was never ours to end"
-    finally:
-        send_signal(stranger.pid)
-        assert wait_until(lambda: stranger.poll() is not None, 10)
-
-
-def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
-    """As `carry`, with a process of the test's own alive beside it."""
-    keeper = Keeper(run, record, env=os.environ)
-    try:
-        return keeper.carry(), keeper.state
-    finally:
-        keeper.close()
-
-
-def test_a_run_of_which_nothing_is_left_is_lost(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS)
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
-
-
-def test_adopted_while_stopping_the_stop_goes_on(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED)
-    child = child_in(run, STUBBORN)
-    intent = ev.StopIntended(t=T, attempt=1, why=StopWhy.REQUEST, by="kim", grace_s=0.3)
-    append(run, journalled(child), intent)
-    code, state = carry(run, job_of(tmp_path))
-    assert (code, outcome(state)) == (5, (Outcome.STOPPED, 1))
-    assert len([f for f in facts_of(run) if isinstance(f, ev.StopIntended)]) == 1
-    assert wait_until(lambda: child.poll() is not None, 5)
-
-
-@pytest.mark.parametrize("known", range(5))
-def test_adopted_between_end_and_relaunch_each_step_is_made_once(tmp_path: Path, known: int) -> None:
-    due = ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0)
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *(*WAITS[:3], due)[:known])
-    code, state = carry(run, job_of(tmp_path))
-    kinds = [type(fact) for fact in facts_of(run) if getattr(fact, "attempt", 0) == 1]
-    for kind in (ev.AttemptEnded, ev.Diagnosed, ev.Decided):
-        assert kinds.count(kind) == 1
-    if known >= 3:
-        assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
-    else:
-        assert len(state.attempts) == 1
 
 
 @pytest.mark.parametrize(("decision", "code", "how"), [
@@ -350,22 +195,6 @@ def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
     assert state.attempts[0].decided_by != "policy"
 
 
-def test_what_a_dead_keeper_had_answered_is_not_done_again(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS)
-    run.control.mkdir()
-    done = control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="hello"))
-    append(run, ev.RequestDone(t=T, request_id=done, request=RequestKind.NOTE, by="kim"))
-    (run.control / "folder.json").mkdir()
-    (run.control / "half.json").write_text("{", encoding="utf-8")
-    last = control.send(run.control, RequestKind.STOP)
-    code, state = carry(run, job_of(tmp_path))
-    assert code == 5
-    assert state.answered[last] == "done"
-    assert {"folder", "half"} <= set(state.answered)
-    assert not any(isinstance(f, ev.NoteAdded) for f in facts_of(run))
-    assert [p.name for p in run.control.iterdir()] == ["folder.json"]
-
-
 def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
@@ -395,15 +224,6 @@ def test_a_launch_that_a_full_disk_refuses_is_held_for_it(
     verdict = state.attempts[0].verdict
     assert verdict is not None
     assert verdict.failure is FailureClass.DISK_FULL
-
-
-def test_a_secret_that_the_adopting_keeper_lacks_ends_the_run_in_one_line(tmp_path: Path) -> None:
-    run = run_in(tmp_path, STARTED)
-    code, state = carry(run, job_of(tmp_path, env=(("MY_TOKEN", "<redacted>"),)))
-    assert code == 2
-    assert isinstance(state.condition, st.Finished)
-    assert "MY_TOKEN" in state.condition.reason
-    assert "stoker run" in state.condition.reason
 
 
 def test_a_keeper_that_leaves_early_leaves_its_child(tmp_path: Path) -> None:

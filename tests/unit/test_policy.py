@@ -1,200 +1,32 @@
+"""What policy does about each class of failure, and when its budgets are spent."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.spec import ClassOverride, Knobs, KnobScope, LoaderKnobs, RetrySettings
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import ClassOverride, RetrySettings
 from supervisor.policy import RULES, Answer, PastAttempt, PolicyInput, StopCause, decide
-from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, Verdict
-
-F = FailureClass
-TRAINER = Knobs(
-    batch="--device_batch_size",
-    batch_scope=KnobScope.PER_RANK,
-    global_batch="--total_batch_size",
-    resume="--resume_from",
-    declared=True,
+from supervisor.run.records import DecisionKind, FailureClass, Reason
+from tests.unit.policy_cases import (
+    FOREIGN,
+    NEVER,
+    NEVER_TOO,
+    NO_RESUME,
+    TRAINER,
+    F,
+    ended,
+    one,
+    restarted,
+    verdict,
 )
-NO_RESUME = replace(TRAINER, resume=None)
-FOREIGN = Knobs()
-NEVER = (F.CODE_ERROR, F.USAGE_ERROR, F.IMPORT_ERROR, F.MISSING_FILE, F.AUTH_OR_HUB, F.DDP_MISMATCH)
-NEVER_TOO = (F.CUDA_UNAVAILABLE, F.COMPILE_ERROR, F.PERMISSION_DENIED)
-
-
-def verdict(failure: FailureClass, reason: Reason | None = None, fingerprint: str = "") -> Verdict:
-    return Verdict(
-        failure=failure,
-        reason=reason,
-        confidence=0.9,
-        rank=1,
-        ranks=(1,),
-        node=None,
-        title=str(failure),
-        cause=None,
-        consequences=(),
-        advice=(),
-        action=Action.NONE,
-        fingerprint=fingerprint,
-    )
-
-
-def ended(
-    failure: FailureClass | None,
-    reason: Reason | None = None,
-    *,
-    exit_code: int | None = 1,
-    last: int | None = None,
-    saved: tuple[int, ...] = (),
-    batch: BatchSpec | None = None,
-    stop: StopCause | None = None,
-    lived_s: float = 30.0,
-    seen: bool = True,
-    fingerprint: str = "",
-) -> PastAttempt:
-    return PastAttempt(
-        verdict=verdict(failure, reason, fingerprint) if failure else None,
-        exit_code=exit_code,
-        first_step=None if last is None else 1,
-        last_step=last,
-        checkpoint_steps=saved,
-        batch=batch,
-        stop=stop,
-        lived_s=lived_s,
-        steps_seen=seen,
-    )
-
-
-def restarted(attempt: PastAttempt, decision: Decision) -> PastAttempt:
-    return replace(attempt, decision=decision)
-
-
-def one(attempt: PastAttempt, knobs: Knobs = TRAINER, **more: object) -> Decision:
-    return decide(replace(PolicyInput(attempts=(attempt,), knobs=knobs), **more))  # type: ignore[arg-type]
 
 
 def test_every_class_has_a_rule_and_every_rule_a_word_for_the_person() -> None:
     assert set(RULES) == set(FailureClass)
     assert all(rule.else_ for rule in RULES.values())
-
-
-def test_out_of_memory_becomes_a_smaller_micro_batch() -> None:
-    batch = BatchSpec(16, 2, 2)
-    for failure, reason in ((F.CUDA_OOM, None), (F.HOST_OOM, Reason.ALLOCATOR)):
-        decision = one(ended(failure, reason, last=9, saved=(5,), batch=batch))
-        assert decision.kind is DecisionKind.RESTART
-        assert decision.delay_s == 0.0
-        assert decision.change is not None
-        assert decision.change.batch is not None
-        assert decision.change.batch.after == BatchSpec(8, 4, 2)
-        assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in decision.reason
-
-
-def test_limit_13_of_48_goes_to_12() -> None:
-    point = MemoryPoint(16, allocated_bytes=1400, tried_bytes=200, capacity_bytes=1300)
-    decision = one(ended(F.CUDA_OOM, last=3, batch=BatchSpec(16, 3, 1)), memory=point)
-    assert decision.change is not None
-    assert decision.change.batch is not None
-    assert decision.change.batch.after.micro_batch_per_rank == 12
-
-
-def test_out_of_memory_before_the_first_step_is_a_plan_not_a_failed_start() -> None:
-    attempts: tuple[PastAttempt, ...] = ()
-    batch = BatchSpec(64, 1, 2)
-    for expected in (32, 16, 8, 4, 2, 1):
-        now = ended(F.CUDA_OOM, batch=batch, seen=False)
-        decision = decide(PolicyInput(attempts=(*attempts, now), knobs=NO_RESUME))
-        assert decision.kind is DecisionKind.RESTART
-        assert decision.change is not None
-        assert decision.change.batch is not None
-        batch = decision.change.batch.after
-        assert batch.micro_batch_per_rank == expected
-        assert batch.global_batch == 128
-        attempts = (*attempts, restarted(now, decision))
-    last = decide(
-        PolicyInput(attempts=(*attempts, ended(F.CUDA_OOM, batch=batch, seen=False)), knobs=NO_RESUME)
-    )
-    assert last.kind is DecisionKind.FAIL
-    assert last.exit_code == 1
-    assert "checkpointing" in last.reason
-
-
-def test_min_micro_batch_stops_the_walk_and_says_what_else_helps() -> None:
-    decision = one(
-        ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), retry=RetrySettings(min_micro_batch=6)
-    )
-    assert decision.kind is DecisionKind.FAIL
-    assert "6" in decision.reason
-    assert "shorter sequences" in decision.reason
-
-
-def test_unknown_scope_gets_advice_never_a_guess() -> None:
-    for knobs in (FOREIGN, Knobs(batch="--batch_size", accumulation="--accum", resume="--resume")):
-        decision = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), knobs)
-        assert decision.kind is DecisionKind.FAIL
-        assert decision.change is None
-        assert "--batch-" in decision.reason
-
-
-def test_without_an_accumulation_flag_the_change_is_offered_not_made() -> None:
-    knobs = Knobs(batch="--micro_batch_size", batch_scope=KnobScope.PER_RANK, resume="--resume")
-    attempt = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 2))
-    assert one(attempt, knobs).kind is DecisionKind.FAIL
-    held = one(attempt, knobs, interactive=True)
-    assert held.kind is DecisionKind.HOLD
-    assert held.change is not None
-    assert held.change.batch is not None
-    assert held.change.batch.after == BatchSpec(4, 1, 2)
-
-
-def test_fragmentation_is_tried_first_and_once() -> None:
-    fragmented = replace(verdict(F.CUDA_OOM), action=Action.SET_ALLOCATOR)
-    now = replace(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), verdict=fragmented)
-    first = one(now)
-    assert first.change is not None
-    assert ("PYTORCH_ALLOC_CONF", "expandable_segments:True") in first.change.env
-    second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER))
-    assert second.change is not None
-    assert second.change.batch is not None
-
-
-def test_a_kill_for_memory_takes_workers_first() -> None:
-    now = ended(F.HOST_OOM, Reason.CGROUP_KILL, last=4, batch=BatchSpec(8, 1, 1))
-    first = one(now, loader=LoaderKnobs(workers=("--num_workers", 8)))
-    assert first.change is not None
-    assert first.change.set_args == (("--num_workers", "4"),)
-    second = decide(
-        PolicyInput(
-            attempts=(restarted(now, first), now),
-            knobs=TRAINER,
-            loader=LoaderKnobs(workers=("--num_workers", 4)),
-        )
-    )
-    assert second.change is not None
-    assert second.change.batch is not None
-
-
-def test_exhausted_shared_memory_halves_the_workers_from_where_they_are() -> None:
-    now = ended(F.SHM_EXHAUSTED, last=4)
-    first = one(now, loader=LoaderKnobs(workers=("--num_workers", 8)))
-    second = decide(
-        PolicyInput(
-            (restarted(now, first), now), knobs=TRAINER, loader=LoaderKnobs(workers=("--num_workers", 8))
-        )
-    )
-    assert second.change is not None
-    assert second.change.set_args == (("--num_workers", "2"),)
-    assert one(now, loader=LoaderKnobs(workers=("--num_workers", 0))).kind is DecisionKind.FAIL
-    assert one(now).kind is DecisionKind.FAIL
-
-
-def test_a_batch_of_unknown_size_gets_advice() -> None:
-    decision = one(ended(F.CUDA_OOM, last=4))
-    assert decision.kind is DecisionKind.FAIL
-    assert "not known" in decision.reason
 
 
 def test_a_taken_port_moves_unless_somebody_named_it() -> None:
@@ -399,83 +231,6 @@ def test_the_users_table_wins() -> None:
 def test_nothing_ended_nothing_decided() -> None:
     with pytest.raises(ValueError, match="nothing"):
         decide(PolicyInput(attempts=()))
-
-
-reasons = st.one_of(st.none(), st.sampled_from(Reason))
-attempts_ = st.builds(
-    ended,
-    st.sampled_from(FailureClass),
-    reasons,
-    exit_code=st.sampled_from([1, 1, 1, 2, -9]),
-    last=st.one_of(st.none(), st.integers(1, 20)),
-    lived_s=st.floats(0, 1e5),
-    seen=st.booleans(),
-    fingerprint=st.sampled_from(["", "a", "b"]),
-)
-inputs = st.builds(
-    PolicyInput,
-    attempts=st.just(()),
-    retry=st.builds(
-        RetrySettings,
-        enabled=st.booleans(),
-        max_retries=st.integers(0, 5),
-        min_micro_batch=st.integers(1, 4),
-        restart_from_scratch=st.booleans(),
-    ),
-    knobs=st.sampled_from([TRAINER, NO_RESUME, FOREIGN]),
-    interactive=st.booleans(),
-    total_steps=st.one_of(st.none(), st.just(100)),
-    port_named=st.booleans(),
-    loader=st.sampled_from(
-        [LoaderKnobs(), LoaderKnobs(workers=("--num_workers", 4), pinned=("--pin", True))]
-    ),
-    earlier_checkpoint=st.one_of(st.none(), st.just("ckpt")),
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(inputs, st.lists(attempts_, min_size=1, max_size=8))
-def test_whatever_happens_the_rules_hold(base: PolicyInput, ends: list[PastAttempt]) -> None:
-    batch = BatchSpec(16, 2, 2)
-    done: tuple[PastAttempt, ...] = ()
-    for end in ends:
-        now = replace(end, batch=batch)
-        decision = decide(replace(base, attempts=(*done, now)))
-        failure = now.verdict.failure if now.verdict else None
-        assert decision.reason
-        assert "\n" not in decision.reason
-        if not base.interactive:
-            assert decision.kind is not DecisionKind.HOLD
-        if decision.kind is not DecisionKind.RESTART:
-            assert decision.exit_code is not None
-            return
-        assert base.retry.enabled
-        assert failure not in NEVER
-        assert decision.change is not None
-        if base.knobs.resume is None and not base.retry.restart_from_scratch:
-            assert not any(a.stepped for a in (*done, now))
-        if decision.change.batch is not None:
-            assert decision.change.batch.after.global_batch == batch.global_batch
-            assert decision.change.batch.after.micro_batch_per_rank >= base.retry.min_micro_batch
-            batch = decision.change.batch.after
-        done = (*done, restarted(now, decision))
-
-
-@settings(max_examples=60, deadline=None)
-@given(inputs, st.lists(attempts_, min_size=1, max_size=4))
-def test_without_progress_every_run_comes_to_an_end(base: PolicyInput, ends: list[PastAttempt]) -> None:
-    """The same few failures over and over, none of them a step further: the attempts are bounded."""
-    batch = BatchSpec(16, 2, 2)
-    done: tuple[PastAttempt, ...] = ()
-    for number in range(120):
-        now = replace(ends[number % len(ends)], batch=batch, last_step=None, first_step=None)
-        decision = decide(replace(base, attempts=(*done, now)))
-        if decision.kind is not DecisionKind.RESTART:
-            return
-        if decision.change is not None and decision.change.batch is not None:
-            batch = decision.change.batch.after
-        done = (*done, restarted(now, decision))
-    pytest.fail("restarted 120 times without progress")
 
 
 def test_rules_name_only_answers_that_exist() -> None:

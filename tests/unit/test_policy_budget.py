@@ -8,7 +8,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import RetrySettings
 from supervisor.policy import PastAttempt, PolicyInput, budget_text, decide
 from supervisor.run.records import DecisionKind, FailureClass
-from tests.unit.test_policy import TRAINER, ended, restarted
+from tests.unit.policy_cases import TRAINER, ended, restarted
 
 
 def walk(failure: FailureClass, count: int, max_retries: int = 3) -> list[str | None]:

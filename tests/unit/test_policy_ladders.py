@@ -11,7 +11,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import ClassOverride, Knobs, KnobScope, LoaderKnobs, RetrySettings
 from supervisor.policy import RULES, Gpus, PastAttempt, PolicyInput, decide
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Proof, Reason, SpecChange
-from tests.unit.test_policy import FOREIGN, TRAINER, ended, one, restarted
+from tests.unit.policy_cases import FOREIGN, TRAINER, ended, one, restarted
 
 F = FailureClass
 LOADER = LoaderKnobs(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from supervisor.job.spec import Knobs, RetrySettings
 from supervisor.policy import PolicyInput, decide
 from supervisor.run.records import DecisionKind, FailureClass
-from tests.unit.test_policy import ended
+from tests.unit.policy_cases import ended
 
 CRASH = ended(FailureClass.WORKER_CRASH, last=18)
 BY_PATH = Knobs(resume_path="--resume_from_checkpoint")
