@@ -26,6 +26,13 @@ LEAK_DEADLINE_S = 5.0
 settings.register_profile("default", settings.get_profile("default"), deadline=None)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def hears_ctrl_c() -> None:
+    """A shell's background job has SIGINT ignored, and so would all that the tests start (and then interrupt)."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def clean_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No settings of the developer reach a test, and nothing of a test reaches the developer."""
