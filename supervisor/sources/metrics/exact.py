@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.sources.metrics import layout as layouts
 from supervisor.sources.metrics.layout import (
@@ -24,15 +24,39 @@ from supervisor.sources.metrics.samples import MetricSample, sample_type
 from supervisor.sources.metrics.values import GIB, Conversion, How, duration_parts
 
 
-class ExactPlan(NamedTuple):
+class ExactPlan:
     """Reads lines, as UTF-8 bytes, whose digits stand in the same places.
 
-    `read` takes one; None: it must be read another way. `read_all` takes a run of them in half the time; None: one at
-    a time. It is None itself where lines must be looked at one by one.
+    Args:
+        form: cuts the cells out.
+        cells: their variables, as source.
+        checks: statements that return None for a line that must be read another way.
+        sample: the expression that makes the sample.
+        bound: what the variables b0, b1, … stand for.
     """
 
-    read: Callable[[bytes], MetricSample | None]
-    read_all: Callable[[Sequence[bytes]], list[MetricSample] | None] | None
+    def __init__(
+        self, form: struct.Struct, cells: str, checks: tuple[str, ...], sample: str, bound: Sequence[object]
+    ) -> None:
+        self.read: Callable[[bytes], MetricSample | None] = _reader(cells, checks, sample, len(bound))(
+            form.unpack, *bound
+        )
+        """One line; None: it must be read another way."""
+        self._run: Callable[[Sequence[bytes]], list[MetricSample]] | None = None
+        self._make_run = (
+            None if checks else lambda: _run_reader(cells, sample, len(bound))(form.iter_unpack, *bound)
+        )
+
+    def read_run(self, lines: Sequence[bytes]) -> list[MetricSample] | None:
+        """Many lines in a row, in two thirds of the time; None: they must be read one by one."""
+        if self._make_run is None:
+            return None
+        if self._run is None:
+            self._run = self._make_run()
+        try:
+            return self._run(lines)
+        except (ValueError, ZeroDivisionError):
+            return None
 
 
 # What `convert` does with a number that is not negative. (A rate of 0 raises: the line must be read another way.)
@@ -80,8 +104,8 @@ class _Maker:
         if not (fields or own) or len(pair) == 1:
             return None
         order = sorted(range(len(self._cells)), key=self._cells.__getitem__)
-        take = self._struct(order)
-        if take is None:
+        form = self._struct(order)
+        if form is None:
             return None
         sample = self._sample(fields, own, ranks)
         if pair and STEP in fields:
@@ -89,8 +113,7 @@ class _Maker:
             with_total = self._sample(fields | {TOTAL_STEPS: total}, own, ranks)
             sample = f"{with_total} if abs({mine} - {fields[STEP]}) <= 1 else {sample}"
         cells = ", ".join(f"v{place}" for place in order)
-        read, read_all = _factory(cells, tuple(checks), sample, len(self._bound))(take, *self._bound)
-        return ExactPlan(read, None if checks else read_all)
+        return ExactPlan(form, cells, tuple(checks), sample, self._bound)
 
     def _sample(self, fields: Mapping[str, str], own: Mapping[str, str], ranks: Sequence[str]) -> str:
         """The expression that makes the sample out of those of its values."""
@@ -155,12 +178,10 @@ def _of_bytes(conversion: Conversion) -> Callable[[bytes], float]:
 
 
 @lru_cache(maxsize=1024)
-def _factory(cells: str, checks: Sequence[str], sample: str, bound: int) -> Callable[..., tuple[Any, Any]]:
-    """A function that binds names and scales into readers; one for each kind of line, not for each line."""
-    names = "".join(f", b{place}" for place in range(bound))
-    lines = [
-        f"def bind(form{names}):",
-        "  take, take_all, join = form.unpack, form.iter_unpack, b''.join",
+def _reader(cells: str, checks: tuple[str, ...], sample: str, bound: int) -> Callable[..., Any]:
+    """A function that binds names and scales into a reader; one for each kind of line, not for each line."""
+    return _defined(
+        bound,
         "  def read(raw):",
         f"    ({cells},) = take(raw)",
         *(f"    {check}" for check in checks),
@@ -168,14 +189,19 @@ def _factory(cells: str, checks: Sequence[str], sample: str, bound: int) -> Call
         f"      return {sample}",
         "    except (ValueError, ZeroDivisionError):",
         "      return None",
-        "  def read_all(raws):",
-        "    try:",
-        f"      return [{sample} for ({cells},) in take_all(join(raws))]",
-        "    except (ValueError, ZeroDivisionError):",
-        "      return None",
-        "  return read, read_all",
-    ]
+        "  return read",
+    )
+
+
+@lru_cache(maxsize=256)
+def _run_reader(cells: str, sample: str, bound: int) -> Callable[..., Any]:
+    """The same for many lines in a row."""
+    return _defined(bound, f"  return lambda lines: [{sample} for ({cells},) in take(b''.join(lines))]")
+
+
+def _defined(bound: int, *body: str) -> Callable[..., Any]:
+    names = "".join(f", b{place}" for place in range(bound))
     scope: dict[str, Any] = {}
-    exec("\n".join(lines), scope)  # noqa: S102 - of numbered variables alone, see the module's words
-    made: Callable[..., tuple[Any, Any]] = scope["bind"]
+    exec("\n".join([f"def bind(take{names}):", *body]), scope)  # noqa: S102 - numbered variables alone, see the module's words
+    made: Callable[..., Any] = scope["bind"]
     return made

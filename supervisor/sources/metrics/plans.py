@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from supervisor.sources.metrics.layout import (
@@ -54,8 +54,9 @@ class _Cut(NamedTuple):
 
 def make_plan(line: str, spans: tuple[Span, ...], free: bytearray) -> Plan:
     """A plan out of what the grammar found in `line`, and which of its digits may change."""
+    held = [begin for begin, _ in fixed_digits(line, free)]
     for separators in _SEPARATORS:
-        found = _cuts(line, separators, spans, free)
+        found = _cuts(line, separators, spans, held)
         if found is not None:
             return _ByPieces(separators, *found)
     return _ByRegex(_regex(line, spans, free), line, spans)
@@ -168,9 +169,9 @@ def _starts(pieces: list[str]) -> list[int]:
 
 
 def _cuts(
-    line: str, separators: str, spans: Iterable[Span], free: bytearray
+    line: str, separators: str, spans: Iterable[Span], held: Sequence[int]
 ) -> tuple[list[tuple[int, str]], list[_Cut]] | None:
-    """Pieces that must be the same, and where the values are; None when two numbers share a piece."""
+    """Pieces that must be the same, as they hold digits at `held`, and where the values are; None when two numbers share one."""
     blank = line
     for separator in separators:
         blank = blank.replace(separator, " ")
@@ -179,7 +180,7 @@ def _cuts(
     checks = [
         (place, piece)
         for place, (start, piece) in enumerate(zip(starts, pieces, strict=True))
-        if any(not free[start + run.start()] for run in _DIGITS.finditer(piece))
+        if any(start <= begin < start + len(piece) for begin in held)
     ]
     named = {place for place, _ in checks}
     cuts = []

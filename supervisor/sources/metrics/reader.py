@@ -89,32 +89,34 @@ class MetricReader:
 
     def _read_each(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
         found: list[MetricSample | None] = []
-        keys = [*map(bytes.translate, lines, repeat(_ALIKE)), None]
-        place = 0
-        while (key := keys[place]) is not None:
-            begin, book = place, self._book
-            place += 1
-            if (known := book.exact.get(key)) is not None:
+        run: list[bytes] = []
+        keys = [*map(bytes.translate, lines, repeat(_ALIKE))]
+        for raw, key, following in zip(lines, keys, [*keys[1:], None], strict=True):
+            if key == following or run:
+                run.append(raw)
+                if key != following:
+                    found += self._read_run(key, run)
+                    run = []
+                continue
+            if (known := self._book.exact.get(key)) is not None:
                 plan, after = known
-                if key == keys[place] and after is book:
-                    while key == keys[place]:
-                        place += 1
-                    found += self._read_run(plan, lines[begin:place])
-                    continue
-                sample = None if plan is None else plan.read(lines[begin])
+                sample = None if plan is None else plan.read(raw)
                 if sample is not None or plan is None:
                     self._book = after
                     found.append(sample)
                     continue
-            found.append(self.feed(clean(lines[begin])))
+            found.append(self.feed(clean(raw)))
         return found
 
-    def _read_run(self, plan: ExactPlan | None, lines: Sequence[bytes]) -> Sequence[MetricSample | None]:
-        """Read lines whose digits stand in the same places, and which leave the state as it is if the plan reads them."""
-        if plan is None:
-            return [None] * len(lines)
-        samples = plan.read_all(lines) if plan.read_all is not None else None
-        return samples if samples is not None else [self.feed(clean(raw)) for raw in lines]
+    def _read_run(self, key: bytes, lines: Sequence[bytes]) -> Sequence[MetricSample | None]:
+        """Read lines whose digits stand in the same places, at once if that is known and leaves the state as it is."""
+        known = self._book.exact.get(key)
+        if known is not None and known[1] is self._book:
+            plan = known[0]
+            samples = plan.read_run(lines) if plan is not None else [None] * len(lines)
+            if samples is not None:
+                return samples
+        return [self.feed(clean(raw)) for raw in lines]
 
     def _run_of(self, raw: bytes) -> JsonRun | None:
         """What reads lines like this one many at a time, where they leave the state as it is."""
