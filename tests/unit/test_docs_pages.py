@@ -1,14 +1,17 @@
-"""docs/commands.md says what the parsers say, and the README leads to every page."""
+"""Pages that must keep up with the code: commands, facts, and the way to each page."""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import get_args
+
+from supervisor.run import events as ev
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_is_as_the_parsers_are() -> None:
+def test_commands_are_as_the_parsers_have_them() -> None:
     made = runpy.run_path(str(ROOT / "scripts" / "commands_page.py"))
     text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     assert made["page"]() == text, "run: python scripts/commands_page.py"
@@ -18,3 +21,9 @@ def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
     assert [name for name in pages if f"](docs/{name})" not in readme] == []
+
+
+def test_every_fact_of_a_journal_is_told() -> None:
+    page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    kinds = [kind.__struct_config__.tag for kind in get_args(ev.Event)]
+    assert [kind for kind in kinds if f"`{kind}`" not in page] == []
