@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -15,6 +16,8 @@ BUSY_S = 0.1
 IDLE_S = 0.25
 FIRST_REST_S = 0.03
 FIRST_RESTS = 15
+# Loading what wakes the reader takes a tenth of a second: the first paints come before.
+WATCH_AFTER_S = 1.0
 JOIN_S = 3.0
 
 
@@ -84,6 +87,8 @@ class Feeder(Generic[Moment]):
         self._lock = threading.Lock()
         self._waker: Waker | None = None
         self._rests = 0
+        self._began = time.monotonic()
+        self._written_t = float("-inf")
         self._watched: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
@@ -128,10 +133,7 @@ class Feeder(Generic[Moment]):
                 if not self._free.wait(BUSY_S):
                     continue
                 if self._read():
-                    self._wake.wait(BUSY_S)
-                    self._wake.clear()
-                    if self._waker is not None:
-                        self._watch()
+                    self._breathe()
                 else:
                     self._rest()
             self._do_jobs()
@@ -140,6 +142,27 @@ class Feeder(Generic[Moment]):
                 if self._waker is not None:
                     self._waker.close()
                     self._waker = None
+
+    def _breathe(self) -> None:
+        """Between two deliveries. What is written after a quiet while ends it: a line does not wait for charts."""
+        began = time.monotonic()
+        if self._waker is not None or began - self._began > WATCH_AFTER_S:
+            self._watch()
+        if self._waker is not None:
+            was_quiet = began - self._written_t > BUSY_S
+            if self._wait_for_writing(BUSY_S) and was_quiet:
+                return
+        self._wake.wait(max(began + BUSY_S - time.monotonic(), 0.0))
+        self._wake.clear()
+
+    def _wait_for_writing(self, timeout_s: float) -> bool:
+        """Wait; whether something was written."""
+        assert self._waker is not None
+        paths, _ = self._waker.wait(timeout_s)
+        if paths is not None and not paths:
+            return False
+        self._written_t = time.monotonic()
+        return True
 
     def _rest(self) -> None:
         """Until something changes, or for a while; at first short whiles, for a keeper that is just beginning."""
@@ -151,7 +174,7 @@ class Feeder(Generic[Moment]):
         if self._rests == FIRST_RESTS + 1:
             self._watch()
         if self._waker is not None:
-            self._waker.wait(IDLE_S)
+            self._wait_for_writing(IDLE_S)
         else:
             self._wake.wait(IDLE_S)
             self._wake.clear()
