@@ -18,8 +18,8 @@ from supervisor.cli.common import complain
 from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.sources.metrics import FoundSample, MetricReader, MetricSample
-from supervisor.text.decode import HEAD_BYTES, clean, is_binary, plain_chunks
-from supervisor.text.lines import LineSplitter
+from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks
+from supervisor.text.lines import Line, LineSplitter
 from supervisor.text.prefixes import origin_of_path
 
 _GIB = 1 << 30
@@ -87,12 +87,19 @@ def _samples(chunks: Iterable[bytes], path: str) -> Iterator[tuple[int, MetricSa
     reader = MetricReader()
     splitter = LineSplitter()
     for chunk in plain_chunks(_text_only(chunks, path)):
-        for line in splitter.feed(chunk):
-            if (sample := reader.feed(clean(line.raw))) is not None:
-                yield line.row, sample
+        lines = splitter.feed(chunk)
+        yield from _reporting(lines, reader.read([line.raw for line in lines]))
     last = splitter.finish()
-    if last is not None and (sample := reader.feed(clean(last.raw))) is not None:
-        yield last.row, sample
+    if last is not None:
+        yield from _reporting([last], reader.read([last.raw]))
+
+
+def _reporting(
+    lines: Sequence[Line], samples: Sequence[MetricSample | None]
+) -> Iterator[tuple[int, MetricSample]]:
+    for line, sample in zip(lines, samples, strict=True):
+        if sample is not None:
+            yield line.row, sample
 
 
 def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:

@@ -187,8 +187,7 @@ class LogWatch:
         now = self._clock.wall()
         found: list[StepSeen] = []
         ends: list[int] = []
-        for line in lines:
-            sample = reader.feed(line.text)
+        for line, sample in zip(lines, reader.read([line.raw for line in lines]), strict=True):
             if sample is not None:
                 rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
                 values = {**sample.other, **sample.values}
