@@ -70,24 +70,15 @@ _TRACE = Lazy(
 _HOST = Lazy(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \|| ?\||) ")
 _BARE_TASK = Lazy(r"\[(\d{1,5})\]:? ")
 _NOT_HOSTS = frozenset(
-    [
-        "python",
-        "python3",
-        "torch",
-        "cuda",
-        "error",
-        "warning",
-        "info",
-        "debug",
-        "gpu",
-        "rank",
-        "step",
-        "epoch",
-        "frame",
-        "file",
-        "default",
-    ]
-)
+    (
+        "python", "python3", "torch", "cuda", "error", "warning", "info", "debug", "gpu", "rank", "step", "epoch",
+        "frame", "file", "default",
+    )
+)  # fmt: skip
+# How a line begins that `_WRAPPED` may take a prefix off, digits and brackets aside: "stderr:", "stdout:", a month's name.
+_WRAPPED_FIRST = frozenset("sADFJMNOS")
+# The mark in a set of hosts that says: a bare number in brackets leads the lines.
+NUMBERED = "[N]"
 _PATH_ATTEMPT = Lazy(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
 _PATH_LOCAL = Lazy(r"(?:^|[/\\])attempt_(\d+)[/\\](\d+)[/\\](stdout|stderr)\.log")
 _PATH_NODE = Lazy(
@@ -151,7 +142,7 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
             return NOWHERE, text[match.end() :]
         if end := _wrapper(text):
             return NOWHERE, text[end:]
-    elif head and head in "sADFJMNOS" and (end := _wrapper(text)):
+    elif head in _WRAPPED_FIRST and (end := _wrapper(text)):
         return NOWHERE, text[end:]
     elif (match := _NODE.match(text)) and text[match.end(1)] in ": |":
         return Origin(node=match.group(1)), text[match.end() :]
@@ -159,7 +150,7 @@ def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | No
         name = match.group(1) or match.group(2) or match.group(3)
         if name in hosts:
             return Origin(node=name), text[match.end() :]
-    if hosts and "[N]" in hosts and so_far.task is None and (match := _BARE_TASK.match(text)):
+    if NUMBERED in hosts and so_far.task is None and (match := _BARE_TASK.match(text)):
         return Origin(task=int(match.group(1))), text[match.end() :]
     return None, text
 
@@ -168,8 +159,8 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     """Find the host-like prefixes of a log by their recurrence.
 
     A word before `: `, ` | ` or in brackets is taken as a host when several such words that differ only in
-    their last letters or digits lead at least a third of the lines together. The mark ``[N]`` in the result
-    says that a bare number in brackets leads the lines, as Intel MPI and Hydra print.
+    their last letters or digits lead at least a third of the lines together. `NUMBERED` is in the result
+    where a bare number in brackets leads the lines, as Intel MPI and Hydra print.
     """
     counts: Counter[tuple[str, str]] = Counter()
     total = bare = 0
@@ -209,7 +200,7 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
             if len(members) >= 2 and share >= 0.34:
                 found.update(name for name, _ in members)
     if total >= 8 and bare >= 0.5 * total:
-        found.add("[N]")
+        found.add(NUMBERED)
     return frozenset(found)
 
 
