@@ -5,7 +5,6 @@ Every run of this user is one line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {p
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.names import ADJECTIVES, ANIMALS
 from supervisor.run.paths import RunPaths, is_run_directory
@@ -80,21 +80,6 @@ def register(run: RunPaths, name: str, env: Mapping[str, str]) -> None:
     append_line(state_home(env) / INDEX, line)
 
 
-def append_line(path: Path, record: msgspec.Struct) -> None:
-    """Add one JSON line to a file of the state folder, which is made if need be.
-
-    One write of a whole line: several stokers may do so at once. What cannot be written is left out: these files help,
-    and no run depends on them.
-    """
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, msgspec.json.encode(record) + b"\n")
-        finally:
-            os.close(fd)
-
-
 def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
     """Runs below `runs` and in the index that still exist, newest first."""
     found: dict[Path, float] = {}
@@ -150,11 +135,4 @@ def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:
         data = (state_home(env) / INDEX).read_bytes()
     except OSError:
         return []
-    decoder = msgspec.json.Decoder(IndexLine)
-    found = []
-    for line in data.split(b"\n"):
-        try:
-            found.append(decoder.decode(line))
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            continue
-    return found
+    return list(decoded(msgspec.json.Decoder(IndexLine), data))

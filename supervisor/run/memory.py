@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from supervisor.job.memory_fit import MemoryTrial
-from supervisor.run.index import append_line, state_home
+from supervisor.run.index import state_home
+from supervisor.run.jsonl import append_line, decoded
 
 FILE = "memory.jsonl"
 # Runs are some a day; what lies further back was another version of the script.
@@ -61,15 +62,6 @@ def recall(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[
         return []
     # Decoding costs 1 µs a line, and most lines are of other scripts: a plain search goes first.
     mark = kind.flags.encode()
-    decoder = msgspec.json.Decoder(MemoryLine)
-    found = []
-    for line in lines:
-        if mark not in line:
-            continue
-        try:
-            known = decoder.decode(line)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            continue
-        if known.kind == kind and known.run != but_run:
-            found.append(known)
-    return found
+    alike = b"\n".join(line for line in lines if mark in line)
+    known = decoded(msgspec.json.Decoder(MemoryLine), alike)
+    return [line for line in known if line.kind == kind and line.run != but_run]

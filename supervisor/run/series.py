@@ -14,9 +14,10 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
+
+from supervisor.run.jsonl import decoded
 
 METRICS = "metrics"
 GPU = "gpu"
@@ -128,7 +129,7 @@ class SeriesReader:
         data = _read_from(self._path, self._offset, limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
-        return list(_decode(self._decoder, data[:end]))
+        return list(decoded(self._decoder, data[:end]))
 
     def seek_tail(self, tail_bytes: int) -> bool:
         """Start `tail_bytes` before the end (at a whole line). False when the whole file is nearer."""
@@ -147,8 +148,7 @@ class SeriesReader:
 def read_rollups(folder: Path, stream: str) -> list[Rollup]:
     """All finished minutes of a stream, oldest first; [] when there are none."""
     data = _read_from(folder / f"{stream}.1m.jsonl", 0, 1 << 28)
-    decoder = msgspec.json.Decoder(Rollup)
-    return list(_decode(decoder, data[: data.rfind(b"\n") + 1]))
+    return list(decoded(msgspec.json.Decoder(Rollup), data[: data.rfind(b"\n") + 1]))
 
 
 def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, float]]:
@@ -201,12 +201,3 @@ def _read_from(path: Path, offset: int, limit_bytes: int) -> bytes:
             return file.read(limit_bytes)
     except OSError:
         return b""
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Iterator[Any]:
-    for line in data.split(b"\n"):
-        if line:
-            try:
-                yield decoder.decode(line)
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
-                continue  # a line torn by a full disk: the rest of the file still counts

@@ -1,0 +1,38 @@
+"""Files of JSON lines, as this room keeps them: lines added whole, and read as far as they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def append_line(path: Path, record: msgspec.Struct) -> None:
+    """Add one line to a file of the user's state folder, which is made if need be.
+
+    One write of a whole line: several stokers may do so at once. What cannot be written is left out: these files help,
+    and no run depends on them.
+    """
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, msgspec.json.encode(record) + b"\n")
+        finally:
+            os.close(fd)
+
+
+def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
+    """The records in `data`; a line that a full disk tore, or that another program wrote, is passed over."""
+    for line in data.split(b"\n"):
+        if line:
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+                continue
