@@ -1,0 +1,53 @@
+"""Each library has its one place: looked for in every file, so that a new module stands behind the walls by itself."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@cache
+def imported(package: str) -> frozenset[tuple[str, str]]:
+    """(file, top-level module) of every import of a package, also within functions."""
+    found = set()
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            found.update((path.relative_to(ROOT).as_posix(), name.partition(".")[0]) for name in names)
+    return frozenset(found)
+
+
+@pytest.mark.parametrize(
+    ("library", "place"),
+    [
+        ("textual", "supervisor/views/tui/"),
+        ("rich", "supervisor/views/tui/"),
+        ("plotext", "supervisor/views/chart.py"),
+        ("pynvml", "supervisor/sources/gpu.py"),
+        ("watchdog", "supervisor/sources/"),
+        ("re2", "supervisor/"),
+        ("hyperscan", "supervisor/diagnosis/"),
+        ("torch", None),
+        ("trainer", None),
+    ],
+)
+def test_a_library_is_imported_in_its_place_alone(library: str, place: str | None) -> None:
+    users = {path for path, name in imported("supervisor") if name == library}
+    assert bool(users) == (place is not None)
+    assert [path for path in users if place is None or not path.startswith(place)] == []
+
+
+def test_the_trainer_needs_little() -> None:
+    known = {"torch", "numpy", "yaml", "safetensors", "trainer"}
+    others = {name for _, name in imported("trainer")} - known - sys.stdlib_module_names
+    assert others == set(), "trackers are imported by name, where a user asked for one"
