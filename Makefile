@@ -2,8 +2,12 @@
 #   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
 #   make test    the test suite (under 10 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
+#   make check   ruff, mypy --strict, import-linter; make format mends what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
-#   make check   ruff, mypy --strict, import-linter
+#   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
+#   make corpus  how many of the labelled logs are judged rightly
+#   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md)
+#   make pictures   the pictures of the docs, drawn from recorded runs
 #
 # PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
 # PIP_ARGS=…  extra arguments for pip, e.g. another index
@@ -15,10 +19,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e check format corpus bench pictures soak venv-gpu gpu clean
+.PHONY: help install demo test e2e check format corpus pages pictures soak venv-gpu gpu clean
 
 help:
-	@sed -n '2,10p' Makefile
+	@sed -n '2,13s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -66,6 +70,11 @@ format: $(STAMP)
 
 corpus: $(STAMP)
 	$(BIN)/python -m pytest -q -s tests/corpus
+
+pages: $(STAMP)
+	$(BIN)/python scripts/failures_page.py
+	$(BIN)/python scripts/recovery_page.py
+	$(BIN)/python scripts/commands_page.py
 
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py
