@@ -19,8 +19,8 @@ _BY_SIGNATURE = {
     "nccl-net-peer-gone": _LOST,
     "store-lost": "lost the connection to the store",
 }
-# What tells of a SIGTERM and not of who sent it.
-_SIGNALLED = frozenset(("agent-death-signal", "signal-exception", "launcher-sigterm", "shell-terminated"))
+SIGNALLED = frozenset(("agent-death-signal", "signal-exception", "launcher-sigterm", "shell-terminated"))
+"""Signatures of lines that tell of a SIGTERM and not of who sent it."""
 _BY_US = {
     "hang": "ended by stoker after the hang",
     # torchrun signals the ranks that are left; who does not go is killed by stoker.
@@ -34,11 +34,11 @@ _BY_US = {
 
 def is_our_signal(item: Candidate, job: JobEvidence) -> bool:
     """Whether a line tells of the signal with which we ended a hang: nobody else sent one."""
-    return job.ended_for == "hang" and item.signature in _SIGNALLED
+    return job.ended_for == "hang" and item.signature in SIGNALLED
 
 
 def what_followed(item: Candidate, job: JobEvidence) -> str:
     """A few words for a consequence; empty where its class says enough."""
-    if item.signature in _SIGNALLED:
+    if item.signature in SIGNALLED:
         return _BY_US.get(job.ended_for or job.stop_reason or "", "")
     return _BY_SIGNATURE.get(item.signature, "") if item.failure is FailureClass.NCCL_ERROR else ""

@@ -178,6 +178,7 @@ class LogWatch:
                     path=key.name,
                     line=hit.line,
                     text=hit.text,
+                    signature=hit.signature.id,
                 )
             )
 

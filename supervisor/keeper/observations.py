@@ -83,7 +83,7 @@ class WarningSeen:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceHit:
-    """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based."""
+    """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based; `signature` its id."""
 
     t: float
     failure: FailureClass
@@ -93,6 +93,7 @@ class EvidenceHit:
     line: int | None
     text: str
     from_wire: bool = False
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)

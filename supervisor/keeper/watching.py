@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from supervisor.diagnosis.followed import SIGNALLED
 from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
 from supervisor.keeper.attempt import LiveAttempt
@@ -17,7 +18,7 @@ from supervisor.keeper.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.health import Health
 from supervisor.keeper.launching import started
 from supervisor.keeper.ledger import Ledger
-from supervisor.keeper.observations import Observation
+from supervisor.keeper.observations import EvidenceHit, Observation
 from supervisor.keeper.process import Child, adopt, read_exit
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
@@ -25,7 +26,7 @@ from supervisor.keeper.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.paths import NodePaths, RunPaths
-from supervisor.run.records import Verdict
+from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.runfile import RunFile
 from supervisor.sources.cgroup import memory_kills
 
@@ -107,10 +108,20 @@ class Watching:
         self._found.close()
 
     def _observe(self, observation: Observation) -> None:
-        if self._live is not None:
+        if self._live is not None and not self._is_our_signal(observation):
             self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
             self._recorder.record(self._live.number, observation)
             self._health.observe(observation)
+
+    def _is_our_signal(self, observation: Observation) -> bool:
+        """Whether a line only echoes the SIGTERM of a stop of ours, which is on record: nobody else sent one."""
+        stopping = self._live is not None and self._live.ladder is not None
+        return (
+            stopping
+            and isinstance(observation, EvidenceHit)
+            and observation.failure is FailureClass.TERMINATED
+            and observation.signature in SIGNALLED
+        )
 
     # -- its beginning ---------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ HANG_LINE = next(
     for number, line in enumerate(Path(TRAINING).read_text(encoding="utf-8").splitlines(), start=1)
     if "os.read(ours" in line
 )
+OURS = {"ended by stoker after the hang", "lost the connection to a peer", "lost the connection to the store"}
 DIES_WHEN_ASKED = """
 import os, pathlib, time
 rank = os.environ["RANK"]
@@ -97,6 +98,9 @@ def check_hang(done: Done, run: RunPaths, state: RunState) -> list[ev.Event]:
     assert first.hang is not None
     assert first.hang.artifact is not None
     assert (run.root / first.hang.artifact).is_file()
+    # What stoker sent itself is blamed on nobody: neither in the verdict nor on the way to it.
+    assert not [fact for fact in told if isinstance(fact, ev.EvidenceSeen) and fact.failure == "terminated"]
+    assert {item.words for item in first.verdict.consequences} <= OURS, first.verdict.consequences
     return told
 
 
