@@ -39,6 +39,8 @@ _BARS = (
     ),
     # fastprogress: 34.78% [32/92 00:04<00:08 0.0812]
     re.compile(r"(?<![\d.])[\d.]++% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
+    # Keras, of a length that it does not know: 109/Unknown - 12s 11ms/step
+    re.compile(r"^\s*(?P<n>\d+)/Unknown\s+-?\s*(?P<el>\d+m?s)\b"),
     # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
     re.compile(r"^\s*(?P<n>\d+)/(?P<N>\d+)\s+(?:\[[=>.\s]*\]|[━─]{3,}[━─ ]*(?P<el>\S+s))"),
 )  # fmt: skip

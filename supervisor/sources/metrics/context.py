@@ -6,7 +6,8 @@ import re
 from typing import NamedTuple
 
 from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.grammar import is_about_evaluation, parse_line
+from supervisor.sources.metrics.grammar import parse_line
+from supervisor.sources.metrics.held_out import is_about_evaluation
 from supervisor.sources.metrics.message import json_message, message_start
 from supervisor.sources.metrics.names import LOSS, VAL_LOSS
 from supervisor.sources.metrics.program import says_nothing
@@ -34,7 +35,8 @@ _BEFORE_BLOCK_WORD = re.compile(r"\s*[-*=# ]*[\w .-]*$")
 _BLOCK_NAME = re.compile(r"\s*[\w.-]+:\s*$")
 # "Test Error:" with its values on the lines below.
 _EVALUATION = re.compile(
-    r"(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}:\s*$", re.IGNORECASE
+    r"(?:(?:test|val|valid|validation|eval|evaluation|dev)\s+\w[ \w]{0,22}|.{0,80}\bon the (?:test|validation|evaluation|dev) set):\s*$",
+    re.IGNORECASE,
 )
 # "--> EVAL PERFORMANCE" with its values indented below, until training's next heading.
 _DECORATED = r"[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*"
@@ -81,7 +83,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     stripped = message.strip()
     if not stripped:
         return NOTHING, state._replace(in_settings=False), False
-    indented = message[:1] in " \t"
+    indented = message[:1] in " \t" or message[:2] == "- "
     if (after := _in_block(message, stripped, state, indented=indented)) is not None:
         return NOTHING, after, False
     state = state._replace(in_call=False, in_report=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.held_out import EVALUATES, TRAINS
 from supervisor.sources.metrics.judge import judge
 from supervisor.sources.metrics.named import NamedValues
 from supervisor.sources.metrics.nameless import nameless
@@ -46,11 +47,6 @@ from supervisor.sources.metrics.words import (
     TRAIN_WORDS,
 )
 
-_EVALUATES = re.compile(
-    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w./@-]|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
-    re.IGNORECASE,
-)
-_TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
 # "3/100 epochs", "5/10 steps": the unit says what the pair counts.
 _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
@@ -106,11 +102,6 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
 
 
-def is_about_evaluation(words: str) -> bool:
-    """Whether words (a logger's name) say that held-out data is meant, and not training's."""
-    return _EVALUATES.search(words) is not None and _TRAINS.search(words) is None
-
-
 class _Line(NamedValues):
     """The values of one line, read from left to right with what the words between them say."""
 
@@ -152,9 +143,9 @@ class _Line(NamedValues):
         before = token.before
         own = before.rfind(token.name) if token.name else len(before)
         ahead = before[:own] if own >= 0 else before
-        if held_out := _EVALUATES.search(ahead):
-            self._evaluates = not _TRAINS.search(ahead) or ahead.lower().rfind("train") < held_out.start()
-        elif _TRAINS.search(ahead):
+        if held_out := EVALUATES.search(ahead):
+            self._evaluates = not TRAINS.search(ahead) or ahead.lower().rfind("train") < held_out.start()
+        elif TRAINS.search(ahead):
             self._evaluates = False
         words = set(words_of(token.name))
         if (
@@ -173,7 +164,7 @@ class _Line(NamedValues):
         elif (
             place == 0
             and not EVAL_WORDS.isdisjoint(token.name.lower().split()[:-1])
-            and not _TRAINS.search(self._text)
+            and not TRAINS.search(self._text)
         ):
             self._evaluates = True  # as in "Val acc: 0.81 loss: 0.43"
 
@@ -353,7 +344,11 @@ class _Line(NamedValues):
             self._after_epoch = True
             return
         found = meaning(token.name.replace("'s ", " "))
-        if found.field is None and "." in token.text and joined in {"time_batch", "time_step", "time_iter"}:
+        if (
+            found.field is None
+            and "." in token.text
+            and joined in {"time_batch", "time_step", "time_iter", "time_iteration"}
+        ):
             found = Meaning(STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
         if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and self._is_list(token)):
             return

@@ -61,6 +61,8 @@ _EVALUATION_LOOP = re.compile(
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
 )
+# One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
+_ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # Losses of a router, which stand beside the loss and are no part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
@@ -91,6 +93,9 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
             best[reading.field] = reading
         elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
             own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
+    if LOSS in best and best[LOSS].rank <= 2 and _ENTRY.match(masked):
+        part = best.pop(LOSS)
+        own.setdefault(part.name, part._replace(field=""))
     if in_record and LOSS in best and best[LOSS].rank == 3:
         part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
         own.setdefault(part.name, part._replace(field=""))

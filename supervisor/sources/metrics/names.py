@@ -192,6 +192,8 @@ def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -
         rank = 8 if ({"total"} & set(words) and len(words) > 2) or "tot" in words else rank
         return Meaning(field, 6 if smoothed or part else rank, held_out)
     kinds = set(more) - ({"model"} if "language" in more else set())
+    if is_part and len(words) > 1 and words[-2:] == ["loss", "loss"]:
+        return Meaning(field, 7, held_out)  # "PPYoloELoss/loss"
     if is_part and not kinds <= LOSS_OF_POLICY:
         return Meaning("", is_eval=held_out, weak=True)
     if kinds <= LOSS_OF_POLICY:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
+from supervisor.sources.metrics.names import EPOCH, LOSS, MEMORY, STEP, TOTAL_EPOCHS, TOTAL_STEPS, VAL_LOSS
 from supervisor.sources.metrics.readings import Reading
-from supervisor.sources.metrics.values import PLAIN, WHOLE
+from supervisor.sources.metrics.values import PLAIN, WHOLE, memory_conversion
 
 # What a pattern's groups hold.
 _FIELDS = {
@@ -28,6 +28,8 @@ _LEADING_PAIR = re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[
 _LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")
 # "333 154 Loss=0.042": epoch and step.
 _BARE_TWO = re.compile(r"\s*(?P<e>\d+)(?:\s+|\|)(?P<s>\d+)(?:\s+|\|)(?=loss\s?[=:])", re.IGNORECASE)
+# Megatron's "memory (MB) | allocated: 1.2 | max allocated: 2.3": the unit is the line's, not the value's.
+_MOST_MEMORY = re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)")
 _CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*(?:步|次迭代)")
 # Lines of a counter and a loss and nothing else. How many digits there are must not matter: a line's shape is read without them.
 _ALONE = (
@@ -48,6 +50,8 @@ def placed(text: str) -> list[Reading]:
     for pattern, rank in ((_EPOCH_FIRST, 5), (_EPOCH_AND_BATCH, 9), (_HELD_OUT_EPOCH, 9)):
         if (first := pattern.search(text)) is not None:
             out += _readings(first, rank)
+    if (memory := _MOST_MEMORY.search(text)) is not None and (how := memory_conversion(memory["unit"])):
+        out.append(Reading(MEMORY, "max allocated", 9, *memory.span("m"), how))
     for pattern in (_LEADING_PAIR, _LEADING_TWO, _BARE_TWO):
         if (first := pattern.match(text)) is not None:
             out += _readings(first, 5)

@@ -13,8 +13,10 @@ from supervisor.sources.metrics.names import (
     LOSS,
     MEMORY,
     MFU,
+    SAMPLES,
     STEP,
     STEP_TIME,
+    TOKENS,
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
@@ -29,6 +31,7 @@ from supervisor.sources.metrics.values import (
     WHOLE,
     Conversion,
     How,
+    magnitude,
     memory_conversion,
     seconds,
     time_scale,
@@ -50,7 +53,7 @@ _PARTS = frozenset({"box", "obj", "cls", "dfl"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
-    r"\s*\|\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*\|\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*\|\s*$",
+    r"\s*[|│┃]\s*(?P<name>[A-Za-z_][\w/ .@-]*?)\s*[|│┃]\s*(?P<value>[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))\s*[|│┃]\s*$",
     re.IGNORECASE,
 )
 _SECTION_ROW = re.compile(r"\s*\|\s*[A-Za-z_][\w ]*/\s*\|\s*\|\s*$")
@@ -235,7 +238,8 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
         return []
     if found.is_eval and field == LOSS:
         field = VAL_LOSS
-    return [Reading(field, name, found.rank, *place, PLAIN)]
+    how = Conversion(How.NUMBER, magnitude(unit)) if field in {TOKENS, SAMPLES} else PLAIN
+    return [Reading(field, name, found.rank, *place, how)]
 
 
 def _plain(name: str) -> str:

@@ -35,7 +35,7 @@ _MASKS = re.compile(
     """,
     re.VERBOSE,
 )
-_PICTURES = re.compile("[\U0001f000-\U0001faff\u2600-\u27bf\u2b00-\u2bff\ufe0f\u200d]")
+_PICTURES = re.compile("[\U0001f000-\U0001faff\u25a0-\u27bf\u2b00-\u2bff\ufe0f\u200d]")
 # "Epoch #3": a number, not a name.
 _HASH = re.compile(r"(\b(?:epoch|step|iter|iteration|batch|update|round)\s?)#(?=\d)", re.IGNORECASE)
 _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\S)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"

@@ -44,7 +44,7 @@ LOSS_WORDS = frozenset(
 )
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
 # Which of several held-out sets: their losses are still losses of the whole.
-HELD_OUT_SETS = _set("set split clean other seen unseen matched mismatched small full")
+HELD_OUT_SETS = _set("set split clean fast other seen unseen matched mismatched small full")
 # Losses that are not called one: of a held-out set they are believed.
 UNCALLED_LOSSES = _set("cross_entropy crossentropy nll")
 LOSS_KINDS = _set(
