@@ -146,7 +146,7 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.screen import show
 
-    return show(paths, read_only=args.read_only, env=os.environ, taste=taste)
+    return show(paths, read_only=args.read_only, env=os.environ, taste=taste, state=state)
 
 
 def follow(root: Path, *, as_json: bool) -> int:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
-from supervisor.run.runfile import RunFile
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
 from supervisor.views.history import Point, Recent, Track, Whole, median, single, smooth
 from supervisor.views.logs import LogNews
 from supervisor.views.nearby import Nearby
 from supervisor.views.snapshot import Gpu, Machine, Rank, Snapshot
+
+if TYPE_CHECKING:
+    from supervisor.run.runfile import RunFile
 
 WHOLE_POINTS = 2048
 RECENT_POINTS = 600

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class LogAt:
+class LogAt(msgspec.Struct, frozen=True):
     """A place in the logs, as far as it is known. All None: the newest lines, followed.
 
     Attributes:
@@ -26,8 +25,7 @@ class LogAt:
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogPoint:
+class LogPoint(msgspec.Struct, frozen=True):
     """A line as a chart knows it: the step that it names, or the time at which it was most likely written."""
 
     attempt: int

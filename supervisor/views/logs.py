@@ -81,8 +81,7 @@ class LogLine(msgspec.Struct, frozen=True, gc=False):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogNews:
+class LogNews(msgspec.Struct, frozen=True):
     """What a refresh found. `open_lines`: lines not ended yet (progress bars), one a file at most.
 
     `earlier`: lines that stand before those given first, each before those of its own attempt.

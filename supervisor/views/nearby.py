@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
@@ -28,8 +29,7 @@ STACKS_LIMIT_BYTES = 1 << 18
 CAUSES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """The lines around a cause; `lines[0]` is line `first` of `path`, counted from 1. `trouble`: why there are none.
 
     `own`: the user's own line of code in the traceback that ends in the cause, if one does.
@@ -43,8 +43,7 @@ class Context:
     own: CodeLine | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StackDump:
+class StackDump(msgspec.Struct, frozen=True):
     """The newest stacks that were taken. `taken_t`: wall time."""
 
     name: str
@@ -52,8 +51,7 @@ class StackDump:
     lines: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Nearby:
+class Nearby(msgspec.Struct, frozen=True):
     """`contexts`: by attempt. `stacks`: None until some were taken."""
 
     contexts: dict[int, Context]

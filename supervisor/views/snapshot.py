@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from supervisor.run.runfile import RunFile
+import msgspec
+
 from supervisor.run.state import RunState
 from supervisor.views.history import Track
 from supervisor.views.logs import LogNews
 from supervisor.views.nearby import Nearby
 
+if TYPE_CHECKING:
+    from supervisor.run.runfile import RunFile
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+
+class Gpu(msgspec.Struct, frozen=True):
     """One device: the newest reading of each value (absent: None) and two histories."""
 
     index: int
@@ -22,8 +25,7 @@ class Gpu:
     memory: Track
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process."""
 
     key: str
@@ -33,8 +35,7 @@ class Rank:
     rss: Track
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(msgspec.Struct, frozen=True):
     """The host: the newest readings and two histories."""
 
     seen_t: float
@@ -43,8 +44,7 @@ class Machine:
     memory: Track
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
 
     `series`: every metric that was ever seen, whole, by its own name.

@@ -8,7 +8,6 @@ shown in English, never lost.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -59,6 +58,8 @@ def catalogue(lang: Lang) -> dict[str, str]:
     Raises:
         BadCatalogue: an English sentence stands twice.
     """
+    import tomllib  # not for English
+
     with (Path(__file__).parent / "lang" / f"{lang}.toml").open("rb") as file:
         sections = tomllib.load(file)
     entries: dict[str, str] = {}

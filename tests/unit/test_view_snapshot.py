@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, METRICS
 from supervisor.run.state import HeldOpen, Running
+from supervisor.views import logs
 from supervisor.views import reader as sn
 from supervisor.views.logs import LogLine, Part, Tone, fair_share, interleave, tone_of
 from supervisor.views.reader import SnapshotReader
@@ -66,6 +69,27 @@ def test_a_backlog_of_samples_comes_in_pieces_beside_the_lines(tmp_path: Path) -
     while (snapshot := reader.refresh()).revision not in revisions:
         revisions.add(snapshot.revision)
     assert snapshot.metrics["loss"][-1].step == 9999
+
+
+def test_where_only_lines_were_added_all_else_is_the_very_same(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 5)
+    reader = SnapshotReader(rec.run, monotonic=lambda: 0.0)
+    before = reader.refresh()
+    rec.say(0, "a line")
+    after = reader.refresh()
+    assert [line.text for line in after.logs.lines] == ["a line"]
+    assert all(old is new for old, new in zip(before.facts(), after.facts(), strict=True))
+    rec.steps(6, 7)
+    assert any(old is not new for old, new in zip(after.facts(), reader.refresh().facts(), strict=True))
+
+
+def test_a_glance_leaves_run_json_to_the_second_look(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
+    assert reader.refresh().run_file is None
+    assert reader.refresh().run_file == SnapshotReader(run).refresh().run_file is not None
 
 
 def test_absent_folder_and_half_lines(tmp_path: Path) -> None:
@@ -140,6 +164,37 @@ def test_fair_share() -> None:
     assert fair_share([10, 1000, 1000], 1010) == 500
     assert fair_share([10, 20], 1000) == 1000
     assert fair_share([], 1000) == 1000
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "Traceback (most ",
+                "Error",
+                "Exception",
+                "FATAL",
+                "CRITICAL",
+                "ERROR",
+                "[ERROR]",
+                "WARN",
+                "WARNING",
+                "Warning",
+                "warning",
+                "out of memory",
+                ":",
+                " ",
+                "x",
+                "_",
+                "\n",
+            ]
+        ),
+        max_size=6,
+    ).map("".join)
+)
+def test_no_tone_is_missed_by_the_first_look(text: str) -> None:
+    loud = logs._BAD.search(text) or logs._WARN.search(text)
+    assert (tone_of(text) is not Tone.PLAIN) == bool(loud)
 
 
 def test_tones() -> None:

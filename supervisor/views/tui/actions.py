@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from supervisor.job.batch import BatchSpec, next_smaller
-from supervisor.job.spec import KnobScope
 from supervisor.run import state as st
 from supervisor.run.events import RequestKind
 from supervisor.views import format as fm
@@ -92,6 +91,8 @@ def why_no_batch(snapshot: Snapshot) -> str:
     knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else None
     if knobs is None or knobs.batch is None:
         return "the script's batch flag is not known: start it with --batch-knob"
+    from supervisor.job.spec import KnobScope  # slow to load: the first screen must not wait for it
+
     if knobs.batch_scope is KnobScope.UNKNOWN:
         return f"what {knobs.batch} counts is not known: start it with --batch-scope per_rank (or global)"
     if not knobs.keeps_global_batch:

@@ -9,6 +9,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -21,19 +22,15 @@ from textual.filter import LineFilter
 from textual.message import Message
 
 from supervisor.run.paths import RunPaths
-from supervisor.run.trash import StillLives, bring_back, throw_away
 from supervisor.views.reader import SnapshotReader
-from supervisor.views.runlist import RunList, RunsReader
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import speech
 from supervisor.views.taste import USUAL, Taste
-from supervisor.views.tui.ascii import AsciiFilter
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import Kept, load, save
-from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.stopping import Continuing
 from supervisor.views.tui.themes import DARK, THEMES
@@ -43,11 +40,14 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from supervisor.views.replay import Recording, ReplayClock
+    from supervisor.views.runlist import RunList, RunsReader
+    from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
 KEY_FIRST_S = 0.06
 NEWS_LATEST_S = 0.25
+FIRST_PAINT_LATEST_S = 0.15
 # Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
 SETTLE_S = 1.0
 SWEEP_S = 20.0
@@ -118,6 +118,7 @@ class StokerApp(App[None]):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
+        self._held = ExitStack()
         self.tr = speech(taste.spoken)
         self._not_spoken = taste.spoken is not taste.lang
         self.run_paths = run
@@ -128,11 +129,20 @@ class StokerApp(App[None]):
         known_themes = {theme.name for theme in THEMES.values()}
         kept_theme = self.kept.theme if self.kept.theme in known_themes else DARK.name
         self.theme = THEMES[taste.theme].name if taste.theme is not None else kept_theme
-        self._gates: list[LineFilter] = [HarmlessFilter(), *([AsciiFilter()] if taste.ascii else [])]
+        self._gates: list[LineFilter] = [HarmlessFilter()]
+        if taste.ascii:
+            from supervisor.views.tui.ascii import AsciiFilter
+
+            self._gates.append(AsciiFilter())
         self._clock, self._read_only, self._adopt = clock, read_only, adopt
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
-        self._reader = RunsReader(known or list)
-        self.browser = BrowserScreen(clock) if run is None else None
+        self._reader: RunsReader | None = None
+        self.browser: BrowserScreen | None = None
+        if run is None:
+            from supervisor.views.runlist import RunsReader
+            from supervisor.views.tui.screens.browser import BrowserScreen
+
+            self._reader, self.browser = RunsReader(known or list), BrowserScreen(clock)
         self._replay = replay
         self._dashboard: Dashboard | None = None
 
@@ -163,7 +173,7 @@ class StokerApp(App[None]):
         self.remember(msgspec.structs.replace(self.kept, theme=self.theme))
 
     async def on_mount(self) -> None:
-        """Open the first screen, and only then begin to read: a snapshot's log lines come once."""
+        """Open the first screen."""
         if self._not_spoken:
             self.notify(
                 "Chinese cannot be written in plain ASCII: with --ascii stoker speaks English", markup=False
@@ -215,6 +225,7 @@ class StokerApp(App[None]):
             self.set_timer(wait_s, partial(self.post_message, message))
         elif message.dashboard is self._dashboard:
             self._dashboard.take(message.snapshot)
+            self._held.close()
             self._feeders[-1].taken()
 
     def on_stoker_app_listed(self, message: Listed) -> None:
@@ -239,9 +250,11 @@ class StokerApp(App[None]):
 
     def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
         """Delete a run, or bring the last one back, in the reading thread."""
-        browser = self.browser
-        if browser is None or self._dashboard is not None:
+        browser, reader = self.browser, self._reader
+        if browser is None or reader is None or self._dashboard is not None:
             return
+
+        from supervisor.run.trash import StillLives, bring_back, throw_away
 
         def act() -> None:
             try:
@@ -252,7 +265,7 @@ class StokerApp(App[None]):
                     said = f"{bring_back(browser.thrown.pop()).run_id} is back"
             except (OSError, StillLives) as error:
                 said = str(error) if isinstance(error, StillLives) else f"{error.filename}: {error.strerror}"
-            self._reader.look_again()
+            reader.look_again()
             self.call_later(browser.tell, said)
 
         self._feeders[-1].submit(act)
@@ -271,6 +284,8 @@ class StokerApp(App[None]):
         self._read_with(feeder)
 
     def _list(self) -> None:
+        if self._reader is None:
+            return
         feeder: Feeder[RunList] = Feeder(
             self._reader,
             deliver=lambda runs: self.post_message(self.Listed(runs)),
@@ -280,7 +295,7 @@ class StokerApp(App[None]):
 
     async def _open(self, run: RunPaths) -> None:
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run),
+            SnapshotReader(run, glance=True),
             deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
@@ -293,8 +308,15 @@ class StokerApp(App[None]):
             back=None if self.browser is None else self._back,
         )
         self._dashboard = dashboard
-        await self.push_screen(dashboard)
+        # Read while the screen is made: what is read waits in this queue until then, and is in the first frame.
         self._read_with(feeder)
+        self._hold()
+        await self.push_screen(dashboard)
+
+    def _hold(self) -> None:
+        """Paint once, with what was read, unless reading takes long."""
+        self._held.enter_context(self.batch_update())
+        self.set_timer(FIRST_PAINT_LATEST_S, self._held.close)
 
     def _back(self) -> None:
         """To the list of runs."""

@@ -6,7 +6,7 @@ devices beyond four, the loss chart. Header, log, notice and footer stay.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 NARROW = 100
 WIDE = 160
@@ -18,8 +18,7 @@ CARD_BESIDE_RIGHT = 20
 ALWAYS = frozenset(["header", "notice", "footer"])
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """`shown`: ids of panes. Heights in rows; None: what is left. `right_width` None: all of the width."""
 
     shown: frozenset[str]
@@ -33,8 +32,7 @@ class Layout:
     timeline_width: int
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(msgspec.Struct, frozen=True):
     """What the layout depends on besides the size, in rows. `card_rows` 0: no failure card is shown.
 
     `log_more`: rows that a person gave the log beyond its share; `side_more`: cells of the right column.

@@ -37,8 +37,7 @@ class Entry(msgspec.Struct, gc=False):
         return self.offset < 0
 
 
-@dataclass(frozen=True, slots=True)
-class LogFilter:
+class LogFilter(msgspec.Struct, frozen=True):
     """Which lines are shown: those that contain `text` (any case), of the ranks in `who` (empty: of all)."""
 
     text: str = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from supervisor.views import format as fm

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from supervisor.views import format as fm
 from supervisor.views.history import Point, Track
@@ -30,8 +32,7 @@ ZOOM_LEAST = 1 / 4096
 LINE_HEIGHT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """How a person looks at a chart. `window` and `cursor` are values of the x axis (steps, or wall seconds)."""
 
     by_time: bool = False
@@ -71,8 +72,7 @@ class Look:
         return replace(self, cursor=at, window=(start, start + size))
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(msgspec.Struct, frozen=True):
     """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn.
 
     `older` is the ink of all attempts but the newest; None: the same.
@@ -84,8 +84,7 @@ class Curve:
     older: Ink | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """Something that happened: a rule behind the curves and a word below them. A step may be unknown."""
 
     step: float | None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+import msgspec
 from rich.style import Style
 from textual import events
 from textual.dom import DOMNode
@@ -20,8 +20,7 @@ from supervisor.views.tui.widgets.inks import inks_of
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, cells, clip, padded, to_strip
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What panes draw: a snapshot, the wall time it is looked at, the language it is told in."""
 
     snapshot: Snapshot

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from supervisor.views.history import Point
 from supervisor.views.tui.widgets.canvas import Canvas
@@ -21,8 +22,7 @@ class Bucket(NamedTuple):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(msgspec.Struct, frozen=True):
     """A map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count; `log`: by logarithm."""
 
     low: float
