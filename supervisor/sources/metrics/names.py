@@ -8,6 +8,7 @@ because nothing but "loss" is left, and `packet loss` is none because "packet" i
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from supervisor.sources.metrics.words import (
@@ -89,8 +90,9 @@ _GLUED = re.compile(
 _ALONE = {"t": "train"}
 
 
+@lru_cache(maxsize=64)  # a line's grammar asks three times for each of its names
 def words_of(name: str) -> list[str]:
-    """The words of a name, in lower case and in English."""
+    """The words of a name, in lower case and in English. The list is shared: it is not to be changed."""
     if not (name.isupper() or name.islower()):
         name = _CAMEL.sub("_", name)
     name = name.lower()
