@@ -85,21 +85,6 @@ class GpuSample:
             return None
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")
 
-    def values(self) -> dict[str, float | None]:
-        """The numbers of it, by the names that series hold."""
-        throttled = None if self.throttle is None else float(bool(set(self.throttle) - {"power_cap"}))
-        return {
-            "util_ratio": self.util_ratio,
-            "memory_used_bytes": self.memory_used_bytes,
-            "memory_total_bytes": self.memory_total_bytes,
-            "temperature_celsius": self.temperature_celsius,
-            "power_watts": self.power_watts,
-            "sm_clock_hz": self.sm_clock_hz,
-            "throttled": throttled,
-            "ecc_uncorrected": self.ecc_uncorrected,
-            "lost": 1.0 if self.lost else 0.0,
-        }
-
 
 class GpuNoteCode(StrEnum):
     """What is worth saying once about the GPUs."""

@@ -74,23 +74,6 @@ class HostSample:
     cgroup: CgroupMemory | None = None
     disks: tuple[DiskFill, ...] = ()
 
-    def values(self) -> dict[str, float | None]:
-        """The numbers of it, by the names that series hold; `disk<n>_used_ratio` in the order asked for."""
-        values: dict[str, float | None] = {
-            "cpu_ratio": self.cpu_ratio,
-            "load_1m": self.load_1m,
-            "memory_used_bytes": self.memory_used_bytes,
-            "memory_total_bytes": self.memory_total_bytes,
-            "swap_used_bytes": self.swap_used_bytes,
-        }
-        if self.cgroup is not None:
-            values["cgroup_used_bytes"] = self.cgroup.used_bytes
-            values["cgroup_limit_bytes"] = self.cgroup.limit_bytes
-            values["cgroup_oom_kills"] = self.cgroup.oom_kills
-        for number, disk in enumerate(self.disks):
-            values[f"disk{number}_used_ratio"] = disk.used_ratio
-        return values
-
 
 class ProcessReader:
     """Reads one process again and again. Not thread-safe; close it."""

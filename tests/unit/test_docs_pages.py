@@ -6,7 +6,11 @@ import runpy
 from pathlib import Path
 from typing import get_args
 
+from supervisor.keeper.sensors import gpu_values, machine_values
 from supervisor.run import events as ev
+from supervisor.sources.gpu import GpuDevice, GpuSample
+from supervisor.sources.host import HostReader, ProcessSample
+from supervisor.sources.processes import ProcessId
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,3 +31,13 @@ def test_every_fact_of_a_journal_is_told() -> None:
     page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
     kinds = [kind.__struct_config__.tag for kind in get_args(ev.Event)]
     assert [kind for kind in kinds if f"`{kind}`" not in page] == []
+
+
+def test_every_value_of_gpus_ranks_and_machine_is_told() -> None:
+    page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    values = {
+        *gpu_values(GpuSample(0.0, GpuDevice(0, None, None, None, None))),
+        *machine_values(HostReader(disks=()).read()),
+        *ProcessSample(0.0, "0", ProcessId(1, 0.0), alive=True).values(),
+    }
+    assert sorted(name for name in values if name not in page) == []

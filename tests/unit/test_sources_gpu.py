@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from supervisor.keeper.sensors import gpu_values
 from supervisor.sources.gpu import (
     GpuNote,
     GpuNoteCode,
@@ -51,8 +52,9 @@ def test_a_reading_is_in_base_units() -> None:
     assert second.throttle == ("power_cap", "sw_thermal")
     assert second.processes is not None
     assert [(p.pid, p.memory_used_bytes) for p in second.processes] == [(71, 19 * GIB), (72, None)]
-    assert second.values()["util_ratio"] == 0.93
-    assert second.values()["throttled"] == 1.0
+    kept = gpu_values(second)
+    assert (kept["util_ratio"], kept["power_w"], kept["sm_clock_mhz"]) == (0.93, 300.0, 1980.0)
+    assert kept["throttle"] == 0x20, "a power cap is normal under load"
     assert notes == []
     reader.close()
     reader.close()

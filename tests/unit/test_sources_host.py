@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from supervisor.keeper.sensors import machine_values
 from supervisor.sources.cgroup import read_cgroup_memory
 from supervisor.sources.host import (
     HostReader,
@@ -97,7 +98,7 @@ def test_the_real_machine() -> None:
     assert 0 < last.memory_used_bytes < last.memory_total_bytes
     assert [disk.path for disk in last.disks] == ["/"]
     assert 0 <= last.disks[0].used_ratio <= 1
-    assert last.values()["disk0_used_ratio"] == last.disks[0].used_ratio
+    assert machine_values(last)["disk_used_ratio"] == last.disks[0].used_ratio
     assert disk_fill("/nowhere") is None
 
 
@@ -120,7 +121,7 @@ def test_cpu_is_the_share_of_all_cores(tmp_path: Path) -> None:
 
 def test_nothing_to_read_is_none_and_not_zero(tmp_path: Path) -> None:
     sample = HostReader(disks=(), root=str(tmp_path)).read()
-    assert set(sample.values().values()) == {None}
+    assert set(machine_values(sample).values()) == {None}
     assert sample.cgroup is None
 
 
