@@ -80,6 +80,9 @@ class LineFeed:
         start = self.offset
         self.offset += len(data)
         lines = tuple(self._splitter.feed(data))
+        if not self._open and b"\r" not in data:
+            self._open = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_PROGRESS_CAP_BYTES:]
+            return Batch(self.key, self.generation, start, data, lines)
         _, newline, rest = data.rpartition(b"\n")
         self._open = rest if newline else self._open + rest
         progress = self._progress(quiet=False) if b"\r" in self._open else None
@@ -165,18 +168,20 @@ class FollowedFile:
             and (now.st_dev, now.st_ino) == self._identity
         )
 
-    def read_on(self) -> tuple[list[Batch], bool] | None:
-        """The quick way after an event: one pread(2). None when that shows nothing, so that `read` must look."""
-        if self._fd < 0:
-            return None
+    def read_on(self) -> Batch | None:
+        """The quick way after an event: one pread(2). None when that is not all there is to know: `read` must look."""
+        mark = self._mark
+        size = len(mark)
+        if self._fd < 0 or (not size and (self.feed.offset or self.feed.generation)):
+            return None  # nothing tells that it is still the file that was read before
         try:
-            data = os.pread(self._fd, _FIRST_BYTES, self.feed.offset - len(self._mark))
+            data = os.pread(self._fd, _FIRST_BYTES, self.feed.offset - size)
         except OSError:
             return None
-        if len(data) <= len(self._mark) or not data.startswith(self._mark) or not self._mark:
+        # A whole buffer: there may be more.
+        if not size < len(data) < _FIRST_BYTES or not data.startswith(mark):
             return None
-        fresh = data[len(self._mark) :]
-        return [self._taken(data, fresh)], len(data) == _FIRST_BYTES
+        return self._taken(data, data[size:])
 
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read on, at most `limit_bytes`; returns what came and whether more is waiting.
@@ -266,7 +271,8 @@ class FollowedFile:
             return True
 
     def _taken(self, data: bytes, fresh: bytes) -> Batch:
-        self._said.discard(NoteCode.UNREADABLE)
+        if self._said:
+            self._said.discard(NoteCode.UNREADABLE)
         self._mark = data[-_MARK_BYTES:]
         self._last_byte = time.monotonic()
         self._quiet = False

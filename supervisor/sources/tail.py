@@ -150,7 +150,11 @@ class Tailer:
             fresh = self._take_over() if self._pending or self._dropped else []
             for path in paths or ():
                 for file in self._files.get(path, ()):
-                    self._read(file, by_event=True)
+                    batch = file.read_on()
+                    if batch is not None:
+                        self._hand_over(batch)
+                    else:
+                        self._read(file)
             now = time.monotonic()
             look = paths is None or now >= next_look
             if look:
@@ -204,10 +208,9 @@ class Tailer:
                     if self._stop.is_set():
                         return
 
-    def _read(self, file: FollowedFile, *, final: bool = False, by_event: bool = False) -> bool:
+    def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
         """Read a file on; returns whether more of it is waiting."""
-        quick = file.read_on() if by_event else None
-        batches, more = quick if quick is not None else file.read(self._read_bytes, final=final)
+        batches, more = file.read(self._read_bytes, final=final)
         for batch in batches:
             self._hand_over(batch)
         if more:

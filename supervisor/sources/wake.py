@@ -14,6 +14,7 @@ import os
 import select
 import struct
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 _EVENT = struct.Struct("iIII")
@@ -21,6 +22,9 @@ _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x20
 # Some hundred events; what is more stays queued and ends the next wait at once.
 _EVENTS_BYTES = 1 << 13
 _OVERFLOW, _IGNORED = 0x4000, 0x8000
+# So many different events are known by their bytes: some files more than a run has logs.
+_KNOWN = 4096
+_NO_PIPES: frozenset[int] = frozenset()
 _MASK = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE
 # An Observer starts a thread for every folder; beyond this many the poll has to do.
 _OBSERVER_FOLDERS = 32
@@ -37,7 +41,7 @@ class FolderEvents(Protocol):
     def watch(self, folder: str) -> bool:
         """Begin to watch a folder; False when that cannot be had now."""
 
-    def take(self) -> set[str] | None:
+    def take(self) -> AbstractSet[str] | None:
         """Paths that changed since the last call; None: events were lost, anything may have."""
 
     def close(self) -> None:
@@ -72,12 +76,15 @@ class Waker:
             self._pipes.discard(fd)
             self._poller.unregister(fd)
 
-    def wait(self, timeout_s: float) -> tuple[set[str] | None, set[int]]:
+    def wait(self, timeout_s: float) -> tuple[AbstractSet[str] | None, AbstractSet[int]]:
         """Wait; returns the changed paths (None: look at all) and the pipes that can be read."""
-        ready = {fd for fd, _ in self._poller.poll(max(0, math.ceil(timeout_s * 1000)))}
+        found = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
+        if self._events is not None and len(found) == 1 and found[0][0] == self._events_fd:
+            return self._events.take(), _NO_PIPES
+        ready = {fd for fd, _ in found}
         if self._poke_fd in ready:
             os.eventfd_read(self._poke_fd)
-        paths: set[str] | None = set()
+        paths: AbstractSet[str] | None = set()
         if self._events is not None and (self._events_fd is None or self._events_fd in ready):
             paths = self._events.take()
         return paths, ready & self._pipes
@@ -123,6 +130,8 @@ class InotifyEvents:
             raise OSError("inotify_init failed")
         os.set_inheritable(self._fd, False)
         self._folders: dict[int, bytes] = {}
+        # A file that grows sends the very same bytes each time.
+        self._known: dict[bytes, frozenset[str]] = {}
 
     def fileno(self) -> int:
         """The inotify descriptor."""
@@ -134,12 +143,18 @@ class InotifyEvents:
         watch = self._add(self._fd, name, _MASK)
         if watch < 0:
             return False
-        self._folders[watch] = name.rstrip(b"/") + b"/"
+        place = name.rstrip(b"/") + b"/"
+        if self._folders.get(watch) != place:
+            self._folders[watch] = place
+            self._known.clear()
         return True
 
-    def take(self) -> set[str] | None:
+    def take(self) -> AbstractSet[str] | None:
         """Read what is queued. Called only when the descriptor is readable."""
         raw = os.read(self._fd, _EVENTS_BYTES)
+        known = self._known.get(raw)
+        if known is not None:
+            return known
         paths: set[str] = set()
         place = 0
         lost = False
@@ -152,10 +167,15 @@ class InotifyEvents:
                 lost = True
             elif mask & _IGNORED:
                 self._folders.pop(watch, None)
+                self._known.clear()
                 lost = True
             elif watch in self._folders:
                 paths.add(os.fsdecode(self._folders[watch] + name))
-        return None if lost else paths
+        if lost:
+            return None
+        if len(paths) == 1 and len(self._known) < _KNOWN:
+            self._known[raw] = frozenset(paths)
+        return paths
 
     def close(self) -> None:
         """Close the descriptor, and with it every watch."""

@@ -57,13 +57,16 @@ class LineSplitter:
         """Take in the next bytes of the stream; give the lines that they complete, without newlines."""
         if not data:
             return []
-        first, *rest = data.split(b"\n")
-        self._extend(first)
-        if not rest:
-            return []
-        lines = [self._close()]
+        rest = data.split(b"\n")
+        lines: list[Line] = []
+        if self._open_bytes:
+            self._extend(rest.pop(0))
+            if not rest:
+                return []
+            lines.append(self._close())
+        last = rest.pop()
         offset, number, cap = self._offset, self._number, self._cap
-        for raw in rest[:-1]:
+        for raw in rest:
             size = len(raw)
             lines.append(
                 Line(offset, number, raw) if size <= cap else Line(offset, number, *_capped(raw, cap))
@@ -71,7 +74,8 @@ class LineSplitter:
             offset += size + 1
             number += 1
         self._offset, self._number = offset, number
-        self._extend(rest[-1])
+        if last:
+            self._extend(last)
         return lines
 
     def finish(self) -> Line | None:

@@ -187,7 +187,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=_STEPS, read_bytes=st.sampled_from([1, 3, 7, 64, 1 << 16]))
 def test_every_byte_comes_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, bytes]], read_bytes: int

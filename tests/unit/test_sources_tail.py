@@ -151,6 +151,7 @@ def test_it_begins_where_it_is_told_and_stops_when_told(
     line = heard.batches[0].lines[0]
     assert (line.offset, line.number) == (4, 2)
     tailer.remove("a")
+    assert tailer.drain(5), "the thread has heard of it"
     with log.open("ab") as out:
         out.write(b"three\n")
     assert tailer.drain(5)
