@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 
 
+HEAD_BYTES = 65536
+# Text in any encoding has no control characters but blanks, colours and bars; a library's or a checkpoint's head has
+# 4 % and more. Where words in it were found that a log has, and not only guessed at, more is asked.
+UNREADABLE, BINARY, GUESSED = 0.02, 0.04, 0.6
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
 _SWITCHES = frozenset(("--json", "--each"))
 
 
@@ -82,6 +87,15 @@ def run(
         except OSError as error:
             print(f"stoker diagnose: {path}: {error.strerror or error}", file=sys.stderr)
             return EXIT_BAD_INPUT
+        if os.path.isfile(path) and _unreadable(path) > (
+            UNREADABLE if verdict.confidence <= GUESSED else BINARY
+        ):
+            print(
+                f"stoker diagnose: {path}: a binary file, not a log; give a log, a folder of logs, or -",
+                file=sys.stderr,
+            )
+            codes.append(EXIT_BAD_INPUT)
+            continue
         codes.append(_code(verdict))
         if as_json:
             _print_json(path, number, verdict)
@@ -94,6 +108,8 @@ def run(
             again = _again(path, number, verdict)
             print("\n".join(verdict_lines(path, number, verdict, context, again, tr)))
     sys.stdout.flush()
+    if EXIT_BAD_INPUT in codes:
+        return EXIT_BAD_INPUT
     if EXIT_FAILURE in codes:
         return EXIT_FAILURE
     return EXIT_UNKNOWN if EXIT_UNKNOWN in codes else EXIT_HEALTHY
@@ -138,6 +154,17 @@ def _print_json(path: str, attempt: int | None, verdict: Judgement) -> None:
     from supervisor.cli.verdict_json import to_wire
 
     print(json.dumps(to_wire(path, attempt, verdict), ensure_ascii=True, separators=(",", ":")))
+
+
+def _unreadable(path: str) -> float:
+    """The share of control characters in a file's head."""
+    from supervisor.text.decode import plain_chunks
+
+    with open(path, "rb") as file:
+        head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")[:HEAD_BYTES]
+    written = head.translate(None, b"\0")  # a log with a hole in it is full of zeros
+    odd = len(written) - len(written.translate(None, _CONTROLS))
+    return odd / len(written) if written else BINARY * bool(head)
 
 
 def _context(path: str, line: int, around: int = 3) -> list[tuple[int, str]]:

@@ -24,6 +24,10 @@ _SOFT = Lazy(
     r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
+# A line that ends so tells of what was done instead, whatever its level.
+_REPLACED = Lazy(
+    r"(?:^|[^t] )(?:skipp(?:ing|ed)|ignor(?:ing|ed)|using (?:the )?defaults?|fall(?:ing|s) back|fallback|retrying|will retry|continuing)\b.{0,24}$"
+)
 _NOT_SOFT = Lazy(r"NCCL WARN|ERROR|CRITICAL|FATAL|Error:|slurmstepd: error|death signal")
 
 
@@ -135,7 +139,11 @@ def _candidate(
     ):
         return None
     said = _INFORMS.sub(" ", text) if labelled else text
-    soft = bool(_WARNING_LEVEL.search(said)) or (bool(_SOFT.search(said)) and not _NOT_SOFT.search(said))
+    soft = (
+        bool(_WARNING_LEVEL.search(said))
+        or (bool(_SOFT.search(said)) and not _NOT_SOFT.search(said))
+        or bool(_REPLACED.search(said[-80:]))
+    )
     # A scale that fell to nothing is told by a line that speaks of one more skipped step, an end by a warning.
     soft = soft and signature.id != "nan-scale" and not (signature.id == "nan-stop" and _ENDS.search(text))
     is_cause = signature.role is Role.CAUSE

@@ -12,7 +12,7 @@ from supervisor.diagnosis.fingerprint import fingerprint
 from supervisor.diagnosis.followed import what_followed
 from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.scan import SourceScan
-from supervisor.diagnosis.titles import is_bare_kill, title_of
+from supervisor.diagnosis.titles import is_bare_kill, nothing_said, title_of
 from supervisor.run.failures import FailureClass
 from supervisor.text.decode import strip_escapes
 
@@ -36,7 +36,7 @@ def compose(
         rank=root.rank,
         ranks=root.ranks,
         node=root.node,
-        title=title_of(root),
+        title=(nothing_said(scans) if root.failure is FailureClass.UNKNOWN else None) or title_of(root),
         cause=cause,
         consequences=_consequences(job, scans, candidates, root),
         advice=advice_for(root.failure, root.reason, _words(root), job, bare_kill=is_bare_kill(root)),

@@ -31,7 +31,10 @@ MOST_WAITING = 400
 
 
 class Hit(NamedTuple):
-    """A line that a signature claims. `line` counts from 1; `before` and `after` are the raw bytes around it."""
+    """A line that a signature claims. `line` counts from 1; `before` and `after` are the raw bytes around it.
+
+    `hosts`: the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
+    """
 
     signature: Signature
     source: int
@@ -41,6 +44,7 @@ class Hit(NamedTuple):
     origin: Origin
     before: bytes = b""
     after: bytes = b""
+    hosts: frozenset[str] = frozenset()
 
     @property
     def rank(self) -> int | None:
@@ -209,6 +213,7 @@ class SourceScanner:
             if start < BEFORE_BYTES
             else text[start - BEFORE_BYTES : start],
             text[stop + 1 : stop + 1 + AFTER_BYTES],
+            self._hosts or frozenset(),
         )
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:

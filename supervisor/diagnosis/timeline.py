@@ -17,7 +17,7 @@ def _patterns() -> dict[str, Lazy]:
         "glog": Lazy(r"\b[IWEFD](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.\d+"),
         "us": Lazy(r"\b(\d\d)/(\d\d)(?:/(\d{4}))? (\d\d):(\d\d):(\d\d)\b"),
         "syslog": Lazy(
-            r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?(?: (?:[A-Z]{3,4} )?(\d{4})\b)?"
+            r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?(?: (?:[A-Z]{3,4} )?(\d{4})(?=\s|$))?"
         ),
         "clock": Lazy(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
         "epoch": Lazy(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
@@ -165,8 +165,10 @@ def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
     stamps = [(row, stamp) for row, line in enumerate(stamped) if (stamp := when(line, year)) is not None]
     if len(stamps) < 3:
         return None
-    last_step = max(progress_rows(lines), default=-1)
-    steps = [stamp for row, stamp in stamps if row <= last_step]
+    training = progress_rows(lines)
+    last_step = max(training, default=-1)
+    # What a shell dated before training began tells of no step.
+    steps = [stamp for row, stamp in stamps if training and training[0] - 1 <= row <= last_step]
     later = [stamp for row, stamp in stamps if row > last_step]
     if len(steps) < 2 or not later:
         return None

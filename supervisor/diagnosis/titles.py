@@ -8,7 +8,10 @@ from supervisor.diagnosis.classes import class_texts
 from supervisor.run.failures import FailureClass, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from supervisor.diagnosis.root import Root
+    from supervisor.diagnosis.scan import SourceScan
 
 # What is settled below this rests on silence, an exit code or peers' complaints alone (see `settle`).
 SURE_ENOUGH = 0.8
@@ -28,10 +31,24 @@ _MEANING = {
     "SIGKILL": "somebody or the kernel killed it",
 }
 
+EMPTY = "The log is empty: there is nothing to judge"
+ALL_EMPTY = "All logs are empty: there is nothing to judge"
+NO_TEXT = "There is no text in it: a binary file, not a log"
+
 
 def is_bare_kill(root: Root) -> bool:
     """Whether all that is known is a SIGKILL: then running out of host memory is only the most frequent story."""
     return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+
+
+def nothing_said(scans: Sequence[SourceScan]) -> str | None:
+    """The headline of a verdict on logs without a word; None where they have some."""
+    if scans and all(scan.bytes_read == 0 for scan in scans):
+        return EMPTY if len(scans) == 1 else ALL_EMPTY
+    said = any(
+        char.isalnum() and char != "\ufffd" for scan in scans for line in scan.head[:40] for char in line
+    )
+    return None if said else NO_TEXT
 
 
 def title_of(root: Root) -> str:

@@ -56,7 +56,7 @@ def frames_above(hit: Hit) -> Frames:
     lines = hit.lines_before(90)
     row = len(lines) - 1
     while row >= 0:
-        origin, text = split_prefix(lines[row])
+        origin, text = split_prefix(lines[row], hit.hosts)
         row -= 1
         if origin != split_prefix("")[0] and not _compatible(origin, hit.origin):
             continue
@@ -66,7 +66,7 @@ def frames_above(hit: Hit) -> Frames:
                 told_of = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
             for above in range(row, max(row - 6, -1), -1):
-                said = split_prefix(lines[above])[1]
+                said = split_prefix(lines[above], hit.hosts)[1]
                 if "the above exception" in said or "The above exception" in said:
                     chained = True
                 if match := re.search(r"-- Process (\d+) terminated with the following error", said):
@@ -125,7 +125,7 @@ def last_exception_after(hit: Hit) -> tuple[int, str] | None:
     exception = _patterns()["exception"]
     inside = False
     for below, raw in enumerate(hit.lines_after(120), start=1):
-        origin, text = split_prefix(raw)
+        origin, text = split_prefix(raw, hit.hosts)
         if not _compatible(origin, hit.origin):
             continue
         if "Traceback (most recent call last)" in text:

@@ -67,15 +67,14 @@ def _without_records(text: bytes) -> bytes:
             continue
         if not isinstance(record, dict) or not _COLLECTORS.issuperset(record):
             continue
-        said = next((record[key] for key in _MESSAGE if isinstance(record.get(key), str)), None)
-        if said is None:
+        key = next((key for key in _MESSAGE if isinstance(record.get(key), str)), None)
+        if key is None:
             continue
-        stamp = next(
-            (value for value in record.values() if isinstance(value, str) and _ISO.match(value)), None
-        )
+        said = record.pop(key)
+        stamp = next((value for value in record.values() if isinstance(value, str) and _ISO.match(value)), "")
         # Lines within one record become parts of one line, as a progress bar's states are.
         body = said.rstrip("\n").replace("\n", "\r")
-        lines[row] = f"{_stamp(stamp) if stamp else ''}{body}".encode("utf-8", "surrogateescape")
+        lines[row] = f"{_stamp(stamp)}{body}".encode("utf-8", "surrogateescape")
         changed = True
     return b"\n".join(lines) if changed else text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from supervisor.diagnosis.candidates import Candidate
@@ -129,7 +129,7 @@ def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
                 continue
             if "MainThread" not in hit.text and first is not None:
                 continue
-            found = _waiting_frame(hit.lines_after(40))
+            found = _waiting_frame(hit.lines_after(40), hit.hosts)
             if found is None:
                 continue
             below, text, in_collective = found
@@ -146,11 +146,11 @@ def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
     return first
 
 
-def _waiting_frame(lines: Sequence[str]) -> tuple[int, str, bool] | None:
+def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
     library: tuple[int, str] | None = None
     in_collective = False
     for below, raw in enumerate(lines, start=1):
-        _, text = split_prefix(raw)
+        _, text = split_prefix(raw, hosts)
         match = _FRAME.match(text)
         if match is None:
             if below > 1:

@@ -71,6 +71,54 @@ def test_bad_input_is_one_line(kind: str, tmp_path: Path, capsys: pytest.Capture
     assert argv[0] in said.err
 
 
+def test_an_empty_log_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "mute.log"
+    log.write_bytes(b"")
+    assert main(["diagnose", str(log)]) == 11
+    assert "The log is empty: there is nothing to judge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["library", "random", "zeros", "packed"])
+def test_a_binary_file_is_bad_input(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd, good = tmp_path / "model.pt", tmp_path / "good.log"
+    code = bytes(range(256)) * 40
+    odd.write_bytes(
+        {
+            "library": b"\x7fELF\x02\x01\x01" + code + b"CUDA error: out of memory\0" + code,
+            "random": code,
+            "zeros": bytes(9000),
+            "packed": gzip.compress(code),
+        }[kind]
+    )
+    good.write_text(STEPS)
+    assert main(["diagnose", "--json", str(odd), str(good)]) == 2
+    said = capsys.readouterr()
+    assert (
+        said.err == f"stoker diagnose: {odd}: a binary file, not a log; give a log, a folder of logs, or -\n"
+    )
+    assert [json.loads(line)["failure"] for line in said.out.splitlines()] == ["healthy"]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "gb18030", "utf-16"])
+def test_text_in_any_encoding_is_no_binary_file(
+    encoding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(
+        ("Größe, déjà vu\n" if encoding == "latin-1" else "显卡驱动不可用\n").encode(encoding) * 30
+    )
+    assert main(["diagnose", str(log)]) == 11
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_with_a_hole_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(bytes(70_000) + b"\nsome words that tell of nothing\n")
+    assert main(["diagnose", str(log)]) in {2, 11}
+    log.write_bytes(bytes(70_000) + (STEPS + OOM).encode())
+    assert main(["diagnose", str(log)]) == 10
+
+
 def test_a_run_directory_is_judged_by_its_last_attempt(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
