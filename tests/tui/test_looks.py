@@ -109,7 +109,7 @@ def test_ranks_are_sorted_by_key_and_by_click(tmp_path: Path) -> None:
             return pane(app, "ranks").splitlines()[2].strip("│ ").split()[0]
 
         assert first() == "0"
-        await pilot.press("3", "o", "o")
+        await pilot.press("3", "o", "o", "o")
         assert "by ms/step" in pane(app, "ranks")
         assert first() == "17", "the slow one comes first"
         header = pane(app, "ranks").splitlines()[1]

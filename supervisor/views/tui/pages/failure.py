@@ -200,7 +200,7 @@ def _followed(attempt: st.AttemptView, verdict: Verdict, width: int, tr: Tr) -> 
     for (what, text), items in list(folded.items())[:FOLLOWED]:
         ranks = tuple(sorted({item.rank for item in items if item.rank is not None}))
         who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "a log"
-        where = place_of(attempt, items[0].path, items[0].line, tr)
+        where = place_of(attempt, items[0].path, items[0].line, tr).removeprefix(f"{tr(who)} ")
         said = f"{tr(what)}  {where}  {text}"
         rows += labelled(tr(who), said, width, Ink.DIM, most=2)
     if len(folded) > FOLLOWED:

@@ -68,36 +68,9 @@ class NoticeBar(Panel):
             )
             said = f" ⚠ the keeper is gone; ranks may live on. {then}"
             return [row(Span(tr(said), Ink.BAD))]
-        newest = current_advisory(snapshot, self.view.now)
-        stall = state.attempt.stall if state.attempt is not None else None
-        if (
-            stall is not None
-            and isinstance(state.condition, Running)
-            and (newest is None or newest.code != STALL)
-        ):
-            said = f" ⚠ nothing moves for {fm.duration(self.view.now - stall.since)}"
-            return [
-                between(
-                    row(Span(tr(said), Ink.WARN)),
-                    row(Span("a", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM)),
-                    width,
-                )
-            ]
-        if newest is not None:
-            more = len(state.advisories) - 1
-            right = row(Span(tr(f"{more} more "), Ink.DIM), Span("a ", Ink.KEY)) if more else ()
-            room = width - cells(right) - 1
-            return [between(row(Span(fit(f" ⚠ {tr(newest.text)}", room).rstrip(), Ink.WARN)), right, width)]
-        wanting = said_at_start(state, self.view.now)
-        if wanting:
-            more = f"{len(wanting) - 1} more " if len(wanting) > 1 else ""
-            right = row(Span(tr(more), Ink.DIM), Span("P", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM))
-            room = width - cells(right) - 1
-            return [
-                between(
-                    row(Span(fit(f" ⚠ {tr(in_one_line(wanting[0]))}", room).rstrip(), Ink.WARN)), right, width
-                )
-            ]
+        worth_saying = self._warning(snapshot, self.view.now, width)
+        if worth_saying is not None:
+            return [worth_saying]
         if state.unknown_events:
             said = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(said), Ink.DIM))]
@@ -105,6 +78,32 @@ class NoticeBar(Panel):
             newest_fact = state.timeline[-1]
             return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", Ink.DIM))]
         return []
+
+    def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
+        """A stall, else the newest advisory, else what pre-flight found wanting; and the key that says more."""
+        state, tr = snapshot.state, self.tr
+        newest = current_advisory(snapshot, now)
+        stall = state.attempt.stall if state.attempt is not None else None
+        stands = stall is not None and isinstance(state.condition, Running)
+        if stall is not None and stands and (newest is None or newest.code != STALL):
+            said = f"nothing moves for {fm.duration(now - stall.since)}"
+            return _warned(tr(said), row(Span("a", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM)), width)
+        if newest is not None:
+            others = len(state.advisories) - 1
+            more = row(Span(tr(f"{others} more "), Ink.DIM), Span("a ", Ink.KEY)) if others else ()
+            return _warned(tr(newest.text), more, width)
+        wanting = said_at_start(state, now)
+        if not wanting:
+            return None
+        count = tr(f"{len(wanting) - 1} more ") if len(wanting) > 1 else ""
+        more = row(Span(count, Ink.DIM), Span("P", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM))
+        return _warned(tr(in_one_line(wanting[0])), more, width)
+
+
+def _warned(text: str, more: Row, width: int) -> Row:
+    """A warning, cut where the key that says more would not fit."""
+    said = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
+    return between(row(Span(said, Ink.WARN)), more, width)
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
