@@ -8,11 +8,13 @@ from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.held_out import EVALUATES, TRAINS
 from supervisor.sources.metrics.judge import judge
 from supervisor.sources.metrics.named import NamedValues
-from supervisor.sources.metrics.nameless import nameless
+from supervisor.sources.metrics.nameless import field_of_rate, nameless
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
+    GRAD_NORM,
     LOSS,
+    LR,
     MEMORY,
     STEP,
     STEP_TIME,
@@ -32,7 +34,7 @@ from supervisor.sources.metrics.readings import (
     Parsed,
     Reading,
 )
-from supervisor.sources.metrics.tokens import Token, mask, name_of, tokens
+from supervisor.sources.metrics.tokens import Token, is_adjacent, mask, name_of, tokens
 from supervisor.sources.metrics.values import (
     WHOLE,
     Conversion,
@@ -184,7 +186,7 @@ class _Line(NamedValues):
             self._out.append(Reading(STEP, "", 6, *token.total, WHOLE))
             return
         words = set(words_of(token.name))
-        adjacent = _is_adjacent(token.before)
+        adjacent = is_adjacent(token.before)
         if (
             found.field not in {STEP, EPOCH}
             and (unit := _COUNTED_IN.match(self._text, token.stop)) is not None
@@ -222,7 +224,7 @@ class _Line(NamedValues):
                 self._counter(token, 5)
             return
         following = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
-        if following is not None and following.kind == "frac" and _is_adjacent(following.before):
+        if following is not None and following.kind == "frac" and is_adjacent(following.before):
             self._out.append(Reading(EPOCH, "", 5, token.start, token.end, WHOLE))
             self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))
             self._after_epoch = True
@@ -276,7 +278,7 @@ class _Line(NamedValues):
         match = _MEMORY_PAIR.match(self._text, token.start)
         if match is None:
             return
-        if not token.name and self._out and (match["v"] or "").upper() in {"GB", "GIB"}:
+        if token.name.lower() in {"", "used"} and self._out and (match["v"] or "").upper() in {"GB", "GIB"}:
             found = Meaning(MEMORY, 4, weak=True)  # "62.3/80 GiB"
         if found.field != MEMORY:
             return
@@ -292,6 +294,12 @@ class _Line(NamedValues):
         if self._owed and (not token.name or token.name in _COUNTED):
             token = token._replace(name=self._owed, bare=False)
         self._owed = ""
+        if (
+            token.bare
+            and field_of_rate(token.unit) is not None
+            and meaning(token.name).field in {LR, LOSS, GRAD_NORM, STEP}
+        ):
+            self._owed, token = token.unit, token._replace(unit="")  # "lr 0.0003 toks/s 12012"
         if not token.name and token.before.rstrip()[-1:] == "|" and self._is_last_cell(token):
             name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
             token = token._replace(name=name, tail=tail, bare=False)
@@ -337,7 +345,7 @@ class _Line(NamedValues):
             and token.text.isdigit()
             and following is not None
             and following.kind == "frac"
-            and _is_adjacent(following.before)
+            and is_adjacent(following.before)
         ):
             # timm prints the epoch behind "Train:" and the step in brackets.
             self._add(EPOCH, token, 5, WHOLE)
@@ -386,10 +394,5 @@ def _counts(following: Token) -> bool:
     return (
         following.kind == "num"
         and "." in following.text
-        and (between in {"", ":"} or between.rstrip(": ") in _COUNTED)
+        and (between in {"", ":", "="} or between.rstrip(":= ") in _COUNTED)
     )
-
-
-def _is_adjacent(before: str) -> bool:
-    """Whether nothing but brackets and blanks stands between a value and the one before."""
-    return not before.strip(" \t[](),:|>-") and len(before) <= 8

@@ -33,7 +33,7 @@ from supervisor.sources.metrics.values import PLAIN
 
 # What is about numbers but reports none: checkpoints, plans, settings, best values, schedules.
 _TALK = re.compile(
-    r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|goal\b|aim\b|lowest\b|continuing\b|upload\w*|stop when\b|training until\b|the paper\b|target:|evaluating loss|initializ\w*|"
+    r"(?:^|[\s\]|:*>(\x01-])(?:export\b|sav(?:e|ed|es|ing)\b(?! dict)|(?<!epoch )load(?:ed|ing)?\b|resum\w*|restor\w*|download\w*|best\b|early stopping|will\b|initial\b|goal\b|aim\b|lowest\b|continuing\b|upload\w*|stop when\b|training until\b|the paper\b|target:|evaluating loss|initializ\w*|"
     r"adjusting|reduc(?:e|ing) learning|setting|using\b|no improvement|patience|expected|announc\w*|warning\b|did not improve|improved from|config\w*|hyper-?param\w*|"
     r"arguments?\b|args\b|namespace|param_groups?|overflow|skipping|commit\b|head is now|attempted|requirement|collecting|version\b|cloning|remote:|wandb\x01*:|COMET|"
     r"starting\b|begin\b|resolving|receiving objects|checkpoint(?:ing)? (?:saved|written|at|every)|wrote\b|writing\b|removed?\b|deleting|total steps|num(?:ber)? of|num_(?!updates)\w+|scheduler\b|"
@@ -41,7 +41,12 @@ _TALK = re.compile(
     re.IGNORECASE,
 )
 _TALK_ANYWHERE = re.compile(
-    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
+    r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
+    re.IGNORECASE,
+)
+# What a model was asked and said.
+_SPEECH = re.compile(
+    r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
@@ -69,7 +74,7 @@ _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
 _LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*[\d:.]+\W*$")
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
-    r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+)\s*$",
+    r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
@@ -107,7 +112,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     counted = bool(fields & {STEP, EPOCH})
     first = min((r.start for r in best.values()), default=len(masked))
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
-    if (talks and not has_bar) or _DUMP.search(masked):
+    if (talks and not has_bar) or _DUMP.search(masked) or _SPEECH.match(masked):
         return NOTHING._replace(settings=_is_settings(found, masked))
     alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
     if (

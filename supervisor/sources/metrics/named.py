@@ -53,6 +53,8 @@ _NAME = re.compile(r"[A-Za-z_#一-鿿][\w@/.#% '+-]{0,60}$")
 
 # One step's name before the slash: steps a second, in the plural, may be those of an environment.
 _STEP_RATE = re.compile(r"(?:step|iter|it)/(?:s|sec|second)$", re.IGNORECASE)
+# What part of a step a time is.
+_PHASES = frozenset({"data", "load", "loading", "forward", "backward", "optimizer", "comm"})
 # What is counted in thousands by its name.
 _KILO = frozenset({"kt_s", "ktok_s", "ktok_sec", "ktokens_s", "ktokens_sec", "ktps", "kwps"})
 
@@ -64,6 +66,7 @@ _OF_THINGS = re.compile(
     r"\s+(?:samples|examples|batches|steps|iterations|epochs|gpus|ranks|workers|devices|tokens|sequences|images)\b",
     re.IGNORECASE,
 )
+_SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
 _IN_UNITS = re.compile(r"\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b")
 
 
@@ -111,7 +114,13 @@ class NamedValues:
             found = Meaning(STEP_TIME, 5)  # "Step: 25ms"
         elif found.field == "" and words == ["gpu"] and unit in {"MB", "GB", "MiB", "GiB"}:
             found = Meaning(MEMORY, 5, weak=True)
-        elif found.field == "" and time_scale(unit) is not None and is_step_of(unit) and not evaluates:
+        elif (
+            found.field == ""
+            and time_scale(unit) is not None
+            and is_step_of(unit)
+            and not evaluates
+            and _PHASES.isdisjoint(words)
+        ):
             found = Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
         elif found.field == STEP and evaluates and words == ["steps"]:
             return
@@ -155,6 +164,8 @@ class NamedValues:
                 self._step_of_evaluation |= evaluates and found.field == STEP
                 self._add(found.field, token, found.rank, how)
             case "loss" | "val_loss":
+                if token.bare and _SAID_OF.search(token.before):
+                    return  # "the loss of 2.5 million people"
                 if (unit and unit not in {"k", "K"}) or self._is_no_reading(token):
                     return
                 of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)

@@ -21,8 +21,8 @@ _GLUED = re.compile(
     re.IGNORECASE,
 )
 # "TRAIN Batch 0/100": WeNet prints the epoch and the batch, not a share.
-_EPOCH_AND_BATCH = re.compile(r"\b(?:TRAIN Batch (?P<e>\d+)/(?P<s>\d+))")
-_HELD_OUT_EPOCH = re.compile(r"\bCV Batch (?P<e>\d+)/\d+")
+_EPOCH_AND_BATCH = re.compile(r"\bTRAIN (?:\|[^|]*\| )?Batch (?P<e>\d+)/(?P<s>\d+)")
+_HELD_OUT_EPOCH = re.compile(r"\bCV (?:\| )?Batch (?P<e>\d+)/\d+")
 # "[1,  2000] loss: 2.169", "[  3]    1200 || B: 3.1": epoch and step.
 _LEADING_PAIR = re.compile(r"\W*\[(?P<e>\d+),\s*(?P<s>\d+)\]\s+(?:train(?:ing)?[ _])?loss\b", re.IGNORECASE)
 _LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")

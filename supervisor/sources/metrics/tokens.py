@@ -53,7 +53,7 @@ _TOKEN = re.compile(
         | (?<![\w.:/])\d+:\d\d(?![\w:.])
         | (?<![\w.,])(?:\d+(?:\.\d+)?\s?(?:d|days?|h|hrs?|hours?|m|mins?|minutes?)(?:,\s?|\s(?:and\s)?|(?=\d))){{1,6}}\d+(?:\.\d+)?\s?(?:s|secs?|seconds?|m|mins?|minutes?)\b
       )
-    | (?<![\w.,/@])(?P<a>\d{{1,3}}(?:,\d{{3}})+|\d+)(?P<ak>[kKM])?(?:\s*/\s*|\ of\ )(?P<b>\d{{1,3}}(?:,\d{{3}})+|\d+|\?)(?P<bk>[kKM])?(?![\w./])
+    | (?<![\w.,/@])(?P<a>\d{{1,3}}(?:,\d{{3}})+|\d+)(?P<ak>[kKM])?(?:\s*/\s*|\ +of\ +)(?P<b>\d{{1,3}}(?:,\d{{3}})+|\d+|\?)(?P<bk>[kKM])?(?!\w|/|\.\w)
       (?P<share>\s*\(?\s*\d+(?:\.\d+)?\s?%\s?\)?)?
     | (?P<ratio>(?<![\w.,/@])[-+]?\d+(?:\.\d+)?\s?[KMGT]?i?B?\s?/\s?\d+(?:\.\d+)?\s?(?:[KMGT]i?B?)?(?![\w.]))
     | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
@@ -205,3 +205,8 @@ def name_of(before: str) -> tuple[str, str, bool]:
     while shorter := _TAIL_WORDS.search(name):
         name = name[: shorter.start()]
     return name.removeprefix("and "), tail, bare
+
+
+def is_adjacent(before: str) -> bool:
+    """Whether nothing but brackets and blanks stands between a value and the one before."""
+    return not before.strip(" \t[](),:|>-") and len(before) <= 8
