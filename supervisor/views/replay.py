@@ -208,7 +208,8 @@ class ReplayReader:
         self._revision += 1
         self._last = self._gathered.snapshot(
             self._revision,
-            self._state,
+            # A player's clock is the facts' own: what the machine's was set to is nothing to it.
+            msgspec.structs.replace(self._state, clock_ahead_s=0.0),
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
             run_file=self._recording.run_file,

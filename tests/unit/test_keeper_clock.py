@@ -25,6 +25,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.recovery import recovery_of
 from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.views.replay import ReplayReader, record_of
 from tests.unit.keeper_fakes import Emitted, FakeClock, facts_of, job_of, run_in, verdict_of
 from tests.unit.test_health_keeper import make
 
@@ -212,3 +213,15 @@ def test_a_recovery_over_a_clock_that_was_set_back_is_not_negative() -> None:
     assert found is not None
     spans = [found.total_s, found.spawn_s, found.first_step_s]
     assert all(span is None or span >= 0 for span in spans)
+
+
+def test_a_player_has_the_facts_own_clock(tmp_path: Path) -> None:
+    facts: list[ev.Event] = [
+        ev.RunStarted(t=1000.0, run_id="run-1", name="job", mode="launched", host="box"),
+        ev.ClockSet(t=1001.0, ahead_s=HOUR_S),
+        ev.NoteAdded(t=1002.0, text="later", by="kim"),
+    ]
+    recording = record_of(run_in(tmp_path, *facts))
+    state = ReplayReader(recording, lambda: recording.end_t).refresh().state
+    assert state.timeline, "the setting itself is told"
+    assert state.now(recording.end_t) == recording.end_t
