@@ -27,10 +27,14 @@ settings.register_profile("default", settings.get_profile("default"), deadline=N
 
 
 @pytest.fixture(scope="session", autouse=True)
-def hears_ctrl_c() -> None:
-    """A shell's background job has SIGINT ignored, and so would all that the tests start (and then interrupt)."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def children_hear_signals() -> None:
+    """What a shell's background job (SIGINT) or nohup (SIGHUP) ignores, all that the tests start would ignore too.
+
+    A handler that does nothing ignores it here alone: exec gives children the default.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
 
 
 @pytest.fixture(autouse=True)
