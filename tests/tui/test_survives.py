@@ -66,7 +66,7 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "the keeper is gone" in pane(app, "notice")
         assert "no keeper" in pane(app, "header")
         assert "A adopt" in pane(app, "footer")
-        await pilot.press("r", "A")
+        await pilot.press("r", "n", "A")
         await until(pilot, lambda: bool(adopted), "the adoption")
 
     drive(run, play, keeper=False, adopt=lambda orphan: adopted.append(orphan == run))
