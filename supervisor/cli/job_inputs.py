@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.cli.common import user_settings
 from supervisor.job.config_edit import config_words
 from supervisor.job.config_files import parse_config
 from supervisor.job.errors import JobError
@@ -48,15 +49,13 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
     job_file = _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
     script = script_path(parsed, job_file)
     text = _script_text(cwd / script) if script else None
-    home = env.get("HOME") or os.path.expanduser("~")
-    config_home = Path(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"))
     inputs = JobInputs(
         parsed=parsed,
         env=env,
         cwd=str(cwd),
         job_file=job_file,
         project=_optional(cwd / "stoker.toml"),
-        user=_optional(config_home / "stoker" / "config.toml"),
+        user=_optional(user_settings(env)),
         script_text=text,
         script_configs=_script_configs(parsed, job_file, cwd),
         gpus=_gpu_count(env),

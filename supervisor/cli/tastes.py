@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from supervisor.cli.common import user_settings
 
 if TYPE_CHECKING:
     from supervisor.views.taste import Taste
@@ -32,8 +33,7 @@ def taste_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Taste:
     """
     from supervisor.views.taste import taste_of
 
-    home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", "~"), ".config")
-    user = Path(home) / "stoker" / "config.toml"
+    user = user_settings(env)
     variables = {name: env.get(f"STOKER_{name.upper()}") for name in ("theme", "ascii", "lang")}
     sources: list[tuple[str, Mapping[str, object]]] = [
         ("--theme, --ascii, --lang", flags),
