@@ -30,11 +30,26 @@ GIB = float(2**30)
 EMPTY_APP = """
 from textual.app import App
 from textual.widgets import Static
+def help_screen():
+    from textual.containers import VerticalScroll
+    from textual.screen import ModalScreen
+    class Help(ModalScreen):
+        BINDINGS = [("question_mark", "app.pop_screen", "close")]
+        def compose(self):
+            box = VerticalScroll()
+            box.styles.border = ("round", "green")
+            box.border_subtitle = "Esc closes"
+            with box:
+                yield Static("\\n".join(f"  {n}        what this key does" for n in range(60)))
+    return Help
 class Empty(App):
-    BINDINGS = [("x", "press", "press"), ("q", "quit", "quit")]
-    count = 0
+    BINDINGS = [("x", "press", "press"), ("q", "quit", "quit"), ("question_mark", "help", "help")]
+    count, help = 0, None
     def compose(self):
         yield Static("first paint 0000")
+    def action_help(self):
+        self.help = self.help or help_screen()
+        self.push_screen(self.help())
     def action_press(self):
         self.count += 1
         self.query_one(Static).update(f"pressed {self.count:04d}")

@@ -50,7 +50,7 @@ NEWS_LATEST_S = 0.25
 FIRST_PAINT_LATEST_S = 0.15
 # Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
 SETTLE_S = 1.0
-SWEEP_S = 20.0
+SWEEP_S = 60.0
 NOBODY_TYPES_S = 1.0
 KEYS = (events.Key, events.Paste, events.MouseDown, events.MouseScrollUp, events.MouseScrollDown)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 # Young objects between two looks at them; Python's own 700 are reached by one repaint.
-YOUNG = 5000
+YOUNG = 2000
 MIDDLE = 10
 NEVER = 1 << 30
 
