@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the chart."""
     from supervisor.run.index import RunNotFound, find_run, runs_dir
     from supervisor.views.chart import draw, loss_points
+    from supervisor.views.console import wants_colour
 
     try:
         paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
@@ -34,7 +35,6 @@ def run(args: argparse.Namespace) -> int:
             "chart", f"{paths.run_id}: {len(points)} values of {args.metric!r} so far: nothing to draw", 1
         )
     size = shutil.get_terminal_size((80, 24))
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     title = f"{args.metric} of {paths.run_id}"
     print(
         draw(
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             title=title,
             width=min(size.columns, 120),
             height=max(min(size.lines - 2, 24), 8),
-            colour=colour,
+            colour=wants_colour(sys.stdout, os.environ),
         )
     )
     return 0
