@@ -84,8 +84,8 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     if not stripped:
         return NOTHING, state._replace(in_settings=False), False
     indented = message[:1] in " \t" or message[:2] == "- "
-    if (after := _in_block(message, stripped, state, indented=indented)) is not None:
-        return NOTHING, after, False
+    if (below := _in_block(message, stripped, state, indented=indented)) is not None:
+        return NOTHING, below, False
     state = state._replace(in_call=False, in_report=False)
     row, after = _from_table(message, state)
     if row is not None:
