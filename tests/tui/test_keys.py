@@ -167,6 +167,22 @@ def test_footer_offers_only_what_is_possible(
     drive(run, play)
 
 
+def test_footer_goes_with_what_is_looked_at(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "Esc hold" in pane(app, "footer")
+        for key in ("M", "v", "z"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert "Esc back" in pane(app, "footer"), key
+            await pilot.press("escape")
+            await pilot.pause()
+            assert "Esc hold" in pane(app, "footer"), key
+        await pilot.press("M")
+        assert "freeze" not in pane(app, "footer"), "Space draws a series there"
+
+    drive(recorded.backing_off(tmp_path / "run"), play)
+
+
 def test_read_only_asks_nothing(tmp_path: Path) -> None:
     run = recorded.backing_off(tmp_path / "run")
 

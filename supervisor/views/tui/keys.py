@@ -27,6 +27,7 @@ KEYS: list[BindingType] = [
     _key("A", "adopt", "adopt", "A", "act", "adopt a run whose keeper is gone"),
     _key("enter", "ask('start_now')", "now", "Enter", "act", "during a back-off: start the next attempt now"),
     _key("escape", "ask('hold')", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
+    _key("escape", "back", "back", "Esc", "look", "clear search, filter, zoom; then back to the list"),
     _key(
         "b",
         "smaller_batch",
@@ -59,15 +60,6 @@ KEYS: list[BindingType] = [
         "[",
         "look",
         "log of the previous rank",
-        show=False,
-    ),
-    _key(
-        "escape",
-        "back",
-        "back",
-        "Esc",
-        "look",
-        "clear search, filter, zoom; then back to the list",
         show=False,
     ),
     _key("1", "pane('loss')", "loss", "1", "look", "go to the loss, or the failure", show=False),

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from textual import events
 from textual.binding import Binding
 
 from supervisor.run.index import RunNotFound
@@ -86,6 +87,14 @@ class LookingScreen(PaneScreen):
         unique = list(dict.fromkeys(hint for hint in hints if hint.action != "leave"))
         word = self.leave_word(self.snapshot) if self.snapshot else "leave"
         self.query_one("#footer", FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
+
+    def _zoom(self, name: str | None) -> None:
+        super()._zoom(name)
+        self._offer()
+
+    def on_descendant_focus(self, _event: events.DescendantFocus) -> None:
+        """Another pane has the keys: other keys do something."""
+        self._offer()
 
     def action_back(self) -> None:
         """Clear the search, else the filter, else the zoom; else go back to the list of runs."""
