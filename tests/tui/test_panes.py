@@ -50,6 +50,23 @@ def test_a_shared_gpu_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s
     drive(run, play, size=size)
 
 
+@pytest.mark.parametrize("others_bytes", [5 * GIB, 0.0])
+def test_a_shared_gpu_is_advised_of_while_it_is_shared(tmp_path: Path, others_bytes: float) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 5)
+    said = "GPU 1 is shared: process 4711 (python) of alice holds 5.0 GiB of its memory"
+    rec.fact(ev.Advisory(t=rec.t, attempt=1, code="gpu_shared_1", text=said))
+    rec.series.append(GPU, rec.t, "1", 1, {"own_memory_bytes": GIB, "others_memory_bytes": others_bytes})
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert (said in pane(app, "notice")) == bool(others_bytes)
+        await pilot.press("a")
+        assert said in pane(app, "advisories"), "the page keeps it"
+
+    drive(rec.close(), play)
+
+
 def test_memory_is_shown_against_what_was_expected(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
