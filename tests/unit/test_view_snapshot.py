@@ -62,9 +62,9 @@ def test_a_backlog_of_samples_comes_in_pieces_beside_the_lines(tmp_path: Path) -
     rec.say(0, "a line that was written last")
     snapshot = reader.refresh()
     assert [found.text for found in snapshot.logs.lines] == ["a line that was written last"]
-    step = snapshot.metrics["loss"][-1].step
-    assert step is not None
-    assert 1000 < step < 5000
+    newest = snapshot.metrics["loss"][-1].step
+    assert newest is not None
+    assert 1000 < newest < 5000
     revisions = {snapshot.revision}
     while (snapshot := reader.refresh()).revision not in revisions:
         revisions.add(snapshot.revision)
