@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -47,7 +48,7 @@ delay_s = 0
 """
 
 
-def run(cycles: int, folder: Path) -> dict[str, object]:
+def run(cycles: int, folder: Path) -> dict[str, Any]:
     """One run of `cycles` crashes in `folder`; what was left and what the keeper held."""
     (folder / "job.py").write_text(SCRIPT, encoding="utf-8")
     (folder / "stoker.toml").write_text(SETTINGS, encoding="utf-8")
@@ -120,16 +121,15 @@ def main() -> int:
     return 0 if clean(result) else 1
 
 
-def clean(result: dict[str, object]) -> bool:
+def clean(result: dict[str, Any]) -> bool:
     """Whether nothing was left behind and nothing grew: 5 % and 3 MiB of memory are the noise of an allocator."""
-    early, late = float(str(result["rss_mib_early"])), float(str(result["rss_mib_late"]))
-    first, last = result["descriptors_first_last"]  # type: ignore[misc]  # two numbers, made above
-    return (
+    first, last = result["descriptors_first_last"]
+    return bool(
         result["exit_code"] == 0
         and not result["processes_left"]
         and not result["shared_memory_left"]
         and last <= first + 8
-        and late <= early * 1.05 + 3.0
+        and result["rss_mib_late"] <= result["rss_mib_early"] * 1.05 + 3.0
     )
 
 

@@ -172,24 +172,24 @@ def set_tf32(entrant: Contestant) -> None:
 
 def measure(full: Config, blocks: Config, rounds: Rounds) -> dict[str, dict[str, Figures]]:
     """All comparisons."""
-    half = {"dtype": "bfloat16"}
+    half, half_blocks = replace(full, dtype="bfloat16"), replace(blocks, dtype="bfloat16")
     return {
         "precision": in_turn(
             {
                 "float32": replace(full, compile="off", tf32=False),
                 "tf32": replace(full, compile="off", tf32=True),
-                "bfloat16": replace(full, compile="off", **half),
+                "bfloat16": replace(half, compile="off"),
             },
             rounds,
         ),
         "recomputed": in_turn(
             {
-                "kept": replace(blocks, compile="off", **half),
-                "recomputed": replace(blocks, compile="off", gradient_checkpointing=True, **half),
+                "kept": replace(half_blocks, compile="off"),
+                "recomputed": replace(half_blocks, compile="off", gradient_checkpointing=True),
             },
             rounds,
         ),
-        "compiled": in_turn({"bfloat16": replace(full, **half)}, rounds),
+        "compiled": in_turn({"bfloat16": half}, rounds),
     }
 
 

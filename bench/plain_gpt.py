@@ -54,7 +54,8 @@ class Layer(nn.Module):
         )
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.mix(seen.transpose(1, 2).contiguous().view(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm_2(x))))
+        output: Tensor = x + self.down(F.gelu(self.up(self.norm_2(x))))
+        return output
 
 
 class PlainGPT(nn.Module):

@@ -110,9 +110,8 @@ def compare(commands: dict[str, list[str]], rounds: int, env: dict[str, str]) ->
 
 
 def ratio(mine: list[Run], theirs: list[Run], clock: str) -> float:
-    return statistics.median(
-        getattr(one, clock) / getattr(other, clock) for one, other in zip(mine, theirs, strict=True)
-    )
+    pairs = zip(mine, theirs, strict=True)
+    return float(statistics.median(getattr(one, clock) / getattr(other, clock) for one, other in pairs))
 
 
 def medians(runs: dict[str, list[Run]]) -> dict[str, dict[str, float]]:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @cache
 def imported(package: str) -> frozenset[tuple[str, str]]:
     """(file, top-level module) of every import of a package, also within functions."""
-    found = set()
+    found: set[tuple[str, str]] = set()
     for path in sorted((ROOT / package).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names: list[str] = []
