@@ -3,7 +3,8 @@
     python bench/viewer.py [--rounds 5] [--gib 1.0] [--toolong PATH/tl] [--lnav lnav] [--keep bench/results/viewer.json]
 
 All viewers take turns on the same files in a tmux pane of 200 × 50; a screen counts when `capture-pane` shows the
-marked line. Polling and its own cost are some 5 ms. Prints ratios of medians.
+marked line. Polling and its own cost are some 5 ms. Prints ratios of medians. stoker shows a log's end before its app is
+loaded: "keys" is when the app's own first frame is there, and keys are answered.
 Goals: open at most 1.2 × an empty Textual app, 0.5 × (10 MB) and 0.1 × (1 GiB) toolong; jumps at most 0.5 × toolong,
 2 × lnav; follow at most 0.25 × lnav; memory at most 1.15 × an empty Textual app.
 """
@@ -32,7 +33,10 @@ POLL_S = 0.002
 
 @dataclass
 class Viewer:
-    """`argv` opens a file; `first`/`last` are keys to its ends; `before` is pressed once it is open, `then` before jumps."""
+    """`argv` opens a file; `first`/`last` are keys to its ends; `before` is pressed once it is open, `then` before jumps.
+
+    `ready`: what is on the screen once keys are answered, where that comes later than the log.
+    """
 
     name: str
     argv: Callable[[str], list[str]]
@@ -40,6 +44,7 @@ class Viewer:
     last: str = "End"
     before: tuple[str, ...] = ()
     then: tuple[str, ...] = ()
+    ready: str = ""
     found: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, what: str, value: float) -> None:
@@ -153,6 +158,8 @@ def measure(pane: Pane, viewer: Viewer, path: Path, label: str) -> None:
         for key in viewer.before:
             pane.press(key)
         viewer.add(f"open {label}", pane.wait(marks, began))
+        if viewer.ready:
+            viewer.add(f"keys {label}", pane.wait((viewer.ready,), began))
         for number in range(3 if viewer.then else 0):
             viewer.add(f"follow in dashboard {label}", _follow(pane, path, number))
         for key in viewer.then:
@@ -234,7 +241,7 @@ def main() -> int:
         env["PYTHONPATH"] = str(ROOT)
         viewers = [
             Viewer("empty textual", lambda _path: [python, str(home / "empty.py")]),
-            Viewer("stoker", lambda path: [*stoker, path], first="g", last="G", then=("L",)),
+            Viewer("stoker", lambda path: [*stoker, path], first="g", last="G", then=("L",), ready="? help"),
         ]
         if shutil.which(args.lnav):
             viewers.append(Viewer("lnav", lambda path: [args.lnav, "-N", path], first="Home", last="End"))
@@ -274,7 +281,7 @@ def summary(viewers: list[Viewer], labels: list[str], rounds: int) -> dict[str, 
     for other, theirs in medians.items():
         for what, value in mine.items():
             peer = theirs.get(what)
-            if other == "empty textual" and what.startswith("open "):
+            if other == "empty textual" and what.startswith(("open ", "keys ")):
                 peer = theirs.get("open")
             if other != "stoker" and value and peer:
                 ratios[f"{what} / {other}"] = round(value / peer, 3)
