@@ -73,9 +73,12 @@ class _Keyed:
     values: dict[str, float | None]
     tracks: dict[str, Recent]
     seen_t: float = 0.0
+    stepped_t: float | None = None
 
     def take(self, sample: Sample) -> None:
         self.seen_t = max(self.seen_t, sample.t)
+        if sample.v.get("step") is not None:
+            self.stepped_t = sample.t
         for name, value in sample.v.items():
             self.values[name] = value
             track = self.tracks.get(name)
@@ -208,6 +211,7 @@ def _rank(key: str, keyed: _Keyed) -> Rank:
     return Rank(
         key=key,
         seen_t=keyed.seen_t,
+        stepped_t=keyed.stepped_t,
         values=dict(keyed.values),
         cpu=keyed.tracks["cpu_ratio"].view(),
         rss=keyed.tracks["rss_bytes"].view(),

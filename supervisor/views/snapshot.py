@@ -26,10 +26,14 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """One rank: the newest training sample and the newest reading of its process."""
+    """One rank: the newest training sample and the newest reading of its process.
+
+    `stepped_t`: of its newest sample that names a step; None where its steps are not told apart from the job's.
+    """
 
     key: str
     seen_t: float
+    stepped_t: float | None
     values: dict[str, float | None]
     cpu: Track
     rss: Track

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
-from supervisor.run.series import GPU
+from supervisor.run.series import GPU, HOST
 from supervisor.views.expected import expected_memory_bytes
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.ranks import ORDERS
@@ -103,6 +103,19 @@ def test_last_line_of_a_rank_stands_beside_it_or_below(tmp_path: Path) -> None:
         assert all("step  1840 | loss" in line for line in pane(app, "ranks").splitlines()[2:4])
 
     drive(run, play, size=(80, 24))
+
+
+def test_a_rank_that_lives_and_does_not_step_grows_old(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 5)
+    for rank in "01":
+        rec.series.append(HOST, rec.t + 40, rank, 1, {"cpu_ratio": 1.0, "rss_bytes": GIB})
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert pane(app, "ranks").count("42 s") == 2
+
+    drive(rec.close(), play, later_s=42.0)
 
 
 def test_ranks_are_sorted_by_every_column(tmp_path: Path) -> None:

@@ -82,12 +82,16 @@ class NoticeBar(Panel):
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
         """A stall, else the newest advisory, else what pre-flight found wanting; and the key that says more."""
         state, tr = snapshot.state, self.tr
-        newest = current_advisory(snapshot, now)
-        stall = state.attempt.stall if state.attempt is not None else None
-        stands = stall is not None and isinstance(state.condition, Running)
-        if stall is not None and stands and (newest is None or newest.code != STALL):
+        attempt = state.attempt
+        stall = attempt.stall if attempt is not None else None
+        if attempt is not None and stall is not None and isinstance(state.condition, Running):
+            # The advisory says how long it was when it was written; here it is counted.
             said = f"nothing moves for {fm.duration(now - stall.since)}"
-            return _warned(tr(said), row(Span("a", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM)), width)
+            where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
+            return _warned(
+                tr(f"{said}{where}"), row(Span("a", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM)), width
+            )
+        newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1
             more = row(Span(tr(f"{others} more "), Ink.DIM), Span("a ", Ink.KEY)) if others else ()

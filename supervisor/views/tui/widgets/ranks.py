@@ -174,7 +174,8 @@ class RanksPanel(ListPanel, can_focus=True):
         wait = values.get("data_wait_s")
         skew = step_time / medians.step_time_s - 1 if step_time and medians.step_time_s else None
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
-        seen = self.view.now - sample.seen_t if sample and sample.seen_t else None
+        seen_t = _seen_t(sample)
+        seen = self.view.now - seen_t if seen_t else None
         word, ink = rank_state(rank, snapshot)
         late, starved = _marks(values, medians)
         fields = {
@@ -260,7 +261,7 @@ def _ordered(
 
     def number(rank: st.RankView) -> tuple[bool, float]:
         sample = snapshot.ranks.get(rank_label(rank))
-        value = None if sample is None else sample.seen_t if by == "seen" else sample.values.get(name)
+        value = _seen_t(sample) if by == "seen" else sample.values.get(name) if sample is not None else None
         if value is None and by == "mem" and sample is not None:
             value = sample.values.get("rss_bytes")
         return value is None, 0.0 if value is None else -value if greatest else value
@@ -277,6 +278,11 @@ def _ordered(
             return sorted(ranks, key=lambda rank: (not said[rank_label(rank)], said[rank_label(rank)]))
         case _:
             return sorted(ranks, key=number)
+
+
+def _seen_t(sample: Rank | None) -> float | None:
+    """When a rank last told a step; that its process lives, where its steps are not its own."""
+    return None if sample is None else sample.stepped_t or sample.seen_t
 
 
 def _views(snapshot: Snapshot) -> list[st.RankView]:
