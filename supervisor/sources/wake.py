@@ -1,8 +1,7 @@
 """Something to wait on that ends the wait when a followed file changes.
 
-watchdog's binding of inotify(7) is read in the waiting thread itself: no thread more, and some 0.05 ms from
-write to wake-up where watchdog's Observer, with its three threads in between, takes 0.4 ms. Where there is no
-inotify, the Observer wakes. Neither is trusted alone: network filesystems send no events for other
+inotify(7) is read in the waiting thread itself: no thread more, and some 0.05 ms from write to wake-up where
+watchdog's Observer, with its three threads in between, takes 0.4 ms. Where there is no inotify, the Observer wakes. Neither is trusted alone: network filesystems send no events for other
 hosts' writes, so every wait has an end and the caller then looks for itself.
 """
 
@@ -114,21 +113,23 @@ def folder_events(poke: Callable[[], None]) -> FolderEvents | None:
 
 
 class InotifyEvents:
-    """inotify through watchdog's binding, read by whoever waits.
+    """inotify of the C library, read by whoever waits; watchdog's binding is the same with 1 MiB around it.
 
     Raises:
-        ImportError, AttributeError: no inotify here, or a watchdog without this binding.
+        AttributeError: no inotify here.
         OSError: the user's inotify instances are used up.
     """
 
     def __init__(self) -> None:
-        from watchdog.observers import inotify_c
+        import ctypes
 
-        self._add: Callable[[int, bytes, int], int] = inotify_c.inotify_add_watch
-        self._fd = inotify_c.inotify_init()
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._add = libc.inotify_add_watch
+        self._add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+        self._fd: int = libc.inotify_init1(os.O_CLOEXEC)
         if self._fd < 0:
-            raise OSError("inotify_init failed")
-        os.set_inheritable(self._fd, False)
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
         self._folders: dict[int, bytes] = {}
         # A file that grows sends the very same bytes each time.
         self._known: dict[bytes, frozenset[str]] = {}

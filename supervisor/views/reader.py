@@ -142,7 +142,7 @@ class SnapshotReader:
         self._alive, self._was_gone = alive, gone
         if self._glance:
             self._glance, self._alive_due = False, now
-        elif self._run_file is None and not gone:
+        elif self._run_file is None and self._run.run_json.exists():
             from supervisor.run.runfile import BadRunFile, read_run_file
 
             try:

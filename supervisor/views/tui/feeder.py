@@ -16,7 +16,7 @@ BUSY_S = 0.1
 IDLE_S = 0.25
 FIRST_REST_S = 0.03
 FIRST_RESTS = 15
-# Loading what wakes the reader takes a tenth of a second: the first paints come before.
+# What wakes the reader is loaded once the first paints are done.
 WATCH_AFTER_S = 1.0
 JOIN_S = 3.0
 
@@ -180,7 +180,7 @@ class Feeder(Generic[Moment]):
             self._wake.clear()
 
     def _watch(self) -> None:
-        """Be woken by changes; begun when all is quiet, because loading what does that takes a tenth of a second."""
+        """Be woken by changes; begun when all is quiet, because what does that must be loaded."""
         if not isinstance(self._reader, Watchable):
             return
         folders = set(self._reader.folders())
