@@ -1,13 +1,85 @@
-"""Write docs/failures.md from the signature tables."""  # noqa: INP001 - a script, not a package
+"""Write docs/failures.md from the classes, the signature tables and the rules of policy."""  # noqa: INP001 - a script, not a package
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from supervisor.diagnosis.page import failures_page
-from supervisor.diagnosis.tables import parse_tables
-from supervisor.sources.signature_files import read_tables
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "failures.md"
+sys.path.insert(0, str(ROOT))
+
+from scripts.recovery_page import WORDS  # noqa: E402 - the path comes first
+from supervisor.diagnosis.classes import class_texts  # noqa: E402
+from supervisor.diagnosis.tables import Role, Signature, parse_tables  # noqa: E402
+from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402
+from supervisor.run.failures import FailureClass  # noqa: E402
+from supervisor.sources.signature_files import read_tables  # noqa: E402
+
+HEAD = """\
+# Failure classes
+
+Made from `supervisor/diagnosis/signatures/*.toml`, `supervisor/diagnosis/classes.py` and `supervisor/policy/rules.py` by
+`python scripts/failures_page.py`: do not edit by hand.
+
+A verdict names one class, the first rank that fell, and the causing line. Causes come before consequences: a peer's
+"connection closed" or a watchdog's timeout is the root only where nothing else is there. What cannot be told is `unknown`.
+What stoker does is said in full in [recovery.md](recovery.md): a restart needs a known resume, or no completed step, and where it is not
+made, or was made often enough, the run is held for a person, or fails where none is there.
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    entries = parse_tables(read_tables()).entries
+    parts = [HEAD]
+    for failure, text in class_texts().items():
+        own = [entry for entry in entries if entry.failure is failure and entry.role is not Role.ADVICE]
+        parts.append(f"## {failure.value}: {text.title}\n\n{text.meaning}\n")
+        if own and failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
+            parts.append(_table(own))
+        if text.advice:
+            parts.append("**What to do.** " + " ".join(text.advice) + "\n")
+        parts.append(f"**What stoker does.** {_done_about(failure)} (suggested: `{text.action.value}`)\n")
+    return "\n".join(parts)
+
+
+def _table(entries: list[Signature]) -> str:
+    rows = ["| signature | role | a line that shows it | must not claim |", "| --- | --- | --- | --- |"]
+    for entry in sorted(entries, key=lambda item: (item.role is not Role.CAUSE, -item.strength)):
+        sample = entry.samples[0].strip().replace("|", "\\|").replace("`", "'")
+        shown = sample if len(sample) <= 140 else sample[:139] + "…"
+        must_not = entry.must_not.replace("|", "\\|")
+        rows.append(f"| {entry.id} | {entry.role.value} | `{shown}` | {must_not} |")
+    return "\n".join(rows) + "\n"
+
+
+def _done_about(failure: FailureClass) -> str:
+    """The rule of a class, and those of its reasons, as sentences."""
+    said = _sentence(RULES[failure])
+    if failure is FailureClass.HEALTHY:
+        said = f"Nothing, where the exit code is 0. Else: {said[0].lower()}{said[1:]}"
+    own = (
+        f"`{reason.value}`: {_sentence(rule)}" for (of, reason), rule in REASON_RULES.items() if of is failure
+    )
+    return " ".join((said, *own))
+
+
+def _sentence(rule: Rule) -> str:
+    what = WORDS[rule.answer]
+    what = what[0].upper() + what[1:]
+    if rule.answer in {Answer.STOP, Answer.HOLD}:
+        return f"{what}: {rule.else_}."
+    if rule.answer is Answer.REQUEUE:
+        return f"{what}."
+    times = {None: "while `--max-retries` lasts", 1: "once"}.get(
+        rule.max_times, f"{rule.max_times} times at most"
+    )
+    progress = ", only after progress" if rule.if_progress else ""
+    proofs = [proof.value.replace("_", " ") for proof in rule.show_first if proof.value != "gpu_memory"]
+    first = f"; first it waits for the {' and the '.join(proofs)}" if proofs else ""
+    return f"{what} ({times}{progress}{first})."
+
 
 if __name__ == "__main__":
-    page = Path(__file__).resolve().parent.parent / "docs" / "failures.md"
-    page.write_text(failures_page(parse_tables(read_tables())), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The failure classes in words: title, meaning, advice, what is done about them."""
+"""The failure classes in words: title, meaning, advice. What is done about each is policy's (`policy/rules.py`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class ClassText(NamedTuple):
     meaning: str
     advice: tuple[str, ...]
     action: Action
-    stoker: str
 
 
 @cache
@@ -28,196 +27,168 @@ def class_texts() -> dict[FailureClass, ClassText]:
             "The allocator of PyTorch, cuBLAS, cuDNN, NCCL or Triton asked the device for more memory than was free.",
             ("Lower the micro-batch and raise gradient accumulation by the same factor: the global batch stays as it is.", "bf16, gradient checkpointing and shorter sequences need less too; TORCH_COMPILE_DISABLE=1 if compiling itself runs out."),
             a.REDUCE_BATCH,
-            "Restarts with the next smaller micro-batch that divides the global batch; sets the allocator first where much is reserved but not allocated.",
         ),
         c.HOST_OOM: ClassText(
             "Host memory ran out",
             "The machine, the cgroup or the job's limit had no memory left: an allocation failed, or the kernel or the scheduler killed a process.",
             ("Use fewer data workers or a smaller prefetch, or ask for more memory.", "Look at checkpoint saving and data caches: both peak in host memory."),
             a.FEWER_WORKERS,
-            "After an allocation that failed: a smaller micro-batch. After a kill: fewer workers, then a smaller micro-batch.",
         ),
         c.SHM_EXHAUSTED: ClassText(
             "Shared memory (/dev/shm) is full",
             "Data workers or NCCL could not extend a segment in /dev/shm; containers give 64 MiB by default.",
             ("Give the container more: `--shm-size=16g` or `--ipc=host`; with Kubernetes mount an emptyDir of medium Memory at /dev/shm.", "Or use fewer data workers, or torch.multiprocessing's file_system sharing strategy."),
             a.FEWER_WORKERS,
-            "Restarts with fewer data workers where the knob is known, else holds.",
         ),
         c.FD_LIMIT: ClassText(
             "Too many open files or threads",
             "The process reached RLIMIT_NOFILE (or RLIMIT_NPROC): data workers hand tensors over as file descriptors.",
             ("Raise the limit: `ulimit -n 65536` before the launch.", "Or set torch.multiprocessing.set_sharing_strategy('file_system')."),
             a.RAISE_LIMIT,
-            "Raises the soft limit to the hard one and restarts, once.",
         ),
         c.DISK_FULL: ClassText(
             "The disk or a quota is full",
             "A write failed with ENOSPC or EDQUOT, mostly while a checkpoint was saved.",
             ("Free space or raise the quota where checkpoints and logs go; delete old checkpoints.",),
             a.WAIT_DISK,
-            "Holds until there is space, then resumes from the last whole checkpoint.",
         ),
         c.NCCL_TIMEOUT: ClassText(
             "A collective timed out",
             "Ranks waited in a collective for one that did not come: it was slow, stuck, or had gone another way.",
             ("Look at the rank that did not report: a long save, tokenising, an evaluation on one rank only, or a stuck read.", "If it was only slow, raise the timeout in init_process_group."),
             a.RESTART,
-            "Restarts from the last checkpoint; holds when it happens again at the same step.",
         ),
         c.NCCL_ERROR: ClassText(
             "Communication between ranks failed",
             "NCCL or gloo lost a connection or refused its configuration, and no rank said that it failed first.",
             ("Read the first NCCL WARN line; run with NCCL_DEBUG=INFO.", "Check NCCL_SOCKET_IFNAME, the fabric's links, and that all nodes have the same NCCL.", "To get on for now: the gloo backend, slower but without NCCL."),
             a.RESTART,
-            "Restarts from the last checkpoint while the budget lasts.",
         ),
         c.LIBUV: ClassText(
             "This PyTorch has no libuv",
             "TCPStore asked for its libuv backend, which this build (Windows as a rule) lacks.",
             ("Set USE_LIBUV=0 in the environment.", "TORCHELASTIC_USE_AGENT_STORE=0 too, if the agent's own store was made with libuv."),
             a.RESTART_WITH_ENV,
-            "Restarts with USE_LIBUV=0.",
         ),
         c.PORT_IN_USE: ClassText(
             "The port is taken",
             "Another process listens on the rendezvous port: another job, or what an earlier one left behind.",
             ("Use another port (`--master-port`, `--rdzv-endpoint host:port`) or `--standalone`; end what is left of the earlier run.",),
             a.NEW_PORT,
-            "Takes a free port if nobody named one, and restarts.",
         ),
         c.RENDEZVOUS: ClassText(
             "The nodes did not find each other",
             "A node could not reach the rendezvous endpoint, or not all of them joined in time.",
             ("Check that the endpoint's name resolves from each node, that its port is open, and that all nodes use the same --rdzv-id.", "No firewall between the nodes, and an interface that reaches the others: NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME."),
             a.RESTART,
-            "Restarts once; then holds.",
         ),
         c.DATALOADER_WORKER: ClassText(
             "A data worker failed",
             "A DataLoader worker raised an exception, crashed or was killed.",
             ("Read the worker's own traceback; num_workers=0 shows it in the main process.", "Workers by rank: cores of the node divided by its ranks; persistent_workers=True and a timeout= above the slowest batch."),
             a.STOP,
-            "Stops where the worker raised; restarts once where it was killed.",
         ),
         c.WORKER_CRASH: ClassText(
             "A rank crashed",
             "A process died by a signal or left with an exit code and no Python traceback.",
             ("Run with PYTHONFAULTHANDLER=1 to see the Python stack; look at the last native library loaded.",),
             a.RESTART,
-            "Restarts from the last checkpoint while the budget lasts and progress is made.",
         ),
         c.HANG: ClassText(
             "Training hung",
             "Ranks live but no step completes: one waits where the others do not.",
             ("Look at the stack of the rank that is outside the collective.",),
             a.RESTART,
-            "Collects stacks, restarts once, then holds.",
         ),
         c.DDP_MISMATCH: ClassText(
             "Ranks disagree about the model or the collective",
             "Parameters, shapes or the order of collectives differ between ranks, or some parameters took no part in the loss.",
             ("Parameters unused in forward: find_unused_parameters=True, or remove them.", "Make sure that all ranks take the same branches and build the same model."),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.CUDA_ERROR: ClassText(
             "A CUDA call or kernel failed",
             "An index out of range on the device, an illegal access, a library call or a kernel not built for this GPU.",
             ("The traceback is asynchronous: run once with CUDA_LAUNCH_BLOCKING=1 to see the real line.", "Check label and token ids against the sizes of their tables."),
             a.RESTART,
-            "Restarts once, then holds.",
         ),
         c.GPU_FAULT: ClassText(
             "A GPU is faulty",
             "The driver reported a hardware fault: ECC, NVLink, a device that left the bus.",
             ("Take the device or the node out of service; see `nvidia-smi -q` and the kernel log's Xid.",),
             a.EXCLUDE_GPU,
-            "Holds and names the device; offers to go on without it.",
         ),
         c.CUDA_UNAVAILABLE: ClassText(
             "No usable GPU",
             "No driver, no visible device, or a PyTorch built without CUDA.",
             ("Check `nvidia-smi`, CUDA_VISIBLE_DEVICES and `python -c 'import torch; print(torch.version.cuda)'`.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.NAN_LOSS: ClassText(
             "The loss became nan",
             "The loss or the gradients are not finite and stayed so, or the trainer gave up because of it.",
             ("Resume from a checkpoint before it with a lower learning rate, gradient clipping, or bf16 for fp16.",),
             a.RESUME_EARLIER,
-            "Stops, or resumes earlier where policy says so.",
         ),
         c.CHECKPOINT_LOAD: ClassText(
             "A checkpoint cannot be loaded",
             "The file is there but damaged, or it does not fit the model, the optimizer or the number of ranks.",
             ("Resume from the checkpoint before it; check that code and checkpoint belong together.",),
             a.RESUME_EARLIER,
-            "Resumes from the previous committed checkpoint, once.",
         ),
         c.MISSING_FILE: ClassText(
             "A file is missing",
             "A script, data or configuration file is not where it was looked for.",
             ("Check the path, the working directory and the mounts of this node.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.PERMISSION_DENIED: ClassText(
             "Permission denied",
             "The user may not read or write a path, or the filesystem is read-only.",
             ("Check owner and mode of the path, and the mount's options.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.AUTH_OR_HUB: ClassText(
             "A hub, tracker or object store refused or could not be reached",
             "Login, token, rate limit, a gated or unknown repository, no network, or a certificate.",
             ("Check the token and the network of this node; download once on one rank and set HF_HUB_OFFLINE=1 on all.",),
             a.STOP,
-            "Stops; restarts once after a rate limit or a network error.",
         ),
         c.IMPORT_ERROR: ClassText(
             "An import failed",
             "A module or a shared library is missing or does not fit the others.",
             ("Install the module into the interpreter that runs the job, or align the versions.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.USAGE_ERROR: ClassText(
             "Wrong arguments or configuration",
             "The launcher or the script refused its arguments.",
             ("Correct the argument that the line names.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.COMPILE_ERROR: ClassText(
             "Compilation failed",
             "torch.compile, Triton, nvcc or a C++ extension could not be built.",
             ("Check the compiler and CUDA toolkit on this node; TORCH_COMPILE_DISABLE=1 goes on without torch.compile.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.CODE_ERROR: ClassText(
             "The program raised an exception",
             "An ordinary error of the training code.",
             ("Read the traceback at the line named.",),
             a.STOP,
-            "Stops: a restart would fail alike.",
         ),
         c.TERMINATED: ClassText(
             "Stopped from outside",
             "A scheduler, a person or the machine ended the job; nothing had failed before.",
             ("Requeue, or ask for more time.",),
             a.REQUEUE,
-            "Time limit or pre-emption: requeue. A person: stop. Otherwise: restart once.",
         ),
-        c.HEALTHY: ClassText("No failure", "The run came to a good end, or goes on.", (), a.NONE, "Nothing."),
+        c.HEALTHY: ClassText("No failure", "The run came to a good end, or goes on.", (), a.NONE),
         c.UNKNOWN: ClassText(
             "Cause not known",
             "Something ended the run, but nothing in view says what.",
             ("Keep each rank's output (`-r 3 --log-dir`), decorate main with torch's @record, and run with PYTHONFAULTHANDLER=1.",),
             a.HOLD,
-            "Restarts once if progress was made, else holds.",
         ),
     }  # fmt: skip

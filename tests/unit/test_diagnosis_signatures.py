@@ -4,7 +4,6 @@ import pytest
 
 from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.matcher import Re2Matcher, compile_matcher
-from supervisor.diagnosis.page import failures_page
 from supervisor.diagnosis.tables import Signatures, TableError, pack, parse_tables, unpack
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import load_engine, read_tables
@@ -120,10 +119,3 @@ def test_a_cache_is_used_and_a_damaged_one_does_no_harm(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert load_engine(str(tmp_path / "file" / "cache")).signatures.entries
-
-
-def test_the_page_is_current(signatures: Signatures) -> None:
-    expected = failures_page(signatures)
-    assert (DOCS / "failures.md").read_text(encoding="utf-8") == expected, (
-        "run: python scripts/failures_page.py"
-    )

@@ -21,6 +21,12 @@ def test_commands_are_as_the_parsers_have_them() -> None:
     assert made["page"]() == text, "run: python scripts/commands_page.py"
 
 
+def test_failures_are_as_the_tables_and_the_rules_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "failures_page.py"))
+    text = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    assert made["page"]() == text, "run: python scripts/failures_page.py"
+
+
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
