@@ -79,7 +79,7 @@ class ConsoleView:
         self._settings = settings
         self._reader = StateReader(self._node.journal)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="console")
+        self._thread = threading.Thread(target=self._follow, name="stoker-console")
         self._last_progress_t = float("-inf")
         self._progress: ev.Progress | None = None
         self._encoder = msgspec.json.Encoder()
