@@ -90,7 +90,7 @@ def _yaml(name: str, text: str) -> dict[str, Any]:
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
         # The loader is SafeLoader's: it makes plain data only.
-        values = yaml.load(text, Loader=Loader)  # noqa: S506
+        values = yaml.load(text, Loader=Loader)  # noqa: S506 - see above
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}" if mark else ""
