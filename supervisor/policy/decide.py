@@ -213,7 +213,9 @@ def _why_not_resumed(history: PolicyInput) -> str:
     if found is not None:
         return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
     if flag is not None:
-        return f"steps were made and no whole checkpoint of this run was found for {flag}: give it one yourself"
+        return (
+            f"steps were made and no whole checkpoint of this run was found for {flag}: give it one yourself"
+        )
     return "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
 
 

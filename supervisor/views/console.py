@@ -227,7 +227,10 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
         case ev.Advisory():
             yield Level.WARNING, event.text
         case ev.ClockSet():
-            yield Level.WARNING, f"the machine's clock was set: it is {event.ahead_s:+.0f} s from the times here"
+            yield (
+                Level.WARNING,
+                f"the machine's clock was set: it is {event.ahead_s:+.0f} s from the times here",
+            )
         case ev.NoteAdded():
             yield Level.INFO, f"note by {event.by}: {event.text}"
         case ev.RunEnded():
