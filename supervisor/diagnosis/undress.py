@@ -34,6 +34,8 @@ MOST_PREFIX: Final = 160
 MOST_SHAPES: Final = 24
 MOST_LOOKS: Final = 400
 HEAD_BYTES: Final = 65536
+# A program that logs JSON of its own says so at once.
+FIRST_RECORDS: Final = 8
 # The keys of records whose message is a line of another program. With any other key, the record is the program's own.
 _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
@@ -54,29 +56,38 @@ def undressed(text: bytes) -> bytes:
 
 
 def _without_records(text: bytes) -> bytes:
-    import json
-
     lines = text.split(b"\n")
-    changed = False
+    taken = looked = 0
     for row, raw in enumerate(lines):
         if not raw.startswith(b'{"') or not raw.rstrip().endswith(b"}"):
             continue
-        try:
-            record = json.loads(raw)
-        except ValueError:
-            continue
-        if not isinstance(record, dict) or not _COLLECTORS.issuperset(record):
-            continue
-        key = next((key for key in _MESSAGE if isinstance(record.get(key), str)), None)
-        if key is None:
-            continue
-        said = record.pop(key)
-        stamp = next((value for value in record.values() if isinstance(value, str) and _ISO.match(value)), "")
-        # Lines within one record become parts of one line, as a progress bar's states are.
-        body = said.rstrip("\n").replace("\n", "\r")
-        lines[row] = f"{_stamp(stamp)}{body}".encode("utf-8", "surrogateescape")
-        changed = True
-    return b"\n".join(lines) if changed else text
+        said = _said_in(raw)
+        looked += 1
+        if said is not None:
+            lines[row] = said
+            taken += 1
+        elif looked >= FIRST_RECORDS and not taken:
+            return text
+    return b"\n".join(lines) if taken else text
+
+
+def _said_in(raw: bytes) -> bytes | None:
+    """The message of one collector's record, its time before it; None for any other JSON."""
+    import json
+
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):  # a hostile record nests as deep as its line is long
+        return None
+    if not isinstance(record, dict) or not _COLLECTORS.issuperset(record):
+        return None
+    key = next((key for key in _MESSAGE if isinstance(record.get(key), str)), None)
+    if key is None:
+        return None
+    # Lines within one record become parts of one line, as a progress bar's states are.
+    said = record.pop(key).rstrip("\n").replace("\n", "\r")
+    stamp = next((value for value in record.values() if isinstance(value, str) and _ISO.match(value)), "")
+    return f"{_stamp(stamp)}{said}".encode("utf-8", "replace")
 
 
 def _stamp(text: str) -> str:
@@ -90,7 +101,10 @@ def _without_prefixes(text: bytes) -> bytes:
         return text
     pattern = re.compile(b"(?m)^(?:" + b"|".join(shapes) + b")")
     hosts = _hosts(text)
-    return pattern.sub(lambda match: _telling(match.group().decode("utf-8", "replace"), hosts).encode(), text)
+    return pattern.sub(
+        lambda match: _telling(match.group().decode("utf-8", "replace"), hosts).encode("utf-8", "replace"),
+        text,
+    )
 
 
 def _shapes(text: bytes) -> list[bytes]:

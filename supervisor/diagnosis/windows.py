@@ -110,6 +110,7 @@ def match_window(find: Find, window: Window) -> Matched:
 
         bare = undressed(text)
         if bare is not text:
+            bare = without_escapes(bare) if b"\x1b" in bare or b"\0" in bare else bare
             return Matched(window, bare, _matches(find, bare))
     return Matched(window, text, matches)
 
