@@ -18,10 +18,11 @@ from supervisor.diagnosis.tables import Role
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.observations import EvidenceHit, Observation, StepHint, StepSeen
 from supervisor.keeper.wire import from_wire
-from supervisor.sources.metrics import MetricReader, compile_rules
+from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
 from supervisor.text.decode import clean
+from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
 
 DRAIN_S = 20.0
@@ -186,25 +187,27 @@ class LogWatch:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
         lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
         now = self._clock.wall()
-        found: list[StepSeen] = []
-        ends: list[int] = []
-        for line, sample in zip(lines, reader.read([line.raw for line in lines]), strict=True):
-            if sample is not None:
-                rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
-                values = {**sample.other, **sample.values}
-                if sample.sums_up:
-                    values.pop("loss", None)  # the curve of a loss does not end with its mean
-                drawn = line is batch.progress or b"\r" in line.raw
-                found.append(StepSeen(t=now, rank=rank, values=values, from_wire=False, drawn=drawn))
-                ends.append(line.offset + len(line.raw))
+        read = reader.read([line.raw for line in lines])
+        found = [(line, sample) for line, sample in zip(lines, read, strict=True) if sample is not None]
         if len(found) > BATCH_SAMPLES:
-            for seen in thinned(found):
-                self._put(seen)
+            for place in thinned([None if sample.sums_up else sample.loss for _, sample in found]):
+                self._put(self._step_seen(key, batch, *found[place], now))
             return
-        hints = self._hints(key, batch, now)
-        both: list[tuple[int, StepSeen | StepHint]] = [*zip(ends, found, strict=True), *hints]
+        both: list[tuple[int, StepSeen | StepHint]] = [
+            (line.offset + len(line.raw), self._step_seen(key, batch, line, sample, now))
+            for line, sample in found
+        ]
+        both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
+
+    def _step_seen(self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float) -> StepSeen:
+        rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
+        values = {**sample.other, **sample.values}
+        if sample.sums_up:
+            values.pop("loss", None)  # the curve of a loss does not end with its mean
+        drawn = line is batch.progress or b"\r" in line.raw
+        return StepSeen(t=now, rank=rank, values=values, from_wire=False, drawn=drawn)
 
     def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
         """The states that bars show after they were wiped for a line, and where they stand."""
@@ -229,17 +232,17 @@ class LogWatch:
         self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
 
 
-def thinned(found: Sequence[StepSeen]) -> list[StepSeen]:
-    """Of a backlog's samples those that a chart would show: of each stretch the least and the greatest loss, and the last.
+def thinned(losses: Sequence[float | None]) -> list[int]:
+    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last.
 
     A log of a gigabyte holds millions; kept one by one they would take more room than the log.
     """
-    stretch = 3 * len(found) // BACKLOG_SAMPLES + 1
+    stretch = 3 * len(losses) // BACKLOG_SAMPLES + 1
     kept: list[int] = []
-    for start in range(0, len(found), stretch):
-        mine = range(start, min(start + stretch, len(found)))
-        losses = [(found[i].values["loss"], i) for i in mine if "loss" in found[i].values]
-        odd = [i for loss, i in losses if not math.isfinite(loss)][:1]
-        ends = [min(losses)[1], max(losses)[1]] if losses and not odd else odd
+    for start in range(0, len(losses), stretch):
+        mine = range(start, min(start + stretch, len(losses)))
+        said = [(loss, place) for place in mine if (loss := losses[place]) is not None]
+        odd = [place for loss, place in said if not math.isfinite(loss)][:1]
+        ends = [min(said)[1], max(said)[1]] if said and not odd else odd
         kept += sorted({*ends, mine[-1]})
-    return [found[i] for i in kept]
+    return kept

@@ -66,7 +66,7 @@ def with_other_digits(line: str, draw: random.Random) -> str:
     return line
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     some=st.lists(st.sampled_from(LINES), min_size=1, max_size=3),
     seed=st.integers(0, 2**32),
@@ -112,7 +112,7 @@ HOSTILE: list[Callable[[str], str]] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     records=st.lists(st.sampled_from(RECORDS), min_size=1, max_size=2),
     seed=st.integers(0, 2**32),
