@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PURE = ("text", "job", "diagnosis", "policy")
+# What opens files, starts things, asks the clock or throws dice.
+IMPURE = frozenset(
+    ("asyncio", "io", "logging", "random", "select", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time")
+)  # fmt: skip
 
 
 @cache
@@ -51,3 +56,17 @@ def test_the_trainer_needs_little() -> None:
     known = {"torch", "numpy", "yaml", "safetensors", "trainer"}
     others = {name for _, name in imported("trainer")} - known - sys.stdlib_module_names
     assert others == set(), "trackers are imported by name, where a user asked for one"
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_a_pure_room_opens_nothing_and_knows_no_time(room: str) -> None:
+    found = {name for path, name in imported("supervisor") if path.startswith(f"supervisor/{room}/")}
+    assert found & IMPURE == set()
+    for path in sorted((ROOT / "supervisor" / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in {"open", "print", "input"}, f"{path}:{node.lineno}"
+                assert not called.endswith((".read_text", ".read_bytes", ".write_text", ".open")), path
+            elif isinstance(node, ast.Attribute):
+                assert ast.unparse(node) != "os.environ", f"{path}:{node.lineno}"
