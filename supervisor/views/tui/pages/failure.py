@@ -18,7 +18,7 @@ from supervisor.views.speech import Tr
 from supervisor.views.tui.actions import suggested_batch
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.card import LABEL, UNSURE, change_text, own_code
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, fit, row, wrap
+from supervisor.views.tui.widgets.paint import Ink, Row, Span, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.tui.widgets.words import failures
 
@@ -84,6 +84,8 @@ class FailurePage(Page):
         attempt = self._attempt(failures(snapshot.state))
         if attempt is None or attempt is not snapshot.state.attempt or attempt.decision is None:
             return []
+        if self.pane_rows >= LOW:
+            return []  # most of it is in sight
         decision = attempt.decision
         change = decision.change
         what = tr(change_text(change)) if change is not None else tr(decision.reason)
@@ -276,4 +278,4 @@ def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
         return []
     rows = section(tr, "instead")
     rows += [row(Span(fit(key, 9), Ink.KEY), Span(tr(said))) for key, said, _ in keys]
-    return [*rows, EMPTY]
+    return rows
