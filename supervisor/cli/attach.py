@@ -181,6 +181,8 @@ def follow(root: Path, *, as_json: bool) -> int:
     condition = console.state.condition
     if isinstance(condition, Finished):
         return condition.exit_code
+    if console.state.mode == "observed":
+        return complain("attach", f"{paths.run_id}: it is no longer watched", EXIT_LOST)
     return complain(
         "attach", f"its keeper is gone: `stoker attach {paths.run_id} --adopt` carries the run on", EXIT_LOST
     )

@@ -241,17 +241,19 @@ def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvid
     copy = run.node().attempt(1).root / PIPE_NAME
 
     def read() -> JobEvidence:
-        return JobEvidence(logs=(LogSource("-", file_chunks(str(copy))),))
+        return JobEvidence(logs=(LogSource(PIPE_NAME, file_chunks(str(copy))),))
 
     # A descriptor of its own: the screen takes the terminal as stdin.
     return Target("stdin", "a pipe", pipe=os.dup(0) if pipe is None else pipe), read
 
 
 def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]]:
-    def read() -> JobEvidence:
-        return read_jobs([str(path)])[0][2]
+    sources = read_jobs([str(path)])[0][2].logs  # what is wrong with it is said of the name that was typed
 
-    sources = read().logs
+    def read() -> JobEvidence:
+        # A verdict's path is looked up from wherever the run is looked at.
+        return read_jobs([os.path.abspath(path)])[0][2]
+
     if path.is_file() and _is_binary(path):
         raise BadInputError(f"{path}: a binary file, not a log; give a log, a folder of logs, a pid, or -")
     logs = []

@@ -270,7 +270,7 @@ def place_text(cause: Cause, root: Path | None) -> str:
     """Where the cause stands, as a path that opens from here."""
     path = cause.path
     if root is not None and not os.path.isabs(path):
-        whole = str(root / path)
+        whole = os.path.normpath(root / path)
         path = min(whole, os.path.relpath(whole), key=len)
     return f"{path}:{cause.line}" if cause.line else path
 

@@ -13,9 +13,10 @@ from supervisor.cli.main import main
 from supervisor.keeper.process import own_identity
 from supervisor.run import events as ev
 from supervisor.run.control import pending
-from supervisor.run.journal import JournalWriter
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
+from supervisor.views.nearby import read_context
 from tests.conftest import wait_until
 from tests.unit.keeper_fakes import run_in
 
@@ -130,6 +131,28 @@ def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     assert main(["runs", "--all"]) == 0
     assert kept.name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["logs", "logs/rank1.log"])
+def test_a_cause_can_be_looked_up_from_wherever_the_run_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    log = tmp_path / "logs" / "rank1.log"
+    log.parent.mkdir()
+    log.write_text(
+        "step 1 loss: 2.0\nTraceback (most recent call last):\nKeyError: 'missing'\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["attach", "--no-ui", "--keep", target]) == 1
+    assert f"cause  {log}:3  KeyError" in capsys.readouterr().out
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    run = RunPaths(kept)
+    attempt = read_state(run.node().journal).attempt
+    assert attempt is not None
+    assert attempt.verdict is not None
+    assert attempt.verdict.cause is not None
+    monkeypatch.chdir("/")
+    assert read_context(run, 1, attempt.verdict.cause).lines[-1] == "KeyError: 'missing'"
 
 
 def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_path: Path) -> None:
