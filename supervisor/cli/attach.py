@@ -112,7 +112,6 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
-    from supervisor.keeper.detach import KeeperDidNotStart, start_detached
     from supervisor.run.journal import read_state
     from supervisor.run.lock import keeper_is_alive
     from supervisor.run.paths import RunPaths
@@ -130,6 +129,8 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
         print(elsewhere, file=sys.stderr)
         orphaned = False
     if orphaned and not args.read_only:
+        from supervisor.keeper.detach import KeeperDidNotStart, start_detached
+
         try:
             start_detached(paths, os.environ)
         except (KeeperDidNotStart, OSError) as error:
