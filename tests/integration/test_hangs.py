@@ -67,6 +67,12 @@ def launch(
     return done, run, read_state(run.node().journal)
 
 
+def pids_of(run: RunPaths) -> list[int]:
+    """The processes of the ranks that the keeper has found."""
+    ranks = read_state(run.node().journal).attempts[-1].ranks.values()
+    return [rank.pid for rank in ranks if rank.pid is not None]
+
+
 def path_with_denied_py_spy(folder: Path) -> str:
     """A PATH on which py-spy is what Yama, or a process that is not dumpable, makes of it."""
     folder.mkdir()
@@ -207,7 +213,7 @@ def test_stacks_that_take_their_time_hold_up_no_verdict(
         run = wait_for_run(tmp_path)
         ready = [tmp_path / f"ready{rank}" for rank in (0, 1)]
         assert wait_until(lambda: all(path.exists() for path in ready), 90)
-        assert wait_until(lambda: len(read_state(run.node().journal).attempts[-1].ranks) == 2, 20)
+        assert wait_until(lambda: len(pids_of(run)) == 2, 20)
         control.send(run.control, RequestKind.STACKS)
         assert wait_until((tmp_path / "asked").exists, 20)
         control.send(run.control, RequestKind.STACKS)
