@@ -54,9 +54,15 @@ class Use:
         if not self.own or greatest is None or (self.others_bytes or 0) < WORTH_SAYING_BYTES:
             return None
         user, name = user_of(greatest.pid), command_of(greatest.pid)
-        who = f"process {greatest.pid}{f' ({name})' if name else ''}{f' of {user}' if user else ''}"
-        more = f" and {len(self.others) - 1} more" if len(self.others) > 1 else ""
-        return f"GPU {self.index} is shared: {who}{more} holds {(self.others_bytes or 0) / GIB:.1f} GiB of its memory"
+        who = f"process {greatest.pid}"
+        if name:
+            who = f"{who} ({name})"
+        if user:
+            who = f"{who} of {user}"
+        held = greatest.memory_used_bytes
+        size = f"{held / GIB:.1f} GiB" if held is not None else "some"
+        said = f"GPU {self.index} is shared: {who} holds {size} of its memory"
+        return said if len(self.others) == 1 else f"{said}; {len(self.others) - 1} more"
 
 
 class Neighbours:

@@ -39,9 +39,12 @@ RECORDS = [
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
     ROOT / "run/fold.py",
     ROOT / "run/trash.py",
-    *(ROOT / "keeper" / f"{name}.py" for name in ("requests", "gate", "proofs", "probing", "observe")),
+    *(
+        ROOT / "keeper" / f"{name}.py"
+        for name in ("requests", "gate", "proofs", "probing", "observe", "neighbours")
+    ),
     *sorted((ROOT / "views").glob("log*.py")),
-    ROOT / "views/nearby.py",
+    *(ROOT / "views" / f"{name}.py" for name in ("nearby", "atstart", "places")),
 ]
 # What stands in a sentence's gaps.
 FILLERS = (
