@@ -7,7 +7,6 @@ import os
 import re
 import time
 
-from supervisor.sources.metrics import MetricReader
 from supervisor.views import logwishes as lw
 from supervisor.views.logdesk import LogDesk, NothingThereError, name_of, place_after
 from supervisor.views.logfile import TextLine
@@ -239,5 +238,7 @@ class LogWalker(LogDesk):
 
 
 def _step_of(text: str) -> float | None:
+    from supervisor.sources.metrics import MetricReader  # nearly a MiB, for who goes from a chart's point to its line
+
     sample = MetricReader().feed(text)
     return sample.values.get("step") if sample is not None else None
