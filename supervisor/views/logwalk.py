@@ -238,7 +238,8 @@ class LogWalker(LogDesk):
 
 
 def _step_of(text: str) -> float | None:
-    from supervisor.sources.metrics import MetricReader  # nearly a MiB, for who goes from a chart's point to its line
+    # Nearly a MiB, for those who go from a chart's point to its line and back.
+    from supervisor.sources.metrics import MetricReader
 
     sample = MetricReader().feed(text)
     return sample.values.get("step") if sample is not None else None
