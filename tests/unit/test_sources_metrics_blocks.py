@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.metrics.reader import MAX_LINE
+from supervisor.sources.metrics.values import GIB
 from supervisor.text.decode import clean
 from tests.unit.metric_lines import corpus_lines, corpus_texts, same
 
@@ -21,6 +22,7 @@ RECORDS = [
     '{"step":9,"rank":3,"loss":0.5,"grad_norm":1.25,"tokens_per_sec":12345.5,"my_score":7.5}',
     '{"epoch": 1.5, "train/loss": 3.25e-01, "eval/acc": 0.91, "time": "2024-05-02 11:06:12"}',
     '{"iter": 40, "val_loss": 1.75, "acc5": 88.1, "mem_gb": 11.9, "dt_ms": 312.5}',
+    '{"step": 40, "loss": 1.75, "mem_gb": 11.9, "step_time_ms": 312.5, "mfu": 41.5, "total_steps": 900}',
 ]
 
 
@@ -145,6 +147,21 @@ def test_a_run_of_json_lines_is_read_at_once() -> None:
         json.loads(raw)["loss"] for raw in lines
     ]
     assert len({type(sample) for sample in samples[20:]}) == 1
+
+
+def test_values_of_a_run_are_in_base_units() -> None:
+    lines = [
+        f'{{"step": {n}, "loss": 2.5, "step_time_ms": 31{n % 10}.5, "mem_gb": 11.5}}'.encode()
+        for n in range(100)
+    ]
+    reader = MetricReader()
+    samples = reader.read(lines)
+    assert [run is not None for run in reader._book.runs.values()] == [True]
+    last = samples[-1]
+    assert last is not None
+    assert isinstance(last.values["step"], int)
+    assert last.values["step_time_s"] == 319.5 * 1e-3
+    assert last.values["memory_used_bytes"] == 11.5 * GIB
 
 
 def test_two_halves_of_lines_make_no_run() -> None:

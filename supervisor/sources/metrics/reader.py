@@ -131,7 +131,7 @@ class MetricReader:
             plan, after = book.shapes[shape][0]
             line = raw.decode("utf-8", "surrogatepass")
             layout = plan.layout(line) if plan is not None and after is book else None
-            book.runs[shape] = make_run(line, layout, MAX_LINE) if layout is not None else None
+            book.runs[shape] = make_run(line, shape, layout, MAX_LINE) if layout is not None else None
         return book.runs.get(shape)
 
     def feed(self, line: str) -> MetricSample | None:

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import msgspec
 
 from supervisor.sources.metrics.layout import FIELD, OTHER, RANKS, Layout, Span, is_plain, is_whole
+from supervisor.sources.metrics.names import LOSS, STEP
 from supervisor.sources.metrics.samples import MetricSample, define
-from supervisor.sources.metrics.values import PLAIN
+from supervisor.sources.metrics.values import How
 
 DIGITS = b"0123456789"
 # What the grammar takes for a counter (`layout.is_whole`: at most 15 digits, no sign).
@@ -53,40 +54,49 @@ class JsonRun:
             return None
 
 
-def make_run(line: str, layout: Layout, longest: int) -> JsonRun | None:
+def make_run(line: str, shape: bytes, layout: Layout, longest: int) -> JsonRun | None:
     """A reader for the lines of this shape; None when it is no flat JSON object, or not all of its values are plain numbers."""
     if line[:1] != "{" or line.count("{") > 1 or "[" in line or "\\" in line or layout.fixed:
         return None
     try:
-        pairs = json.loads(line, object_pairs_hook=list)
+        keys = [key for key, _ in json.loads(line, object_pairs_hook=list)]
     except ValueError:
         return None
-    keys = [key for key, _ in pairs]
-    if len(set(keys)) < len(keys):
-        return None
-    members: dict[int, list[tuple[str, Any]]] = {FIELD: [], OTHER: [], RANKS: []}
-    rename = {}
-    for span in layout.spans:
-        found = _KEY.search(line[: span.begin])
-        kind = _type(span, line)
-        if found is None or kind is None or span.target not in members or not _END.match(line, span.end):
+    spans = [span for target in (FIELD, OTHER, RANKS) for span in layout.spans if span.target == target]
+    members: list[tuple[str, Any]] = []
+    rename: dict[str, str] = {}
+    for place, span in enumerate(spans):
+        key, kind = _KEY.search(line[: span.begin]), _type(span, line)
+        if key is None or kind is None or not _END.match(line, span.end):
             return None
-        mine = members[span.target]
-        member = f"own_{len(mine)}" if span.target == OTHER else span.name
-        mine.append((member, kind))
-        rename[member] = found[1]
-    names = [[span.name for span in layout.spans if span.target == target] for target in (FIELD, OTHER)]
-    if any(len(set(some)) < len(some) for some in names):
+        member = f"own_{place}" if span.target == OTHER else span.name
+        members.append((member, kind))
+        rename[member] = key[1]
+    fields = [span for span in spans if span.target == FIELD]
+    own = [span.name for span in spans if span.target == OTHER]
+    if (
+        len(spans) < len(layout.spans)
+        or len(rename) < len(spans)
+        or any(len(set(some)) < len(some) for some in (keys, own))
+    ):
         return None
+    # By the whole number 1: a step stays one.
+    scales = [span.conversion.scale if span.conversion.scale != 1 else 1 for span in fields]
     made = define(
-        [*members[FIELD], *members[OTHER], *members[RANKS]], tuple(names[0]), tuple(names[1]), rename
+        members,
+        tuple(span.name for span in fields),
+        tuple(own),
+        rename,
+        tuple(scales) if any(scale != 1 for scale in scales) else (),
     )
-    return JsonRun(line.encode().translate(None, DIGITS), msgspec.json.Decoder(made).decode_lines, longest)
+    return JsonRun(shape, msgspec.json.Decoder(made).decode_lines, longest)
 
 
 def _type(span: Span, line: str) -> Any:
-    """What the value decodes to; None where its number is not what stands there."""
+    """What the value decodes to; None where what stands there is not its number, or another only in scale."""
     text = line[span.begin : span.end]
     if is_whole(span.conversion, text):
         return _Whole
-    return float if span.conversion == PLAIN and is_plain(text) else None
+    how, scale = span.conversion
+    scalable = span.target == FIELD and span.name not in {STEP, LOSS}
+    return float if how is How.NUMBER and is_plain(text) and (scale == 1 or scalable) else None

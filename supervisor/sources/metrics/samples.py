@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import mul
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -85,7 +86,11 @@ def sample_type(
 
 
 def define(
-    members: list[Any], fields: tuple[str, ...], own: tuple[str, ...], rename: Mapping[str, str] | None = None
+    members: list[Any],
+    fields: tuple[str, ...],
+    own: tuple[str, ...],
+    rename: Mapping[str, str] | None = None,
+    scales: tuple[float, ...] = (),
 ) -> type[MetricSample]:
     """A type of samples with these members: as many as `fields`, then as many as `own`, then perhaps `rank`.
 
@@ -94,10 +99,13 @@ def define(
         fields: the canonical names.
         own: the log's own names.
         rename: what the members are called where the struct is decoded.
+        scales: by what its canonical values are to be multiplied, where they are held in other units; 1 for step and loss.
     """
 
     def values(sample: MetricSample) -> dict[str, float]:
-        return dict(zip(fields, astuple(sample), strict=False))
+        return dict(
+            zip(fields, map(mul, astuple(sample), scales) if scales else astuple(sample), strict=False)
+        )
 
     def other(sample: MetricSample) -> Mapping[str, float]:
         return dict(zip(own, astuple(sample)[len(fields) :], strict=False))
