@@ -208,6 +208,8 @@ def test_stacks_that_take_their_time_hold_up_no_verdict(
     script = tmp_path / "job.py"
     script.write_text(DIES_WHEN_ASKED, encoding="utf-8")
     (tmp_path / "stoker.toml").write_text("[hang]\nenabled = false\n", encoding="utf-8")
+    # The signatures' database is made at its first use, which is none of what is measured.
+    stoker("diagnose", str(script), cwd=tmp_path)
     flags = ("--no-ui", "--no-retry", "--nproc-per-node", "2", "--python", sys.executable)
     with background("run", *flags, str(script), cwd=tmp_path) as keeper:
         run = wait_for_run(tmp_path)
