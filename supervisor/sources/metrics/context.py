@@ -10,7 +10,7 @@ from supervisor.sources.metrics.grammar import parse_line
 from supervisor.sources.metrics.held_out import is_about_evaluation
 from supervisor.sources.metrics.message import json_message, message_start
 from supervisor.sources.metrics.names import LOSS, VAL_LOSS
-from supervisor.sources.metrics.program import says_nothing
+from supervisor.sources.metrics.program import begins_code, goes_on_with_code, says_nothing
 from supervisor.sources.metrics.readings import NOTHING, Parsed, shifted
 from supervisor.sources.metrics.tables import (
     Header,
@@ -66,6 +66,7 @@ class State(NamedTuple):
     after_val_loss: bool = False
     in_call: bool = False
     in_report: bool = False
+    in_code: bool = False
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -86,7 +87,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     indented = message[:1] in " \t" or message[:2] == "- "
     if (below := _in_block(message, stripped, state, indented=indented)) is not None:
         return NOTHING, below, False
-    state = state._replace(in_call=False, in_report=False)
+    state = state._replace(in_call=False, in_report=False, in_code=False)
     row, after = _from_table(message, state)
     if row is not None:
         return shifted(row, begin), after, True
@@ -140,6 +141,8 @@ def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> S
         return state._replace(skip_next=True)
     if state.in_call and stripped[-1] in ",([{)]}":
         return state._replace(in_call=message[0] not in ")]}")
+    if (block := begins_code(stripped)) or (state.in_code and goes_on_with_code(message, indented=indented)):
+        return state._replace(in_code=block or state.in_code)
     if _CALL.match(message):
         return state._replace(in_call=True)
     if _REPORT.match(message):

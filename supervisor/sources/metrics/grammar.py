@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.held_out import EVALUATES, TRAINS
+from supervisor.sources.metrics.held_out import EVALUATES, TAG, TRAINS
 from supervisor.sources.metrics.judge import judge
 from supervisor.sources.metrics.named import NamedValues
 from supervisor.sources.metrics.nameless import field_of_rate, nameless
@@ -145,7 +145,7 @@ class _Line(NamedValues):
         before = token.before
         own = before.rfind(token.name) if token.name else len(before)
         ahead = before[:own] if own >= 0 else before
-        if held_out := EVALUATES.search(ahead):
+        if held_out := EVALUATES.search(ahead) or TAG.search(ahead):
             self._evaluates = not TRAINS.search(ahead) or ahead.lower().rfind("train") < held_out.start()
         elif TRAINS.search(ahead):
             self._evaluates = False
@@ -384,6 +384,8 @@ class _Line(NamedValues):
             found = Meaning(STEP_TIME, 5)
         if token.bare and found.field == STEP and not token.text.isdigit():
             return
+        if words == ["batch"] and token.bare and any(reading.field == LOSS for reading in self._out):
+            return  # "loss 0.06 | … | batch 16": how many samples
         self._named(token, found, words)
         self._after_epoch = found.field == EPOCH
 

@@ -10,6 +10,12 @@ EVALUATES = re.compile(
 )
 TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
 
+# "[Diff-Val(Test-Normal)]": a tag that names a set as a part of a word.
+TAG = re.compile(
+    r"\[(?![^\]]*train)[^\]=:]*(?<![A-Za-z0-9])(?:val|valid(?:ation)?|test|eval(?:uation)?|dev)(?![A-Za-z0-9])[^\]=:]*\]",
+    re.IGNORECASE,
+)
+
 
 def is_about_evaluation(words: str) -> bool:
     """Whether words (a logger's name) say that held-out data is meant, and not training's."""

@@ -97,14 +97,16 @@ class NamedValues:
     def _named(self, token: Token, found: Meaning, words: list[str]) -> None:
         if (
             found.field == ""
-            and token.bare
             and " " in token.name
             and "_" in (last := token.name.rsplit(None, 1)[-1])
+            and (token.bare or "_" in token.name.partition(" ")[0])
         ):
             # "CV info cv_loss 88.1": words stand before an identifier.
             token = token._replace(name=last)
             found, words = meaning(last), words_of(last)
         unit = token.unit or _tail_unit(token.tail)
+        if words == ["time", "step"] and token.text.isdigit() and not unit:
+            return  # "time step: 12": an environment's
         evaluates = self._evaluates or found.is_eval
         if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
             found = Meaning(STEP_TIME, 5)

@@ -172,6 +172,8 @@ def _counter(joined: str, words: list[str]) -> Meaning | None:
 
 
 def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -> Meaning | None:
+    if words == ["tel"]:
+        return Meaning(VAL_LOSS, 5, is_eval=True)  # llm.c's "test loss"; "trl" is its training loss
     if held_out and "_".join(rest) in UNCALLED_LOSSES:
         return Meaning(VAL_LOSS, 2, held_out)
     core = [word for word in rest if word in LOSS_WORDS]

@@ -17,7 +17,7 @@ EVAL_WORDS = _set(
 TRAIN_WORDS = _set("train training trained trn tr fit")
 SOURCE_WORDS = TRAIN_WORDS | _set(
     "avg avr average averaged tot main mean meter running smooth smoothed ema reduced cur curr current now this step batch iter iteration "
-    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per all raw rank0 stats stat log for of at the over after done completed complete finished result results"
+    "micro mini minibatch global overall total sum lm final last trainer metric metrics epoch interval per all raw phase so far rank0 stats stat log for of at the over after done completed complete finished result results"
 )
 HIDING_WORDS = _set(
     "best lowest min max minimum std median target prev previous baseline initial init base start end"
@@ -32,7 +32,7 @@ STEP_NAMES = {
     "i": 3, "stp": 6, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8, "trainer_steps_train": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
     "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
-    "nupdates": 10, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
+    "nupdates": 10, "s": 2, "current_batch": 4, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
 }  # fmt: skip
 EPOCH_NAMES = {
     "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "epoch_num": 7, "current_epoch": 8,
@@ -40,7 +40,7 @@ EPOCH_NAMES = {
     "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
 }  # fmt: skip
 LOSS_WORDS = frozenset(
-    {"loss", "losses", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
+    {"loss", "losses", "trl", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
 )
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
 # Which of several held-out sets: their losses are still losses of the whole.
