@@ -32,7 +32,7 @@ STEP_NAMES = {
     "i": 3, "stp": 6, "training_iteration": 7, "train_iteration": 7, "trained_steps": 8, "trainer_steps_train": 8,
     "training_global_step": 9, "train_global_step": 9, "_step": 9, "optimizer_steps": 10, "n_iter": 6,
     "train_num_updates": 10, "valid_num_updates": 10, "lbatches": 0, "global_batch": 5, "iter_count": 7, "nstep": 7,
-    "nupdates": 10, "s": 2, "current_batch": 4, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
+    "nupdates": 10, "iteration_step": 7, "iter_step": 7, "s": 2, "current_batch": 4, "acc_iter": 10, "trainer_step": 8, "trainer_global_step": 9, "ite": 6, "step_no": 7, "train_batch": 4, "iter_train": 8,
 }  # fmt: skip
 EPOCH_NAMES = {
     "epoch": 8, "epochs": 0, "epch": 8, "ep": 4, "e": 3, "epo": 6, "epoch_num": 7, "current_epoch": 8,
