@@ -194,9 +194,17 @@ def test_the_list_of_runs_is_told(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_plain_ascii_is_english(tmp_path: Path) -> None:
-    app = StokerApp(recorded.empty(tmp_path / NAME), taste=Taste(ascii=True, lang=Lang.ZH))
+def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
+    run = recorded.empty(tmp_path / NAME)
+    app = StokerApp(run, clock=clock_after(run), taste=Taste(ascii=True, lang=Lang.ZH))
     assert app.tr("elapsed") == "elapsed"
+
+    async def play() -> None:
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            await until(pilot, lambda: "Chinese cannot be written in" in shown(app), "the remark")
+            assert shown(app).isascii()
+
+    asyncio.run(play())
 
 
 def test_leaving_is_told(tmp_path: Path) -> None:
