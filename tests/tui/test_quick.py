@@ -15,6 +15,7 @@ from supervisor.cli.screen import newest_log
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.screens.frames import FRAME_S
 from tests.integration.harness import STOKER, environment
 from tests.tui import recorded
 from tests.tui.driving import drive, pane, until
@@ -62,6 +63,16 @@ def test_lines_of_a_run_come_before_its_dashboard(tmp_path: Path) -> None:
         process.expect(pexpect.EOF)
     finally:
         process.close(force=True)
+
+
+def test_screens_paint_soon_after_a_paint(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        await until(pilot, lambda: app.screen is not app.dashboard, "the help")
+        for screen in app.screen_stack[1:]:
+            assert screen._update_timer._interval == FRAME_S, "Textual names its timer as it did"
+
+    drive(recorded.healthy(tmp_path / "run"), play)
 
 
 def test_news_wait_for_a_key_and_come_then(tmp_path: Path) -> None:

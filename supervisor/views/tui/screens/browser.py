@@ -16,6 +16,7 @@ from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.runlist import RunList, RunRow, SortKey, filtered, ordered
 from supervisor.views.speech import Tr
+from supervisor.views.tui.screens.frames import QuickFrames
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
@@ -173,7 +174,7 @@ def _key(key: str, action: str, word: str, shown: str, said: str, *, show: bool 
     return Binding(key, action, word, key_display=shown, show=show, tooltip=said)
 
 
-class BrowserScreen(Screen[None]):
+class BrowserScreen(QuickFrames, Screen[None]):
     """All runs on one screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

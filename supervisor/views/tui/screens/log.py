@@ -21,6 +21,7 @@ from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logsession import LogSession
 from supervisor.views.tui.logkeys import GROUPS, LOG_KEYS
 from supervisor.views.tui.outside import Spot, editor_argv, pager_argv, run_outside
+from supervisor.views.tui.screens.frames import QuickFrames
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine
 from supervisor.views.tui.widgets.bars import FooterBar, Hint
@@ -31,7 +32,7 @@ from supervisor.views.tui.widgets.panel import tr_of
 STREAMS = ("", "stdout", "stderr")
 
 
-class LogScreen(Screen[LogPoint | None]):
+class LogScreen(QuickFrames, Screen[LogPoint | None]):
     """All logs of an attempt.
 
     Args:

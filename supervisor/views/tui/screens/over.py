@@ -11,11 +11,13 @@ from textual.color import Color
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, ScreenResultType
 
+from supervisor.views.tui.screens.frames import QuickFrames
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-class OverScreen(ModalScreen[ScreenResultType]):
+class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
     """A modal screen whose background is quickly tinted."""
 
     def render(self) -> RenderableType:

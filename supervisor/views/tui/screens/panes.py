@@ -13,6 +13,7 @@ from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.kept import Kept, memory_of
 from supervisor.views.tui.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.pages.book import PAGES, new_page
+from supervisor.views.tui.screens.frames import QuickFrames
 from supervisor.views.tui.widgets.bars import FooterBar, NoticeBar
 from supervisor.views.tui.widgets.card import FailureCard
 from supervisor.views.tui.widgets.charts import LossPanel, UsePanel
@@ -26,7 +27,7 @@ from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.widgets.words import shows_failure
 
 
-class PaneScreen(Screen[None]):
+class PaneScreen(QuickFrames, Screen[None]):
     """All panes, arranged for the terminal's size and the run's state. `clock`: wall time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
