@@ -81,7 +81,8 @@ class LineFeed:
         self.offset += len(data)
         lines = tuple(self._splitter.feed(data))
         if not self._open and b"\r" not in data:
-            self._open = b"" if data.endswith(b"\n") else data[data.rfind(b"\n") + 1 :][-_PROGRESS_CAP_BYTES:]
+            if not data.endswith(b"\n"):
+                self._open = data[data.rfind(b"\n") + 1 :][-_PROGRESS_CAP_BYTES:]
             return Batch(self.key, self.generation, start, data, lines)
         _, newline, rest = data.rpartition(b"\n")
         self._open = rest if newline else self._open + rest

@@ -57,6 +57,12 @@ class LineSplitter:
         """Take in the next bytes of the stream; give the lines that they complete, without newlines."""
         if not data:
             return []
+        if not self._open_bytes and data.find(b"\n") == len(data) - 1 <= self._cap:
+            # What mostly comes of a log that is written line by line.
+            line = Line(self._offset, self._number, data[:-1])
+            self._offset += len(data)
+            self._number += 1
+            return [line]
         rest = data.split(b"\n")
         lines: list[Line] = []
         if self._open_bytes:
