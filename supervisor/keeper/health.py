@@ -87,6 +87,8 @@ class Health:
         for stage, durations in past.durations.items():
             for duration in durations:
                 self._paces.add(stage, duration)
+        for stage, silent_s in past.silences:
+            self._paces.forgive(stage, silent_s)
         if past.last_t is not None and view.first_step is not None:
             self._watch.resume(view.phase, min(now, self._mono(past.last_t)))
         self._desk.begin(attempt, probed=view.stack_source is not None)

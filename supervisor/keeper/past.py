@@ -21,9 +21,13 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Durations by stage, and where the attempt stood. `last_t`: wall time of the last step or change of phase."""
+    """Durations by stage, and where the attempt stood. `last_t`: wall time of the last step or change of phase.
+
+    `silences`: those that were flagged and ended by themselves, with their stage.
+    """
 
     durations: Mapping[Stage, tuple[float, ...]] = field(default_factory=dict)
+    silences: tuple[tuple[Stage, float], ...] = ()
     last_t: float | None = None
     last_step: float | None = None
 
@@ -36,6 +40,8 @@ def past_of(node: NodePaths, attempt: int) -> Past:
     stepped: set[int] = set()
     phase: tuple[ev.Phase, float] | None = None
     breaks: list[float] = []
+    flagged: Stage | None = None
+    silences: list[tuple[Stage, float]] = []
     for event in facts_in(node.journal):
         match event:
             case ev.AttemptStarted():
@@ -49,13 +55,23 @@ def past_of(node: NodePaths, attempt: int) -> Past:
             case ev.Progress() if event.attempt in began and event.attempt not in stepped:
                 stepped.add(event.attempt)
                 durations.setdefault(Stage.START, []).append(event.t - began[event.attempt])
+            case ev.StallFlagged():
+                flagged = next((stage for stage in Stage if stage.value == event.stage), None)
+            case ev.StallEnded() if flagged is not None:
+                silences.append((flagged, event.stalled_s))
+                flagged = None
             case _:
                 pass
     gaps, newest, step = _steps(node, attempt, breaks)
     if gaps:
         durations[Stage.STEP] = gaps
     known = [t for t in (last_t, newest) if t is not None]
-    return Past({stage: tuple(found) for stage, found in durations.items()}, max(known, default=None), step)
+    return Past(
+        {stage: tuple(found) for stage, found in durations.items()},
+        tuple(silences),
+        max(known, default=None),
+        step,
+    )
 
 
 def _steps(
