@@ -23,7 +23,7 @@ _STRONG = re.compile(
     | {_MONTH}\ +\d+\ {_CLOCK}(?:\ [\w.-]+\ [\w./-]+(?:\[\d+\])?:)?
     | \[\s*\d+\.\d{{3,9}}\]
     | \[\s{{0,4}}{_LEVEL}\s{{0,4}}\]
-    | {_LEVEL}:[A-Za-z_][\w.]*:
+    | {_LEVEL}:(?!(?i:epoch|step|iter|loss|train|val))[A-Za-z_][\w.]*:
     | {_LEVEL}(?=[\s:|-])\s{{0,5}}
     | (?:stdout|stderr)(?:\ [FP](?=\s)|:(?=\s))
     | \[STD(?:OUT|ERR)\]

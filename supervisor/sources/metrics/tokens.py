@@ -28,7 +28,7 @@ _MASKS = re.compile(
     | (?<=\t)[\w.-]+:\d+(?=\t)
     | [([](?!(?i:rank|step|epoch|iter)\b)[A-Za-z_][\w.-]*:\d+[)\]]
     | \bpid[=:\ ]\s?\d+
-    | \b(?:DEBUG|INFO|WARNING|NOTICE)\b:[\w.]*:?
+    | \b(?:DEBUG|INFO|WARNING|NOTICE)\b:(?:(?!(?i:epoch|step|iter|loss|train|val))[\w.]+:)?
     | (?:^|(?<=[\s|\]\[-]))(?:DEBUG|INFO|WARNING|WARN|NOTICE)\b:?
     | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{10,}                              # UUID
     | \b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d+)?\b                       # address
