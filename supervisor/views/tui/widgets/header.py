@@ -92,9 +92,10 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Seconds to the last step, by the run's own word or by the newest steps' rate."""
+    """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves."""
     progress, total = snapshot.state.progress, snapshot.state.total_steps
-    if progress is None:
+    attempt = snapshot.state.attempt
+    if progress is None or (attempt is not None and attempt.stall is not None):
         return None
     if progress.eta_s is not None:
         return progress.eta_s
