@@ -25,6 +25,7 @@ from supervisor.keeper.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
 from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
 from supervisor.text.prefixes import Origin, origin_of_path
@@ -183,7 +184,7 @@ def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -
     observer.leave()
     console.finish()
     condition = observer.state.condition
-    return getattr(condition, "exit_code", 0)
+    return condition.exit_code if isinstance(condition, Finished) else 0
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
 from supervisor.keeper.judgement import write_stacks
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
-from supervisor.keeper.observations import Observation
+from supervisor.keeper.observations import Observation, Sampled
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.sensors import Sensors
@@ -195,7 +195,7 @@ class Observer(Powerless):
         try:
             seen = self._queue.get(timeout=timeout_s)
             while True:
-                spoke = spoke or not hasattr(seen, "stream")
+                spoke = spoke or not isinstance(seen, Sampled)
                 self._recorder.record(ATTEMPT, seen)
                 seen = self._queue.get_nowait()
         except queue.Empty:
