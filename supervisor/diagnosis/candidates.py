@@ -54,13 +54,14 @@ def gather(scans: Sequence[SourceScan], launch: Launch, *, failed: bool = False)
     """All candidates of a job, in its order. `failed`: the launcher is known to have ended badly."""
     raw: list[tuple[Hit, list[Hit]]] = []
     for scan in scans:
-        by_line: dict[int, list[Hit]] = {}
+        # A collector's record of a whole traceback is one line of many texts.
+        by_line: dict[tuple[int, str], list[Hit]] = {}
         for hit in scan.hits:
-            by_line.setdefault(hit.line, []).append(hit)
-        for line in sorted(by_line):
-            best = speaker(by_line[line])
+            by_line.setdefault((hit.line, hit.text), []).append(hit)
+        for place in sorted(by_line, key=lambda place: place[0]):
+            best = speaker(by_line[place])
             if best is not None:
-                raw.append((best, by_line[line]))
+                raw.append((best, by_line[place]))
     years = [year for scan in scans for year in [_year(scan)] if year]
     year = years[0] if years else 2000
     steps_seen = any(is_progress(line) for scan in scans for line in scan.edges())

@@ -171,9 +171,14 @@ class SourceScanner:
         later: dict[int, deque[tuple[int, int, int]]] = {}
         for end, index in matches:
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
-            if (start, index) in seen:
+            said = start
+            if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
+                said = text.rfind(
+                    b"\r", start, end - 1
+                )  # a record's own lines, of which some only quote code
+            if (said, index) in seen:
                 continue
-            seen.add((start, index))
+            seen.add((said, index))
             if index not in room:
                 kept = self._kept.get(index)
                 room[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)

@@ -20,6 +20,7 @@ def _patterns() -> dict[str, Lazy]:
             r"\b(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d\d?) (\d\d):(\d\d)(?::(\d\d))?(?: (?:[A-Z]{3,4} )?(\d{4})(?=\s|$))?"
         ),
         "clock": Lazy(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[\]),.: ]|$)"),
+        "first": Lazy(r"^\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? "),
         "epoch": Lazy(r'"(?:t|ts|time|timestamp)": ?"?(1[5-9]\d{8})(?:\.\d+)?"?'),
         # For lower-case text: with IGNORECASE this one pattern took 4 ms to compile, half of Python's own start.
         "progress": Lazy(
@@ -150,7 +151,7 @@ def _dates(text: str) -> list[tuple[int, int]]:
     """Where dates stand near a line's start, in order."""
     return sorted(
         match.span()
-        for name in ("iso", "glog", "us", "syslog")
+        for name in ("iso", "glog", "us", "syslog", "first")
         for match in _patterns()[name].finditer(text[:200])
     )
 
