@@ -27,6 +27,7 @@ _MAX_THREADS = 64
 FAULT_SIGNAL = signal.SIGUSR2
 _FAULT_WAIT_S = 1.0
 _POLL_S = 0.02
+_SETTLE_S = 0.2
 
 
 class StackSource(StrEnum):
@@ -196,7 +197,11 @@ def _finish(
             note = "py-spy did not answer in time"
         else:
             if child.returncode == 0 and out.strip():
-                return Stack(process, StackSource.PY_SPY, _lines(out), main_call=_main_call(process.pid))
+                lines = _lines(out)
+                idle = any("(idle)" in line and '"MainThread"' in line for line in lines)
+                return Stack(
+                    process, StackSource.PY_SPY, lines, main_call=_settled_call(process.pid, idle=idle)
+                )
             said = _lines(err)
             note = f"py-spy: {said[-1]}" if said else f"py-spy ended with {child.returncode}"
     if not is_alive(process):
@@ -227,6 +232,16 @@ def _from_proc(pid: int) -> tuple[str, ...]:
 
 def _main_call(pid: int) -> str | None:
     return _read(f"/proc/{pid}/syscall").split(" ", 1)[0].strip() or None
+
+
+def _settled_call(pid: int, *, idle: bool) -> str | None:
+    """As `_main_call`; a thread that waits and was just let go by a tracer runs for a moment, until it waits again."""
+    call = _main_call(pid)
+    deadline = time.monotonic() + (_SETTLE_S if idle else 0.0)
+    while call == "running" and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        call = _main_call(pid)
+    return call
 
 
 def _lines(raw: bytes) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.diagnosis.stack_groups import Doing, RankStack, alike, stack_round
 from supervisor.diagnosis.stack_text import parse_stack
+from supervisor.sources import stacks
 from supervisor.sources.processes import ProcessId, identify, is_alive
 from supervisor.sources.stacks import StackSource, collect_stacks, find_py_spy, probe_stacks
 from tests.conftest import wait_until
@@ -198,3 +199,18 @@ def test_py_spy_beside_the_interpreter_is_found_and_gives_the_line(tmp_path: Pat
             assert place.line_at == "job.py:5"
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(True, "0"), (False, "running")])
+def test_a_thread_that_was_just_let_go_is_asked_again_until_it_waits(
+    monkeypatch: pytest.MonkeyPatch, idle: bool, expected: str
+) -> None:
+    told = iter(["running", "running", "0 0x3 0x1"])
+    monkeypatch.setattr(stacks, "_read", lambda _path: next(told, "0"))
+    assert stacks._settled_call(1, idle=idle) == expected
+
+
+def test_a_thread_that_keeps_running_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "_read", lambda _path: "running")
+    monkeypatch.setattr(stacks, "_SETTLE_S", 0.05)
+    assert stacks._settled_call(1, idle=True) == "running"
