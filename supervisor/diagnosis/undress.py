@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from supervisor.diagnosis.timeline import when
 from supervisor.text.patterns import Lazy
@@ -41,6 +41,9 @@ _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
     ("log", "message", "msg", "stream", "time", "timestamp", "ts", "@timestamp", "severity", "level", "pod", "container", "node", "host", "hostname", "namespace", "source", "tag", "logtag", "logger", "kubernetes", "docker", "labels", "attrs", "insertId", "logName", "resource")
 )  # fmt: skip
+# What a level says of a line that stands for itself; a traceback's lines are said by their exception.
+_GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
+_CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _ISO = Lazy(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
@@ -55,24 +58,40 @@ def undressed(text: bytes) -> bytes:
     return _without_prefixes(bare_records(text))
 
 
+class _Record(NamedTuple):
+    """What a program printed, out of a collector's record: the time before it, the level apart."""
+
+    stamp: str
+    said: str
+    level: str
+
+
 def _without_records(text: bytes) -> bytes:
     lines = text.split(b"\n")
-    taken = looked = 0
+    taken: dict[int, _Record] = {}
+    looked = 0
     for row, raw in enumerate(lines):
         if not raw.startswith(b'{"') or not raw.rstrip().endswith(b"}"):
             continue
-        said = _said_in(raw)
         looked += 1
-        if said is not None:
-            lines[row] = said
-            taken += 1
+        record = _record(raw)
+        if record is not None:
+            taken[row] = record
         elif looked >= FIRST_RECORDS and not taken:
             return text
-    return b"\n".join(lines) if taken else text
+    if not taken:
+        return text
+    # One level on all lines is the collector's word for a stream; several are the program's.
+    told = len({record.level for record in taken.values()}) > 1
+    for row, record in taken.items():
+        grave = told and record.level.startswith(_GRAVE) and not record.said.startswith(_CONTINUES)
+        level = f"{record.level} " if grave else ""
+        lines[row] = f"{record.stamp}{level}{record.said}".encode("utf-8", "replace")
+    return b"\n".join(lines)
 
 
-def _said_in(raw: bytes) -> bytes | None:
-    """The message of one collector's record, its time before it; None for any other JSON."""
+def _record(raw: bytes) -> _Record | None:
+    """One collector's record; None for any other JSON."""
     import json
 
     try:
@@ -86,8 +105,9 @@ def _said_in(raw: bytes) -> bytes | None:
         return None
     # Lines within one record become parts of one line, as a progress bar's states are.
     said = record.pop(key).rstrip("\n").replace("\n", "\r")
+    level = next((record[key] for key in ("level", "severity") if isinstance(record.get(key), str)), "")
     stamp = next((value for value in record.values() if isinstance(value, str) and _ISO.match(value)), "")
-    return f"{_stamp(stamp)}{said}".encode("utf-8", "replace")
+    return _Record(_stamp(stamp), said, level.upper())
 
 
 def _stamp(text: str) -> str:

@@ -103,6 +103,20 @@ def test_lines_keep_their_number(engine: Engine) -> None:
         assert undressed(worn.data).count(b"\n") == worn.data.count(b"\n"), name
 
 
+def test_a_programs_level_outlives_its_record(engine: Engine) -> None:
+    lines = [
+        f'{{"ts": "2024-08-11T10:00:0{row}Z", "level": "info", "msg": "{step}"}}'
+        for row, step in enumerate(STEPS)
+    ]
+    notice = '{"ts": "2024-08-11T10:00:08Z", "level": "warn", "msg": "cannot write the cache: PermissionError: [Errno 13] Permission denied"}'
+    warned = judged("".join(f"{line}\n" for line in [*lines, notice]).encode(), engine)
+    assert warned.failure.value == "healthy"
+    failed = judged(
+        "".join(f"{line}\n" for line in [*lines, notice.replace('"warn"', '"error"')]).encode(), engine
+    )
+    assert failed.failure.value == "permission_denied"
+
+
 FRAGMENTS = some.sampled_from(
     [b"2024-08-11 10:00:00 ", b"[rank0]: ", b"x | ", b'  File "/w/x.py", line 3, in f', b"    g()", b"frame #1: x", b"Thread 7 (idle)", b"  rank      : 1 (local_rank: 1)", b"  exitcode  : 1", b"h:1:2 [0] NCCL WARN x", b'{"log":"a\\nb\\ud800\\u0000\\u001b[1m","time":"2024-08-11T10:00:00Z"}', b'{"msg":' + b"[" * 3000 + b"}", b'{"msg": 1}', b"\xff\r\0", b"\n", b"\n", b"\n"]
 )  # fmt: skip
