@@ -101,12 +101,12 @@ def _with_screen(
     except OSError as error:
         glimpse.leave()
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
-    with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep):
+    with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
         from supervisor.cli.screen import kept_file
         from supervisor.views.tui.terminal import run_tui
 
         glimpse.hand_over()
-        run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ))
+        run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ), painted=watcher.go)
     print(_supervise_hint(target))
     return 0
 

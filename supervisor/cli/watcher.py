@@ -22,6 +22,8 @@ END_S = 5.0
 END_KEPT_S = 60.0
 NO_PIPE = -1
 NICENESS = 5
+# It is loaded once the screen is painted; a screen that takes longer than this is not waited for.
+GO_S = 3.0
 
 
 class Watcher:
@@ -62,6 +64,7 @@ class Watcher:
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", BOOTSTRAP, _here(), *words],
                     stdin=subprocess.PIPE,
+                    bufsize=0,
                     stdout=log,
                     stderr=log,
                     pass_fds=(lock,) if pipe is None else (lock, pipe),
@@ -72,12 +75,20 @@ class Watcher:
         if pipe is not None:
             os.close(pipe)
 
+    def go(self) -> None:
+        """The screen is painted: what watches may be loaded now. Two such programs at once come up half as fast."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(b"\n")
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._keep:
+            self.go()  # left before it was painted: a last verdict all the same
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -91,7 +102,8 @@ class Watcher:
 # -P and the package's own folder, so that no package of the working directory's is taken for ours. What watches yields
 # to what is watched, and to the screen, from its first import on: reading a gigabyte anew is nobody's hurry.
 BOOTSTRAP = (
-    f"import os, sys; os.nice({NICENESS}); sys.path.insert(0, sys.argv.pop(1)); "
+    f"import os, select, sys; os.nice({NICENESS}); "
+    f"select.select([0], [], [], {GO_S})[0] and (os.read(0, 1) or sys.exit(0)); sys.path.insert(0, sys.argv.pop(1)); "
     "from supervisor.cli.watcher import main; sys.exit(main(sys.argv[1:]))"
 )
 

@@ -50,10 +50,11 @@ def test_a_screen_has_its_logs_before_the_watcher_is_loaded(tmp_path: Path) -> N
 
 def test_the_watcher_writes_on_under_the_same_lock(tmp_path: Path) -> None:
     run, log, beginning = begun(tmp_path)
-    with Watcher(run, str(log), beginning, interval_s=60.0):
+    with Watcher(run, str(log), beginning, interval_s=60.0) as watcher:
         assert keeper_is_alive(run.node().lock), "held before the watcher has loaded anything"
         with pytest.raises(LockTaken):
             KeeperLock(run.node().lock, start_time=0.0)
+        watcher.go()
         assert wait_until(lambda: last_step(run) == 1, 60)
         assert keeper_is_alive(run.node().lock)
         facts = JournalReader(run.node().journal).read()
@@ -78,6 +79,22 @@ def test_a_watcher_that_is_killed_leaves_a_run_that_opens(tmp_path: Path) -> Non
     state = read_state(run.node().journal)
     assert state.attempt is not None
     assert not state.is_over
+
+
+def test_a_screen_that_is_left_before_it_is_painted_leaves_a_verdict_where_it_is_kept(tmp_path: Path) -> None:
+    for keep in (False, True):
+        (tmp_path / str(keep)).mkdir()
+        run, log, beginning = begun(tmp_path / str(keep))
+        with Watcher(run, str(log), beginning, interval_s=60.0, keep=keep):
+            pass
+        assert not keeper_is_alive(run.node().lock)
+        assert read_state(run.node().journal).is_over is keep
+
+
+def test_a_watcher_that_nobody_tells_to_go_goes_by_itself(tmp_path: Path) -> None:
+    run, log, beginning = begun(tmp_path)
+    with Watcher(run, str(log), beginning, interval_s=60.0):
+        assert wait_until(lambda: last_step(run) == 1, 60)
 
 
 SCREEN = """

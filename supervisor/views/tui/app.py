@@ -67,6 +67,7 @@ class StokerApp(App[None]):
         taste: how it looks.
         keep: the file that remembers choices; None: they are forgotten.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
+        painted: called once a run's first moment is on the screen.
     """
 
     CSS_PATH = "stoker.tcss"
@@ -112,8 +113,10 @@ class StokerApp(App[None]):
         keep: Path | None = None,
         signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
+        painted: Callable[[], object] | None = None,
     ) -> None:
         super().__init__()
+        self._painted = painted
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
         self._leaving = False
@@ -227,6 +230,9 @@ class StokerApp(App[None]):
             self._dashboard.take(message.snapshot)
             self._held.close()
             self._feeders[-1].taken()
+            if self._painted is not None:
+                self.call_after_refresh(self._painted)
+                self._painted = None
 
     def on_stoker_app_listed(self, message: Listed) -> None:
         """Show it, then let the thread read on."""

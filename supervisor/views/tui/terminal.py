@@ -62,9 +62,15 @@ def run_tui(
     adopt: Callable[[RunPaths], None] | None = None,
     taste: Taste = USUAL,
     keep: Path | None = None,
+    painted: Callable[[], object] | None = None,
 ) -> TuiResult:
-    """Show a run until the person leaves. Must be called in the main thread, on a terminal."""
-    app = StokerApp(run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True)
+    """Show a run until the person leaves; `painted` is called once its first moment is on the screen.
+
+    Must be called in the main thread, on a terminal.
+    """
+    app = StokerApp(
+        run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True, painted=painted
+    )
     _show(app)
     return result_of(run, app.dashboard.snapshot, app.tr)
 
