@@ -9,7 +9,7 @@ from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.grammar import parse_line
 from supervisor.sources.metrics.held_out import is_about_evaluation
 from supervisor.sources.metrics.message import json_message, message_start
-from supervisor.sources.metrics.names import LOSS, VAL_LOSS
+from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, VAL_LOSS
 from supervisor.sources.metrics.program import begins_code, goes_on_with_code, says_nothing
 from supervisor.sources.metrics.readings import NOTHING, Parsed, shifted
 from supervisor.sources.metrics.tables import (
@@ -104,13 +104,13 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     after, of_val = after._replace(after_val_loss=False), after.after_val_loss
     in_record = after.in_record or (after.in_settings and indented)
     parsed = parse_line(text, in_record=in_record, evaluates=after.in_evaluation)
-    if begin:
+    if begin and parsed.readings and says_nothing(mask(message)):
+        parsed = NOTHING
+    elif begin and not _is_whole(parsed) and not says_nothing(mask(text)):
         # What begins a line only behind its wrapping: "[50]", a counter, a bar without words.
         evaluates = after.in_evaluation or is_about_evaluation(text[:begin])
         alone = parse_line(message, in_record=in_record, evaluates=evaluates)
-        if says_nothing(mask(text)) or says_nothing(mask(message)):
-            parsed = NOTHING
-        elif _weight(alone) > _weight(parsed):
+        if _weight(alone) > _weight(parsed) or not parsed.readings:
             parsed = shifted(alone, begin)
     if of_val and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
@@ -152,9 +152,15 @@ def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> S
     return None
 
 
-def _weight(parsed: Parsed) -> tuple[int, int]:
-    """How much a line was found to say: canonical values, then others."""
-    return sum(bool(reading.field) for reading in parsed.readings), len(parsed.readings)
+def _is_whole(parsed: Parsed) -> bool:
+    """Whether a line was found to say both where training is and how it does."""
+    fields = {reading.field for reading in parsed.readings}
+    return not fields.isdisjoint((STEP, EPOCH)) and not fields.isdisjoint((LOSS, VAL_LOSS))
+
+
+def _weight(parsed: Parsed) -> int:
+    """How much a line was found to say that every log has a name for."""
+    return sum(bool(reading.field) for reading in parsed.readings)
 
 
 def _is_bar(message: str) -> bool:
