@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # The newest part of a stream that is read line by line when a run is opened; what is older comes from the
 # one-minute roll-ups, so that a run of seven days opens at once.
 TAIL_BYTES = 4 << 20
-# Some 2,500 samples, taken in within 50 ms: what more there is comes with the next refresh.
-PIECE_BYTES = 1 << 18
+# Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
+PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
 
 
