@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from supervisor.views.replay import Recording, ReplayClock
     from supervisor.views.runlist import RunList, RunsReader
-    from supervisor.views.tui.screens.browser import BrowserScreen, RunsPanel
+    from supervisor.views.tui.screens.browser import BrowserScreen
+    from supervisor.views.tui.widgets.runs import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
