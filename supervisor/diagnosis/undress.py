@@ -33,6 +33,7 @@ _ANY: Final = "what was said"
 MOST_PREFIX: Final = 160
 MOST_SHAPES: Final = 24
 MOST_LOOKS: Final = 400
+MOST_PREFIXES: Final = 4096
 HEAD_BYTES: Final = 65536
 # A program that logs JSON of its own says so at once.
 FIRST_RECORDS: Final = 8
@@ -121,10 +122,31 @@ def _without_prefixes(text: bytes) -> bytes:
         return text
     pattern = re.compile(b"(?m)^(?:" + b"|".join(shapes) + b")")
     hosts = _hosts(text)
-    return pattern.sub(
-        lambda match: _telling(match.group().decode("utf-8", "replace"), hosts).encode("utf-8", "replace"),
-        text,
-    )
+    known: dict[bytes, bytes] = {}
+    last = said = b""
+
+    def kept(match: re.Match[bytes]) -> bytes:
+        """The time, and who said it: that is worked out once for prefixes that differ in their time alone."""
+        nonlocal last, said
+        prefix = match.group()
+        if prefix == last:
+            return said
+        untimed = _clock().sub(b"", prefix)
+        who = known.get(untimed)
+        if who is None:
+            who = _who(prefix.decode("utf-8", "replace"), hosts).encode("utf-8", "replace")
+            if len(known) < MOST_PREFIXES:
+                known[untimed] = who
+        stamp = b"" if untimed == prefix else _stamp_of(prefix.decode("utf-8", "replace")).encode()
+        last, said = prefix, stamp + who
+        return said
+
+    return pattern.sub(kept, text)
+
+
+@cache
+def _clock() -> re.Pattern[bytes]:
+    return re.compile(rb"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 
 
 def _shapes(text: bytes) -> list[bytes]:
@@ -198,8 +220,8 @@ def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
     return False
 
 
-def _telling(prefix: str, hosts: frozenset[str]) -> str:
-    """What a prefix tells: its time, and who said it."""
+def _who(prefix: str, hosts: frozenset[str]) -> str:
+    """The parts of a prefix that tell of a rank, a node or a worker."""
     parts: list[str] = []
     rest = prefix
     while rest.strip():
@@ -213,8 +235,7 @@ def _telling(prefix: str, hosts: frozenset[str]) -> str:
         if cut is None:
             break
         rest = rest[cut:]
-    stamp = _stamp_of(prefix)
-    return stamp + "".join(parts)
+    return "".join(parts)
 
 
 def _stamp_of(prefix: str) -> str:
