@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
 KEY_FIRST_S = 0.06
-NEWS_LATEST_S = 0.25
+NEWS_LATEST_S = 0.15
 FIRST_PAINT_LATEST_S = 0.15
 # Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
 SETTLE_S = 1.0
