@@ -10,10 +10,10 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from supervisor.sources.wake import FolderEvents, Waker, folder_events
 
-# Eight deliveries a second at most (ten thousand lines a second then cost a slow line less than three times what a quiet
+# Seven deliveries a second at most (ten thousand lines a second then cost a slow line less than three times what a quiet
 # run does); a change after quiet wakes the reader at once, and where a filesystem tells of none a quiet directory is
 # looked at four times a second.
-BUSY_S = 0.125
+BUSY_S = 0.14
 IDLE_S = 0.25
 FIRST_REST_S = 0.03
 FIRST_RESTS = 15
