@@ -147,7 +147,7 @@ def measure(pane: Pane, viewer: Viewer, path: Path, label: str) -> None:
     try:
         began = pane.start(viewer.argv(str(path)))
         if viewer.name == "empty textual":
-            viewer.add("open", pane.wait(("EMPTY-APP-IS-UP",), began))
+            viewer.add(f"open {label}", pane.wait(("EMPTY-APP-IS-UP",), began))
             time.sleep(1.0)
             _note_memory(pane, viewer, label)
             return
@@ -265,7 +265,7 @@ def main() -> int:
                         label,
                         number,
                         viewer.name,
-                        {k: median(v) for k, v in viewer.found.items() if label in k or k == "open"},
+                        {k: median(v) for k, v in viewer.found.items() if label in k},
                         flush=True,
                     )
         report = summary(viewers, list(logs), args.rounds)
@@ -280,9 +280,7 @@ def summary(viewers: list[Viewer], labels: list[str], rounds: int) -> dict[str, 
     ratios: dict[str, float] = {}
     for other, theirs in medians.items():
         for what, value in mine.items():
-            peer = theirs.get(what)
-            if other == "empty textual" and what.startswith(("open ", "keys ")):
-                peer = theirs.get("open")
+            peer = theirs.get(what.replace("keys ", "open ") if other == "empty textual" else what)
             if other != "stoker" and value and peer:
                 ratios[f"{what} / {other}"] = round(value / peer, 3)
     return {
