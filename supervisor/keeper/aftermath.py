@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from supervisor.keeper import plans
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.charge import Charge
 from supervisor.keeper.judgement import memory_point_of
 from supervisor.keeper.trials import remember_trial, trial_of
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
-from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.recovery import recovery_of
-from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 
 
 class Aftermath:
     """Called by the keeper's one thread at its moments; emits facts."""
 
-    def __init__(
-        self,
-        run: RunPaths,
-        node: NodePaths,
-        record: RunFile,
-        env: Mapping[str, str],
-        clock: Clock,
-        emit: Callable[[ev.Event], None],
-    ) -> None:
-        self._run, self._node, self._record = run, node, record
-        self._env, self._clock, self._emit = env, clock, emit
+    def __init__(self, charge: Charge) -> None:
+        self._run, self._node, self._record = charge.run, charge.node, charge.record
+        self._env, self._clock, self._emit = charge.env, charge.clock, charge.ledger.emit
         self._told = 0
 
     def measure(self, state: RunState) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper import plans
-from supervisor.keeper.clock import Clock
-from supervisor.keeper.ledger import Ledger
+from supervisor.keeper.charge import Charge
 from supervisor.keeper.process import Child, SpawnError, adopt, raise_open_files_limit, spawn
 from supervisor.run import events as ev
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.runfile import RunFile
+from supervisor.run.paths import AttemptPaths
 
 log = logging.getLogger("stoker.keeper")
 
@@ -20,17 +17,9 @@ log = logging.getLogger("stoker.keeper")
 class Launching:
     """Makes one attempt after the other; its facts go to the ledger, intent before act."""
 
-    def __init__(
-        self,
-        run: RunPaths,
-        node: NodePaths,
-        record: RunFile,
-        env: Mapping[str, str],
-        clock: Clock,
-        ledger: Ledger,
-    ) -> None:
-        self._run, self._node, self._record = run, node, record
-        self._env, self._clock, self._ledger = env, clock, ledger
+    def __init__(self, charge: Charge) -> None:
+        self._run, self._node, self._record = charge.run, charge.node, charge.record
+        self._env, self._clock, self._ledger = charge.env, charge.clock, charge.ledger
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None where it did not start, which is then diagnosed.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from supervisor.job.errors import JobError
 from supervisor.keeper import plans
+from supervisor.keeper.charge import Charge
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
@@ -71,8 +72,8 @@ class Keeper:
         self._engine = EngineLoader(begin=False)
         self._wishes = Wishes(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        self._launching = Launching(run, self._node, record, self._env, self._clock, self._ledger)
-        self._run = run
+        self._charge = Charge(run, self._node, record, self._env, self._clock, self._ledger)
+        self._launching = Launching(self._charge)
         self._made: Rooms | None = None
         adopted = self._ledger.adopted
         for fact in opening(run.run_id, record, me, self._clock.wall(), adopted=adopted, findings=findings):
@@ -87,10 +88,7 @@ class Keeper:
         if self._made is None:
             from supervisor.keeper.rooms import make_rooms
 
-            self._made = make_rooms(
-                self._run, self._node, self._record, self._env, self._clock, self._ledger, self._engine,
-                same_boot=self._same_boot,
-            )  # fmt: skip
+            self._made = make_rooms(self._charge, self._engine, same_boot=self._same_boot)
         return self._made
 
     @property

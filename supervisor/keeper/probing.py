@@ -7,7 +7,7 @@ them. What was learnt is in the journal: a keeper that adopts the run goes on wh
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -21,7 +21,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, FitSettings
 from supervisor.keeper import plans
 from supervisor.keeper.attempt import LiveAttempt
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.charge import Charge
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.judgement import evidence_of
 from supervisor.keeper.observations import Observation, StepSeen
@@ -55,19 +55,9 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 class Prober:
     """One a keeper, used by its one thread: `tick` until it returns True."""
 
-    def __init__(
-        self,
-        run: RunPaths,
-        node: NodePaths,
-        record: RunFile,
-        *,
-        env: Mapping[str, str],
-        clock: Clock,
-        emit: Callable[[ev.Event], None],
-        engine: Callable[[], Engine],
-    ) -> None:
-        self._run, self._node, self._record, self._env = run, node, record, env
-        self._clock, self._emit, self._engine = clock, emit, engine
+    def __init__(self, charge: Charge, engine: Callable[[], Engine]) -> None:
+        self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
+        self._clock, self._emit, self._engine = charge.clock, charge.ledger.emit, engine
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()

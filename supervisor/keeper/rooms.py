@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.keeper.aftermath import Aftermath
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.charge import Charge
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.gate import Gate
 from supervisor.keeper.judgement import decide_next, diagnose_attempt
-from supervisor.keeper.ledger import Ledger
 from supervisor.keeper.probing import Prober
 from supervisor.keeper.watching import Watching
-from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.records import Decision, Verdict
-from supervisor.run.runfile import RunFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +33,19 @@ class Rooms:
         self.watching.close()
 
 
-def make_rooms(
-    run: RunPaths,
-    node: NodePaths,
-    record: RunFile,
-    env: Mapping[str, str],
-    clock: Clock,
-    ledger: Ledger,
-    engine: EngineLoader,
-    *,
-    same_boot: bool,
-) -> Rooms:
+def make_rooms(charge: Charge, engine: EngineLoader, *, same_boot: bool) -> Rooms:
     """Make them, and begin to load the signatures. `same_boot`: the machine was not booted since the journal began."""
+    node, record, ledger = charge.node, charge.record, charge.ledger
 
     def judge(number: int) -> Verdict:
         return diagnose_attempt(node, ledger.state, number, record.job, engine.get())
 
     def decide() -> Decision:
-        return decide_next(record, ledger.state, node=node, env=env)
+        return decide_next(record, ledger.state, node=node, env=charge.env)
 
     engine.begin()
-    aftermath = Aftermath(run, node, record, env, clock, ledger.emit)
-    watching = Watching(
-        run, node, record, env, clock, ledger, engine,
-        judge=judge, stepped=aftermath.say_recovery, same_boot=same_boot,
-    )  # fmt: skip
-    gate = Gate(record.job, node, env, clock, ledger.emit)
-    prober = Prober(run, node, record, env=env, clock=clock, emit=ledger.emit, engine=engine.get)
+    aftermath = Aftermath(charge)
+    watching = Watching(charge, engine, judge=judge, stepped=aftermath.say_recovery, same_boot=same_boot)
+    gate = Gate(record.job, node, charge.env, charge.clock, ledger.emit)
+    prober = Prober(charge, engine.get)
     return Rooms(watching, gate, aftermath, prober, judge, decide)

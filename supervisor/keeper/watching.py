@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from supervisor.diagnosis.followed import SIGNALLED
 from supervisor.job.spec import EntryKind
 from supervisor.keeper import plans
 from supervisor.keeper.attempt import LiveAttempt
-from supervisor.keeper.clock import Clock
+from supervisor.keeper.charge import Charge
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
 from supervisor.keeper.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.health import Health
 from supervisor.keeper.launching import started
-from supervisor.keeper.ledger import Ledger
 from supervisor.keeper.observations import EvidenceHit, Observation
 from supervisor.keeper.process import Child, adopt, read_exit
 from supervisor.keeper.recorder import Recorder
@@ -25,9 +24,7 @@ from supervisor.keeper.requests import Refused
 from supervisor.keeper.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.records import FailureClass, Verdict
-from supervisor.run.runfile import RunFile
 from supervisor.sources.cgroup import memory_kills
 
 PROVISIONAL_DELAY_S = 0.4
@@ -46,25 +43,22 @@ class Watching:
 
     def __init__(
         self,
-        run: RunPaths,
-        node: NodePaths,
-        record: RunFile,
-        env: Mapping[str, str],
-        clock: Clock,
-        ledger: Ledger,
+        charge: Charge,
         engine: EngineLoader,
         *,
         judge: Callable[[int], Verdict],
         stepped: Callable[[st.RunState], None],
         same_boot: bool,
     ) -> None:
-        self._run, self._node, self._record, self._env = run, node, record, env
-        self._clock, self._ledger, self._engine = clock, ledger, engine
+        self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
+        self._clock, self._ledger, self._engine = charge.clock, charge.ledger, engine
         self._judge, self._stepped = judge, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
-        self._found = FoundCheckpoints(record.job, clock, ledger.emit)
-        self._recorder = Recorder(node.series, ledger.emit, clock)
-        self._health = Health(node, record.job.hang, ledger.emit, clock, self._stack_targets)
+        self._found = FoundCheckpoints(charge.record.job, charge.clock, charge.ledger.emit)
+        self._recorder = Recorder(charge.node.series, charge.ledger.emit, charge.clock)
+        self._health = Health(
+            charge.node, charge.record.job.hang, charge.ledger.emit, charge.clock, self._stack_targets
+        )
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
         self._provisional_at: float | None = None
