@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis.attempts import ended_anew, last_attempt
-from supervisor.diagnosis.candidates import Candidate, ends_well
+from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.followed import is_our_signal
@@ -26,6 +26,7 @@ from supervisor.diagnosis.settle import (
     silent_hang,
     weak_exit,
 )
+from supervisor.diagnosis.survived import ends_well
 from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 

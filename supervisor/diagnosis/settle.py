@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.diagnosis import timeline
-from supervisor.diagnosis.candidates import Candidate, is_talk
+from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.exits import Exit
 from supervisor.diagnosis.fingerprint import plain_form
 from supervisor.diagnosis.root import Case, Root
+from supervisor.diagnosis.survived import is_talk
 from supervisor.diagnosis.tracebacks import frames_above
 from supervisor.diagnosis.waiting import different_rendezvous, lagging_rank
 from supervisor.run.failures import FailureClass, Reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor.diagnosis.candidates import gather
+from supervisor.diagnosis.candidates import candidates_of, ordered, steps_seen
 from supervisor.diagnosis.choose import choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.exits import read_launch, with_known_exits
@@ -15,6 +15,7 @@ from supervisor.diagnosis.outcome import compose
 from supervisor.diagnosis.ranks import Ranks
 from supervisor.diagnosis.root import Case
 from supervisor.diagnosis.scan import scan_source
+from supervisor.diagnosis.survived import without_survived
 from supervisor.diagnosis.tables import Signatures
 
 if TYPE_CHECKING:
@@ -51,5 +52,7 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     launch = with_known_exits(
         read_launch(scans, job.world_size, job.ranks_per_node), job.exit_codes, job.first_dead_rank
     )
-    failed = bool(job.launcher_exit)
-    return Case(job, scans, launch, Ranks(scans, launch), tuple(gather(scans, launch, failed=failed)))
+    died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
+    stepped = steps_seen(scans)
+    found = without_survived(candidates_of(scans, stepped=stepped), scans, died=died, stepped=stepped)
+    return Case(job, scans, launch, Ranks(scans, launch), tuple(ordered(found)))
