@@ -9,7 +9,8 @@ from supervisor.run.state import Launching, Preflight, Running, RunState
 
 # The first attempt says it for so long; the page `P` keeps all of it.
 SAID_S = 600.0
-_FLAG = re.compile(r"--[a-z][\w-]*")
+# stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
+_FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
 
 def warnings_of(state: RunState) -> tuple[Finding, ...]:
@@ -28,5 +29,5 @@ def in_one_line(finding: Finding) -> str:
     """A warning short enough for the line below the panes; what to declare rather than why."""
     flags = list(dict.fromkeys(_FLAG.findall(finding.what)))
     if finding.check == "restarts" and flags:
-        return f"some failures will not restart: declare {', '.join(flags)}"
+        return f"some failures will not restart: add {', '.join(flags)}"
     return f"{finding.check}: {finding.what}"

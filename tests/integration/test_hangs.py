@@ -187,7 +187,8 @@ def test_evaluations_checkpoints_and_a_stall_of_20_s_are_no_hang(tmp_path: Path,
 
 
 def test_steps_that_are_long_all_at_once_are_no_advice(tmp_path: Path) -> None:
-    done, _run, state = launch(tmp_path, "--steps", "34", "--longer-at", "30", "--longer-s", "5")
+    # Flagged after 2 s; a second look, at stacks that would be alike, comes 3 s later.
+    done, _run, state = launch(tmp_path, "--steps", "34", "--longer-at", "30", "--longer-s", "4")
     assert done.code == 0, done.out + done.err
     assert len(state.attempts) == 1
     told = facts(only_run(tmp_path))
@@ -224,7 +225,8 @@ def test_stacks_that_take_their_time_hold_up_no_verdict(
     told = facts(run)
     died = float((tmp_path / "died").read_text())
     ended = json.loads(run.node().attempt(1).exit.read_text())["t"]
-    first = next(fact for fact in told if isinstance(fact, ev.Diagnosed) and fact.provisional)
+    # torchrun may be gone 0.35 s after the death, before a provisional verdict is due: then the final one is the first.
+    first = next(fact for fact in told if isinstance(fact, ev.Diagnosed))
     final = next(fact for fact in told if isinstance(fact, ev.Diagnosed) and not fact.provisional)
     # The promise is 1 s, five times that on a loaded machine; two rounds on the loop would take 10.
     assert first.t - died < 5

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -13,6 +15,7 @@ from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.screens.batch import BatchScreen
 from supervisor.views.tui.screens.help import HelpScreen
@@ -163,6 +166,23 @@ def test_footer_offers_only_what_is_possible(
         }
         assert has <= keys
         assert not lacks & keys
+
+    drive(run, play)
+
+
+def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+    record = read_run_file(run.run_json)
+    knobs = dataclasses.replace(record.job.knobs, accumulation=None)
+    write_run_file(
+        run.run_json, msgspec.structs.replace(record, job=dataclasses.replace(record.job, knobs=knobs))
+    )
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "smaller batch" not in pane(app, "footer")
+        await pilot.press("b")
+        await until(pilot, lambda: "accumulation flag is not known" in pane(app, "notice"), "the reason")
+        assert on_dashboard(app)
 
     drive(run, play)
 

@@ -146,7 +146,8 @@ def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
 NOT_RESTARTED = Finding(
     FindingLevel.WARNING,
     "restarts",
-    "out of memory will not be restarted smaller: the batch flag is not known: name it with --batch-knob; "
+    "out of memory will not be restarted smaller: no accumulation flag beside --batch_size: a smaller batch would "
+    "shrink the global one (--accumulation-knob); "
     "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)",
 )
 
@@ -184,7 +185,7 @@ def test_missing_flags_are_named_in_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tests.tui.recording.FINDINGS", ())
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        wanted = "⚠ some failures will not restart: declare --batch-knob, --resume-knob"
+        wanted = "⚠ some failures will not restart: add --accumulation-knob, --resume-knob"
         assert wanted in pane(app, "notice")
 
     drive(begun(tmp_path / "run", 1), play, size=(80, 24))

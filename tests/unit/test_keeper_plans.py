@@ -188,6 +188,11 @@ def test_requests_that_cannot_be_carried_out_are_refused_in_one_line(
 def test_a_batch_request_needs_a_known_knob_and_starts_from_the_present_batch(tmp_path: Path) -> None:
     with pytest.raises(plans.BadChange, match="--batch-knob"):
         plans.requested_change(job_of(tmp_path, batch=BATCH).job, RunState(), RequestArgs(micro_batch=8))
+    alone = replace(KNOBS, accumulation=None)
+    with pytest.raises(plans.BadChange, match="no accumulation flag beside --micro"):
+        plans.requested_change(
+            job_of(tmp_path, batch=BATCH, knobs=alone).job, RunState(), RequestArgs(micro_batch=8)
+        )
     job = job_of(tmp_path, batch=BATCH, knobs=KNOBS).job
     state = state_of([SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)))])
     change = plans.requested_change(job, state, RequestArgs(micro_batch=4, env={"A": "1"}))

@@ -76,9 +76,14 @@ def current_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
-    """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller."""
+    """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller.
+
+    None where the batch is not known, or could not be handed to the script.
+    """
     attempt = snapshot.state.attempt
     if attempt is None or attempt.batch is None:
+        return None
+    if snapshot.run_file is not None and not snapshot.run_file.job.knobs.can_change_batch:
         return None
     decision = attempt.decision
     if decision is not None and decision.change is not None and decision.change.batch is not None:
