@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from supervisor.diagnosis.evidence import JobEvidence
     from supervisor.diagnosis.judgement import Judgement
     from supervisor.sources.signature_files import Engine
+    from supervisor.text.ownline import CodeLine
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 
@@ -167,19 +168,22 @@ def _unreadable(path: str) -> float:
     return odd / len(written) if written else BINARY * bool(head)
 
 
-def _context(path: str, line: int, around: int = 3) -> list[tuple[int, str]]:
-    """The lines around a cause, read again from the file."""
+def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str]], CodeLine | None]:
+    """The lines around a cause, read again from the file, and the user's own line in the traceback that ends there."""
     from supervisor.text.decode import clean, plain_chunks
     from supervisor.text.lines import lines_from
+    from supervisor.text.ownline import LOOKED_AT, own_line
 
     found: list[tuple[int, str]] = []
     try:
         with open(path, "rb") as file:
             chunks = plain_chunks(iter(lambda: file.read(1 << 20), b""))
-            for item in lines_from(chunks, line - around):
+            for item in lines_from(chunks, max(1, line - LOOKED_AT)):
                 found.append((item.number, clean(item.raw, 400)))
                 if item.number >= line + around:
                     break
     except OSError:
-        return []
-    return found
+        return [], None
+    at = next((place for place, (number, _) in enumerate(found) if number == line), None)
+    own = own_line([text for _, text in found], at) if at is not None else None
+    return [(number, text) for number, text in found if number >= line - around], own

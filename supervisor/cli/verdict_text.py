@@ -10,8 +10,10 @@ from supervisor.text.decode import strip_escapes
 if TYPE_CHECKING:
     from supervisor.diagnosis.judgement import Judgement
     from supervisor.run.records import Verdict
+    from supervisor.text.ownline import CodeLine
 
-ContextReader = Callable[[str, int], list[tuple[int, str]]]
+# The lines around a cause by number, and the user's own line of code where a traceback ends in it.
+ContextReader = Callable[[str, int], "tuple[list[tuple[int, str]], CodeLine | None]"]
 
 
 def verdict_lines(
@@ -39,7 +41,12 @@ def verdict_lines(
     if cause is not None:
         place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
         lines += ["", _safe(f"  {tr('cause')}  {place}")]
-        around = context(cause.path, cause.line) if context is not None and cause.line is not None else []
+        around, own = (
+            context(cause.path, cause.line) if context is not None and cause.line is not None else ([], None)
+        )
+        if own is not None:
+            label = tr("code").ljust(len(tr("cause")))
+            lines.append(_safe(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip()))
         if around:
             lines += [
                 _safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}")

@@ -7,9 +7,15 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.particulars import is_fragmented, particulars
 from supervisor.run.failures import Action, FailureClass, Reason
 
+# Why a job ended that nothing in it failed for; what to do about it depends on who ended it.
+_REQUEUED = frozenset((Reason.TIME_LIMIT, Reason.PREEMPTED, Reason.NODE_FAIL))
 BARE_KILL_ADVICE = (
     "A SIGKILL leaves no word: look for this time in `dmesg` and in the job's memory record (oom_kill in "
     "memory.events); without an entry there, somebody or a scheduler sent it."
+)
+UNCOUNTED_KILL_ADVICE = (
+    "The job's memory record counted no kill for want of memory: a scheduler, a script or a person sent the SIGKILL; "
+    "see the scheduler's record and `dmesg` at this time."
 )
 
 
@@ -35,8 +41,17 @@ def action_for(failure: FailureClass, reason: Reason | None, text: str, job: Job
 def advice_for(
     failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence, *, bare_kill: bool = False
 ) -> tuple[str, ...]:
-    """Advice, the most particular first. `text`: the causing line and a few below it."""
+    """Advice, the most particular first. `text`: the causing line and a few below it.
+
+    `bare_kill`: a SIGKILL is all that is known of the end.
+    """
     own = particulars(failure, reason, text, job)
+    general = class_texts()[failure].advice
     if bare_kill:
-        own.insert(0, BARE_KILL_ADVICE)
-    return tuple(dict.fromkeys((*own, *class_texts()[failure].advice)))
+        counted_none = job.machine.cgroup_oom_kills == 0
+        own.insert(0, UNCOUNTED_KILL_ADVICE if counted_none else BARE_KILL_ADVICE)
+    if failure is FailureClass.WORKER_CRASH and bare_kill:
+        general = ()  # faulthandler cannot catch a SIGKILL: signal(7)
+    if failure is FailureClass.TERMINATED and reason not in _REQUEUED:
+        general = ()
+    return tuple(dict.fromkeys((*own, *general)))

@@ -12,8 +12,8 @@ from supervisor.diagnosis.fingerprint import fingerprint
 from supervisor.diagnosis.followed import what_followed
 from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.scan import SourceScan
-from supervisor.diagnosis.titles import is_bare_kill, nothing_said, title_of
-from supervisor.run.failures import FailureClass
+from supervisor.diagnosis.titles import is_bare_kill, is_sent_kill, nothing_said, title_of
+from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.decode import strip_escapes
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def compose(
 ) -> Judgement:
     """Put the verdict together."""
     cause = JudgedCause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None
+    killed = is_bare_kill(root) or is_sent_kill(root, job)
     return Judgement(
         failure=root.failure,
         reason=root.reason,
@@ -39,12 +40,16 @@ def compose(
         title=(nothing_said(scans) if root.failure is FailureClass.UNKNOWN else None) or title_of(root),
         cause=cause,
         consequences=_consequences(job, scans, candidates, root),
-        advice=advice_for(root.failure, root.reason, _words(root), job, bare_kill=is_bare_kill(root)),
+        advice=advice_for(root.failure, root.reason, _words(root), job, bare_kill=killed),
         action=action_for(root.failure, root.reason, root.text, job),
-        fingerprint=""
-        if root.failure is FailureClass.HEALTHY
-        else fingerprint(root.failure, root.reason, root.text),
+        fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
     )
+
+
+def _has_failed(root: Root) -> bool:
+    """Whether there is a failure that could come again; what a person stopped has none."""
+    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
+    return root.failure is not FailureClass.HEALTHY and not stopped
 
 
 def _words(root: Root) -> str:

@@ -10,6 +10,7 @@ from supervisor.run.failures import FailureClass, Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from supervisor.diagnosis.evidence import JobEvidence
     from supervisor.diagnosis.root import Root
     from supervisor.diagnosis.scan import SourceScan
 
@@ -39,6 +40,16 @@ NO_TEXT = "There is no text in it: a binary file, not a log"
 def is_bare_kill(root: Root) -> bool:
     """Whether all that is known is a SIGKILL: then running out of host memory is only the most frequent story."""
     return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+
+
+def is_sent_kill(root: Root, job: JobEvidence) -> bool:
+    """Whether a rank crashed by a SIGKILL, which no handler in it can see."""
+    if root.failure is not FailureClass.WORKER_CRASH or root.reason is not Reason.SIGNAL:
+        return False
+    named = _signal(root)
+    if named is not None:
+        return named[0] == "SIGKILL"
+    return root.rank is not None and job.exit_codes.get(root.rank) == -9
 
 
 def nothing_said(scans: Sequence[SourceScan]) -> str | None:

@@ -12,10 +12,13 @@ from textual.widgets import Input, TextArea
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.screens.edit import BadEdit, EditScreen, differences, parse_edit
 from tests.tui import recorded
 from tests.tui.driving import drive, on_dashboard, pane, requests, shown, until
+from tests.tui.recording import Recording
 
 
 def test_failure_page_shows_evidence_in_its_context(tmp_path: Path) -> None:
@@ -60,6 +63,45 @@ def test_a_low_page_keeps_what_happens_next_in_sight(tmp_path: Path) -> None:
         assert "restart with other arguments or environment" in page, "the end of the page is reached"
 
     drive(recorded.backing_off(tmp_path / "run"), play, size=(80, 24))
+
+
+def _ended_alike(
+    root: Path, failure: FailureClass, reason: Reason, codes: dict[int, int], rank: int | None
+) -> RunPaths:
+    """Two attempts with one verdict; torchrun's exit code is 1, whatever ended a rank."""
+    rec = Recording(root)
+    for attempt in (1, 2):
+        rec.launch("first start")
+        rec.steps(1, 20)
+        rec.fact(ev.AttemptEnded(t=rec.t, attempt=attempt, exit_code=1, last_step=20, rank_exit_codes=codes))
+        verdict = Verdict(
+            failure=failure, reason=reason, confidence=0.9, rank=rank, ranks=() if rank is None else (rank,), node=None,
+            title="It ended", cause=None, consequences=(), advice=(), action=Action.NONE, fingerprint="",
+        )  # fmt: skip
+        rec.fact(ev.Diagnosed(t=rec.t, attempt=attempt, verdict=verdict))
+    return rec.close()
+
+
+def test_failure_page_tells_a_ranks_signal_from_the_launchers_exit_code(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+        page = pane(app, "failure")
+        assert "rank 1 fell first · step 20 · ended by SIGKILL · the launcher's exit code 1" in page
+
+    run = _ended_alike(tmp_path / "run", FailureClass.WORKER_CRASH, Reason.SIGNAL, {0: -15, 1: -9}, 1)
+    drive(run, play)
+
+
+def test_two_stops_by_a_person_are_not_one_failure_twice(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+        page = pane(app, "failure")
+        assert "terminated (user)" in page
+        assert "exit code 1" in page
+        assert "same failure" not in page
+
+    run = _ended_alike(tmp_path / "run", FailureClass.TERMINATED, Reason.USER, {0: -15, 1: -15}, None)
+    drive(run, play)
 
 
 def test_failure_of_an_earlier_attempt_stays_readable(tmp_path: Path) -> None:

@@ -52,6 +52,21 @@ def test_exit_codes_and_the_wire(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found[-3]["cause"] == {"path": str(bad), "line": 21, "text": OOM.removeprefix("[rank1]: ").strip()}
 
 
+def test_ones_own_line_stands_below_the_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 41, in main\n    loss = x["k"]\n'
+    library = '  File "/v/lib/python3.11/site-packages/torch/a.py", line 9, in get\n    return self[key]\n'
+    log.write_text(f"{STEPS}{trace}{library}KeyError: 'k'\n")
+    assert main(["diagnose", "--lang", "en", str(log)]) == 10
+    said = capsys.readouterr().out.splitlines()
+    at = said.index(f"  cause  {log}:26")
+    assert said[at + 1] == '  code   train.py:41  loss = x["k"]'
+    assert [line.split()[0] for line in said[at + 2 : at + 5]] == ["23", "24", "25"]
+    log.write_text(STEPS + OOM)
+    main(["diagnose", "--lang", "en", str(log)])
+    assert "  code " not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["absent", "empty folder", "no attempt", "a device"])
 def test_bad_input_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     match kind:

@@ -341,6 +341,32 @@ def test_a_bare_sigkill_is_not_asserted_to_be_memory(engine: Engine) -> None:
     assert (counted.title, counted.reason) == ("Host memory ran out on rank 1", Reason.CGROUP_KILL)
     none = judge(engine, job._replace(machine=MachineRecords(cgroup_oom_kills=0)))
     assert (none.failure, none.title) == (FailureClass.WORKER_CRASH, "Rank 1 crashed")
+    assert "counted no kill" in none.advice[0]
+    assert "FAULTHANDLER" not in " ".join(none.advice)
+
+
+@pytest.mark.parametrize("code", [-4, -6, -7, -8, -9, -11])
+def test_faulthandler_is_advised_only_for_signals_that_it_can_see(engine: Engine, code: int) -> None:
+    line = f"failed (exitcode: {code}) local_rank: 1 (pid: 12) of binary: /usr/bin/python"
+    job = JobEvidence(
+        logs=logs(f"{STEPS}E0101 00:00:02.000000 9 torch/distributed/elastic/multiprocessing/api.py:874] {line}\n"),
+        launcher_exit=1, world_size=2, machine=MachineRecords(cgroup_oom_kills=0),
+    )  # fmt: skip
+    verdict = judge(engine, job)
+    assert verdict.failure is FailureClass.WORKER_CRASH
+    assert ("FAULTHANDLER" in " ".join(verdict.advice)) is (code != -9)
+    assert ("SIGKILL" in " ".join(verdict.advice)) is (code == -9)
+
+
+def test_what_a_person_stopped_did_not_fail_and_needs_no_queue(engine: Engine) -> None:
+    stopped = judge(engine, JobEvidence(logs=logs(STEPS), launcher_exit=1, stop_reason="request"))
+    assert (stopped.failure, stopped.reason) == (FailureClass.TERMINATED, Reason.USER)
+    assert (stopped.advice, stopped.fingerprint) == ((), "")
+    machine = MachineRecords(slurm_state="TIMEOUT")
+    limit = judge(engine, JobEvidence(logs=logs(STEPS), launcher_exit=1, machine=machine))
+    assert (limit.failure, limit.reason) == (FailureClass.TERMINATED, Reason.TIME_LIMIT)
+    assert "Requeue" in limit.advice[0]
+    assert limit.fingerprint
 
 
 def test_a_killed_data_loader_is_not_blamed_on_memory_where_the_kernel_counted_no_kill(

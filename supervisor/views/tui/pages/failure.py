@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
-from supervisor.run.records import Consequence, Decision, DecisionKind, Verdict
+from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
+from supervisor.run.recurrence import same_failure
 from supervisor.views import format as fm
 from supervisor.views.logplace import LogAt
 from supervisor.views.nearby import AFTER_LINES, BEFORE_LINES
@@ -137,25 +139,40 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
     parts.append(
         f"step {fm.whole(attempt.last_step)}" if attempt.last_step is not None else "before its first step"
     )
-    if attempt.exit_code is not None:
-        parts.append(f"exit code {attempt.exit_code}")
+    parts += _exits(attempt, verdict)
     rows.append(row(Span(" · ".join([name, *map(tr, parts)]), Ink.DIM)))
     if attempt.verdict_provisional:
         rows.append(row(Span(tr("provisional: its processes are still ending, and more may come"), Ink.WARN)))
     if verdict.confidence < UNSURE:
         rows.append(row(Span(tr("not sure: read the evidence before you act"), Ink.WARN)))
-    same = [
-        a.number
-        for a in failures(state)
-        if a.number != attempt.number
-        and a.verdict is not None
-        and a.verdict.fingerprint == verdict.fingerprint
-    ]
+    same = same_failure(state, verdict.fingerprint, attempt.number)
     if same:
         many = "s" if len(same) > 1 else ""
-        said = f"the same failure as attempt{many} {fm.ranges(tuple(same))}"
+        said = f"the same failure as attempt{many} {fm.ranges(same)}"
         rows.append(row(Span(tr(said), Ink.WARN)))
     return rows
+
+
+def _exits(attempt: st.AttemptView, verdict: Verdict) -> list[str]:
+    """The signal that felled a rank, and the launcher's exit code, which torchrun makes 1 for any.
+
+    After other failures a signal is the launcher's or the keeper's own, sent to end what was left.
+    """
+    if attempt.exit_code is None:
+        return []
+    felled = verdict.rank is not None and verdict.failure in (
+        FailureClass.WORKER_CRASH,
+        FailureClass.HOST_OOM,
+    )
+    codes = (own.exit_code for own in attempt.ranks.values() if felled and own.rank == verdict.rank)
+    code = next(codes, None)
+    if code is None or code >= 0 or code == attempt.exit_code:
+        return [f"exit code {attempt.exit_code}"]
+    known = {number.value: number.name for number in signal.Signals}
+    return [
+        f"ended by {known.get(-code, f'signal {-code}')}",
+        f"the launcher's exit code {attempt.exit_code}",
+    ]
 
 
 def _cause(

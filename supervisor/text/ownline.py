@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import posixpath
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
 # The frames of torch, a library of layers and the loop that calls them, with two to three lines each.
 LOOKED_AT = 160
 _HEADER = "Traceback (most recent call last)"
-_FRAME = re.compile(r'\s{2,}File "([^"]+)", line (\d{1,9})(?:, in (.+))?$')
-_MARKS = re.compile(r"[\s~^]*$")
-_INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/")
-_STANDARD = re.compile(r"/lib(?:64)?/python\d[\d.]*t?/(?!(?:site|dist)-packages/)")
+_FRAME = Lazy(r'\s{2,}File "([^"]+)", line (\d{1,9})(?:, in (.+))?$')
+_MARKS = Lazy(r"[\s~^]*$")
+_INSTALLED = Lazy(r"(?:^|/)(?:site|dist)-packages/")
+_STANDARD = Lazy(r"/lib(?:64)?/python\d[\d.]*t?/(?!(?:site|dist)-packages/)")
 
 
 class CodeLine(NamedTuple):
