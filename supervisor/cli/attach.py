@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="RUN|LOG|FOLDER|PID|-",
-        help="a run (path, id, part of an id), a log file, a folder of logs, a pid, - for a pipe; nothing: the newest live run",
+        help="a run (path, id, part of an id, name), a log file, a folder of logs, a pid, - for a pipe; nothing: the newest live run",
     )
     parser.add_argument(
         "--read-only", action="store_true", help="only look: no key acts, a dead keeper is not replaced"
@@ -67,7 +67,12 @@ def run(args: argparse.Namespace) -> int:
         paths = find_run(target, runs, os.environ)  # digits are a pid, or a part of a run's id
     except RunNotFound as error:
         if not foreign:
-            return complain("attach", str(error))
+            return complain(
+                "attach",
+                f"{target}: no such file or run: `stoker runs` lists them"
+                if _is_path(target)
+                else str(error),
+            )
         if not _is_there(target):
             return complain("attach", f"{target}: no process with this pid; {error}")
         paths = None
@@ -104,6 +109,11 @@ def _is_foreign(target: str) -> bool:
     if path.is_dir():
         return not is_run_directory(path)
     return target.isdecimal()
+
+
+def _is_path(target: str | None) -> bool:
+    """Whether a person who wrote this means a file: it has a slash, or ends like ``.log``."""
+    return target is not None and ("/" in target or bool(Path(target).suffix))
 
 
 def _is_there(target: str) -> bool:

@@ -13,7 +13,10 @@ from supervisor.cli.common import add_runs_dir, complain
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="a path, an id, a unique part of an id; nothing: the newest run"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
     )
     parser.add_argument("--metric", default="loss", help="which series (default loss)")
     add_runs_dir(parser)

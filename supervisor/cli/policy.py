@@ -24,9 +24,11 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the verb."""
-    parser.add_argument("what", choices=["explain"], help="explain: what is, or would have been, decided")
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="path, id or part of an id; default: the newest run"
+        "what", nargs="?", choices=["explain"], help="explain: what is, or would have been, decided"
+    )
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="path, id, part of an id, or name; default: the newest run"
     )
     add_runs_dir(parser)
     parser.add_argument("--config", metavar="FILE", help="settings with another [policy]")
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """One line a decision on stdout; 0, or 2 where there is nothing to explain."""
+    if args.what is None:
+        return complain("policy", "say what to do: stoker policy explain [RUN]")
     try:
         found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
         record = read_run_file(found.run_json)

@@ -14,7 +14,10 @@ from supervisor.cli.tastes import add_taste, taste_from
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="a path, an id, a unique part of an id; nothing: the newest run"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a path, an id, a unique part of an id, a name; nothing: the newest run",
     )
     parser.add_argument(
         "--speed", default="60x", metavar="N", help="recorded seconds a second, as 60x or 60 (default 60x)"

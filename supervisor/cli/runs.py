@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
 
 
+MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
+
+
 class Columns(NamedTuple):
-    """What is said of a run."""
+    """What is said of a run. `name`: one that it was given; empty where it is only the script's."""
 
     run: str
     state: str
@@ -24,6 +27,7 @@ class Columns(NamedTuple):
     step: str
     verdict: str
     folder: str
+    name: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,50 +54,91 @@ def run(args: argparse.Namespace) -> int:
         print(f"no run under {place}: start one with `stoker run`", file=sys.stderr)
     if elsewhere and not args.all:
         print(f"{elsewhere} in other folders: `stoker runs --all`", file=sys.stderr)
-    listed = [_columns(found) for found in shown[: max(args.number, 0)]]
+    listed = [columns_of(found) for found in shown[: max(args.number, 0)]]
     # A pipe gets all of it; a terminal what fits on one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in lines_of(listed, width):
+    # The header is for a person: a pipe's first line is a run.
+    for line in lines_of([HEADER, *listed] if listed and width is not None else listed, width):
         print(line)
     return 0
 
 
-def _columns(run: RunPaths) -> Columns:
+HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME")
+
+
+def columns_of(run: RunPaths) -> Columns:
+    """What its journal says of a run now."""
     from supervisor.run.journal import read_state
     from supervisor.run.lock import keeper_is_alive
-    from supervisor.run.state import Finished
+    from supervisor.run.state import Finished, HeldOpen
 
     state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
         word = str(state.condition.outcome)
+    elif not keeper_is_alive(run.node().lock):
+        word = "no keeper"
     else:
-        word = "live" if keeper_is_alive(run.node().lock) else "no keeper"
+        word = "held" if isinstance(state.condition, HeldOpen) else "live"
     attempt = state.attempt
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
     total = f"/{state.total_steps}" if state.total_steps else ""
-    verdict = next((str(a.verdict.failure) for a in reversed(state.attempts) if a.verdict), "-")
+    # The newest attempt's own: what was recovered from is not what the run has now.
+    verdict = "-" if attempt is None or attempt.verdict is None else str(attempt.verdict.failure)
     return Columns(
-        run.run_id, word, f"attempt {len(state.attempts)}", f"step {step}{total}", verdict, str(run.root)
+        run.run_id,
+        word,
+        f"attempt {len(state.attempts)}",
+        f"step {step}{total}",
+        verdict,
+        str(run.root),
+        _given_name(run),
     )
+
+
+def _given_name(run: RunPaths) -> str:
+    """The name that a person gave a run; empty without one."""
+    from supervisor.run.runfile import BadRunFile, read_run_file
+    from supervisor.text.decode import strip_escapes
+
+    try:
+        job = read_run_file(run.run_json).job
+    except BadRunFile:
+        return ""
+    given = any(setting == "run.name" for setting, _, _ in job.origins)
+    return " ".join(strip_escapes(job.name).split()) if given else ""
 
 
 def lines_of(runs: Sequence[Columns], width: int | None) -> list[str]:
     """One line a run, all in the same columns, of at most `width` cells; None: whole.
 
-    What gives way, in this order: the folder, the attempt, the date in the id, the total of steps.
+    What gives way, in this order: the folder, the attempt, the date in the id, the names, the total of steps.
+    Names are a column only where a run was given one; in a pipe they follow the folder, so that no word moves.
     """
-    forms: list[Callable[[Columns], str]] = [
-        lambda of: f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:16} {of.folder}",
-        lambda of: f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict}",
-        lambda of: f"{of.run:29} {of.state:10} {of.step:17} {of.verdict}",
-        lambda of: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
-        lambda of: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
+    if width is None:
+        return [f"{_whole(run)} {run.folder}{run.name and f'  {run.name}'}" for run in runs]
+    cells = min(max((len(run.name) for run in runs if run is not HEADER), default=0), MAX_NAME)
+    names = [_name_cell(run.name, max(cells, len(HEADER.name))) if cells else "" for run in runs]
+    forms: list[Callable[[Columns, str], str]] = [
+        lambda of, name: f"{_whole(of)} {name}{of.folder}",
+        lambda of, name: f"{_whole(of)} {name}",
+        lambda of, name: f"{of.run:29} {of.state:10} {of.step:17} {of.verdict:16} {name}",
+        lambda of, name: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict:16} {name}",
+        lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step:17} {of.verdict}",
+        lambda of, _: f"{_short(of.run):16} {of.state:10} {of.step.partition('/')[0]:9} {of.verdict}",
     ]
     for form in forms:
-        lines = [form(run) for run in runs]
-        if width is None or all(len(line) <= width for line in lines):
+        lines = [form(run, name).rstrip() for run, name in zip(runs, names, strict=True)]
+        if all(len(line) <= width for line in lines):
             return lines
     return [line[:width] for line in lines]
+
+
+def _whole(of: Columns) -> str:
+    return f"{of.run:34} {of.state:10} {of.attempt:11} {of.step:17} {of.verdict:16}"
+
+
+def _name_cell(name: str, cells: int) -> str:
+    return f"{name if len(name) <= cells else name[: cells - 1] + '…'} ".ljust(cells + 1)
 
 
 def _short(run_id: str) -> str:

@@ -5,8 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.cli.common import add_runs_dir, complain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisor.run.paths import RunPaths
+
+MAX_LISTED = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="RUN",
-        help="a path, an id, a unique part of an id; nothing: the newest live run in this folder of runs",
+        help="a path, an id, a unique part of an id, a name; nothing: the one live run in this folder of runs",
     )
     parser.add_argument("--now", action="store_true", help="SIGKILL at once: what was not saved is lost")
     parser.add_argument(
@@ -25,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request, wait for the end. Exit 0 once the run has ended, 1 when it has not in time."""
+    """Send the request, wait for the end.
+
+    Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant.
+    """
     from supervisor.run import control
     from supervisor.run.events import RequestKind
     from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
@@ -35,7 +47,10 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         place = runs_dir(args.runs_dir, os.environ)
-        paths = find_run(args.run, place, os.environ)
+        meant = _meant(args.run, place)
+        if len(meant) > 1:
+            return _which(args.run, place, meant)
+        paths = meant[0] if meant else find_run(args.run, place, os.environ)
     except RunNotFound as error:
         return complain("stop", str(error))
     if args.run is None and not is_under(paths, place):
@@ -74,3 +89,39 @@ def run(args: argparse.Namespace) -> int:
         f"{paths.run_id} has not ended after {args.timeout:.0f} s: `stoker stop --now {paths.run_id}`",
         1,
     )
+
+
+def _meant(text: str | None, place: Path) -> list[RunPaths]:
+    """The live runs that may be meant: those in `place`, or those called `text`; none: as `find_run` says.
+
+    What is stopped cannot be started where it was, so a guess between two is not made.
+    """
+    from supervisor.run.index import is_under, known_runs, named_runs
+    from supervisor.run.journal import read_state
+    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.paths import is_run_directory
+
+    known = known_runs(place, os.environ)
+    if text is None:
+        asked = [run for run in known if is_under(run, place)]
+    elif is_run_directory(Path(os.path.expanduser(text))) or any(run.run_id == text for run in known):
+        return []
+    else:
+        asked = named_runs(text, known, os.environ)
+        if asked:
+            asked = [run for run in known if run in asked or text in run.run_id]
+    live = [run for run in asked if keeper_is_alive(run.node().lock)]
+    return [run for run in live if not read_state(run.node().journal).is_over] if len(live) > 1 else live
+
+
+def _which(text: str | None, place: Path, meant: Sequence[RunPaths]) -> int:
+    from supervisor.cli.runs import columns_of
+
+    where = f"under {place}" if text is None else f"are called {text!r}"
+    lines = [f"{len(meant)} live runs {where}: say which, by its id"]
+    for run in meant[:MAX_LISTED]:
+        of = columns_of(run)
+        lines.append(f"  {of.run:34} {of.state:10} {of.step:17} {of.name}".rstrip())
+    if len(meant) > MAX_LISTED:
+        lines.append(f"  and {len(meant) - MAX_LISTED} more: `stoker runs`")
+    return complain("stop", "\n".join(lines))

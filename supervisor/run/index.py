@@ -1,4 +1,4 @@
-"""The index of runs: finding a run by path, id, part of an id, or not at all.
+"""The index of runs: finding a run by path, id, part of an id, name, or not at all.
 
 Every run of this user is one line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name}.
 """
@@ -96,7 +96,7 @@ def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
 
 
 def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
-    """The run that `text` names: a path, an id, a unique part of an id.
+    """The run that `text` names: a path, an id, a unique part of an id, else the newest run of that name.
 
     None: the newest live one, else the newest; those under `runs` come before those elsewhere.
 
@@ -120,9 +120,27 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
     if len(matches) == 1:
         return matches[0]
     if not matches:
+        if named := named_runs(text, runs_known, env):
+            return named[0]
         raise RunNotFound(f"no run named {text!r}: `stoker runs` lists {len(runs_known)}")
     names = ", ".join(r.run_id for r in matches[:5])
     raise RunNotFound(f"{len(matches)} runs match {text!r}: {names}: give more of the id")
+
+
+def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
+    """Those of `known` that were given this very name, in the same order."""
+    names = {line.path: line.name for line in _index_lines(env)}
+    return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
+
+
+def _recorded_name(run: RunPaths) -> str | None:
+    """A run's name by its own record, for one that was moved here or listed by another user."""
+    from supervisor.run.runfile import BadRunFile, read_run_file
+
+    try:
+        return read_run_file(run.run_json).job.name
+    except BadRunFile:
+        return None
 
 
 def is_under(run: RunPaths, runs: Path) -> bool:

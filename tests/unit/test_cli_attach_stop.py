@@ -13,6 +13,7 @@ from supervisor.cli.main import main
 from supervisor.keeper.process import own_identity
 from supervisor.run import events as ev
 from supervisor.run.control import pending
+from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
@@ -112,6 +113,33 @@ def test_stop_waits_for_the_end_a_refusal_or_the_keepers_death(
     lock.release()
     said = capsys.readouterr()
     assert words in said.out + said.err
+
+
+def test_stop_does_not_choose_between_live_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs, locks = [], []
+    for name in ("20261121-1412-brave-otter", "20261121-1413-able-ant"):
+        run = run_in(tmp_path / "runs", STARTED, LAUNCHED, RUNS)
+        run = RunPaths(run.root.rename(run.root.with_name(name)))
+        run.control.mkdir()
+        register(run, "aaa", os.environ)
+        runs.append(run)
+        locks.append(KeeperLock(run.node().lock, start_time=own_identity().start_time))
+    for words, said in ((), "2 live runs under"), (("aaa",), "2 live runs are called 'aaa'"):
+        assert main(["stop", *words]) == 2
+        head, *listed = capsys.readouterr().err.splitlines()
+        assert said in head
+        assert [line.split()[0] for line in listed] == [run.run_id for run in reversed(runs)]
+    assert not [request for run in runs for request in pending(run.control)]
+    locks[1].release()
+    for words in ((), ("aaa",)):
+        assert main(["stop", "--timeout", "0.1", *words]) == 1, "the one that lives, though it is the older"
+        assert "brave-otter has not ended" in capsys.readouterr().err
+    assert len(pending(runs[0].control)) == 2
+    assert not pending(runs[1].control)
+    locks[0].release()
 
 
 def observed() -> list[Path]:

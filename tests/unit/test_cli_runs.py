@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from supervisor.cli import main as cli
-from supervisor.cli.runs import Columns, lines_of
+from supervisor.cli.runs import HEADER, Columns, columns_of, lines_of
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.views.taste import Lang, Taste
 
 OTTER = Columns(
@@ -43,6 +44,51 @@ def test_a_pipe_gets_all_and_a_terminal_what_fits() -> None:
         assert len({line.find("live") if "live" in line else line.find("succ") for line in lines}) == 1
     assert "cuda_oom" in lines_of([OTTER, ANT], 80)[0]
     assert lines_of([OTTER, ANT], 60)[1].split() == ["able-ant", "succeeded", "step", "900/1000", "-"]
+
+
+def test_a_given_name_is_a_column_as_long_as_it_fits() -> None:
+    named = OTTER._replace(name="wide-batch")
+    assert lines_of([named], None)[0].split()[:7] == lines_of([OTTER], None)[0].split()[:7]
+    assert lines_of([named], None)[0].endswith(f"{OTTER.folder}  wide-batch"), "no word of a pipe moves"
+    head, first, second = lines_of([HEADER, named, ANT], 200)
+    assert head.index("NAME") == first.index("wide-batch")
+    assert head.index("FOLDER") == first.index(OTTER.folder) == second.index(ANT.folder)
+    assert "NAME" not in lines_of([HEADER, OTTER], 200)[0]
+    long = OTTER._replace(name="n" * 300)
+    for width in range(20, 200):
+        lines = lines_of([HEADER, named, ANT, long], width)
+        assert all(len(line) <= width for line in lines)
+    assert "wide-batch" in lines_of([HEADER, named], 80)[1]
+
+
+def journal(root: Path, *facts: ev.Event) -> RunPaths:
+    run = RunPaths(root)
+    run.node().root.mkdir(parents=True)
+    writer = JournalWriter(run.node().journal)
+    for fact in (ev.RunStarted(t=1.0, run_id=root.name, name="x", mode="launched", host="box"), *facts):
+        writer.append(fact)
+    writer.close()
+    return run
+
+
+def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -> None:
+    first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
+    verdict = Verdict(
+        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
+        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
+    )  # fmt: skip
+    failed = ev.Diagnosed(t=2.0, attempt=1, verdict=verdict)
+    held = journal(tmp_path / "held", first, failed, ev.Held(t=3.0, attempt=1, reason="ask"))
+    again = ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again")
+    runs = journal(tmp_path / "runs", first, failed, again)
+    locks = [KeeperLock(run.node().lock, start_time=1.0) for run in (held, runs)]
+    try:
+        assert (columns_of(held).state, columns_of(held).verdict) == ("held", "cuda_oom")
+        assert (columns_of(runs).state, columns_of(runs).verdict) == ("live", "-")
+    finally:
+        for lock in locks:
+            lock.release()
+    assert columns_of(held).state == "no keeper"
 
 
 def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,20 @@ class KeeperLockOf:
         self._lock.release()
 
 
+def test_a_run_is_found_by_its_name_after_ids(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    runs = tmp_path / "runs"
+    old, new = make_run(runs), make_run(runs)
+    for index, run in enumerate((old, new)):
+        os.utime(run.root, (1e9 + index, 1e9 + index))
+        register(run, "aaa", env)
+    assert find_run("aaa", runs, env) == new, "the newest of that name"
+    with pytest.raises(RunNotFound, match="no run named"):
+        find_run("aa", runs, env)
+    register(old, new.run_id[14:], env)
+    assert find_run(new.run_id[14:], runs, env) == new, "a part of an id comes before a name"
+
+
 def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path / "state")}
     run = make_run(tmp_path / "elsewhere")
