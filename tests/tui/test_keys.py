@@ -21,6 +21,9 @@ from supervisor.views.tui.screens.batch import BatchScreen
 from supervisor.views.tui.screens.help import HelpScreen
 from supervisor.views.tui.screens.prompts import Confirm
 from supervisor.views.tui.terminal import result_of
+from supervisor.views.tui.widgets.inks import inks_of
+from supervisor.views.tui.widgets.paint import Ink
+from supervisor.views.tui.widgets.panel import Panel
 from tests.tui import recorded
 from tests.tui.driving import drive, on_dashboard, pane, requests, shown, until
 
@@ -185,6 +188,23 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
         assert on_dashboard(app)
 
     drive(run, play)
+
+
+def test_the_frame_shows_at_once_who_has_the_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        inks = inks_of(app.theme_variables)
+        seen = set()
+        for _ in range(3):
+            panels = [p for p in app.dashboard.query(Panel) if p.can_focus and p.framed and p._strips]
+            edges = {p.id: next(iter(p._strips[0])).style for p in panels}
+            assert app.focused is not None
+            assert [name for name, style in edges.items() if style == inks[Ink.FOCUS]] == [app.focused.id]
+            seen.add(app.focused.id)
+            await pilot.press("tab")
+            await pilot.pause()
+        assert len(seen) > 1
+
+    drive(recorded.succeeded(tmp_path / "run"), play)
 
 
 def test_footer_goes_with_what_is_looked_at(tmp_path: Path) -> None:

@@ -134,13 +134,9 @@ class Panel(Widget):
         """Another size, another composition."""
         self.repaint()
 
-    def on_focus(self, _event: events.Focus) -> None:
-        """The frame shows the focus."""
-        self._strips = []
-        self.repaint()
-
-    def on_blur(self, _event: events.Blur) -> None:
-        """The frame shows the focus."""
+    def watch_has_focus(self, has_focus: bool) -> None:
+        """The frame shows the focus; `on_focus` would come before Textual has noted it."""
+        super().watch_has_focus(has_focus)
         self._strips = []
         self.repaint()
 
