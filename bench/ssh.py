@@ -82,21 +82,8 @@ class FarTerminal(Terminal):
         super().__init__(argv, folder)
         self._up = Line(self._typed)
 
-    def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self._master, 1 << 16)
-            except OSError:
-                return
-            if not data:
-                return
-            self._down.put(data)
-
-    def _arrived(self, data: bytes) -> None:
-        with self._changed:
-            self.bytes += len(data)
-            self._seen = (self._seen + data)[-(1 << 20) :]
-            self._changed.notify_all()
+    def _came(self, data: bytes) -> None:
+        self._down.put(data)
 
     def _typed(self, data: bytes) -> None:
         os.write(self._master, data)

@@ -122,10 +122,16 @@ class Terminal:
                 return
             if not data:
                 return
-            with self._changed:
-                self.bytes += len(data)
-                self._seen = (self._seen + data)[-(1 << 20) :]
-                self._changed.notify_all()
+            self._came(data)
+
+    def _came(self, data: bytes) -> None:
+        self._arrived(data)
+
+    def _arrived(self, data: bytes) -> None:
+        with self._changed:
+            self.bytes += len(data)
+            self._seen = (self._seen + data)[-(1 << 20) :]
+            self._changed.notify_all()
 
     def wait_for(self, text: bytes, deadline_s: float = 30.0) -> float:
         """The moment at which `text` had come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from supervisor.diagnosis.candidates import INFORMS, Candidate
 from supervisor.diagnosis.scan import Hit, SourceScan
@@ -75,20 +75,20 @@ def _talked_on(item: Candidate) -> bool:
 
 def _passed_by(notice: Candidate, found: Sequence[Candidate]) -> bool:
     """Whether the program logged other things between a notice and the exception that it died of."""
-    raised = [
-        item.line
-        for item in found
-        if item.is_cause
-        and item.hit.source == notice.hit.source
-        and item.line > notice.line
-        and not is_talk(item)
-    ]
+    raised = [item.line for item in _later_causes(notice, found) if not is_talk(item)]
     if not raised:
         return False
     between = notice.hit.lines_after()[: max(raised[0] - notice.line - 1, 0)]
     return (
         sum(1 for line in between if not _ALARM.search(line) and when(split_prefix(line)[1]) is not None) >= 2
     )
+
+
+def _later_causes(item: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Causes below it in the same log."""
+    for other in found:
+        if other.is_cause and other.hit.source == item.hit.source and other.line > item.line:
+            yield other
 
 
 def _plain_lines_after_exceptions(found: list[Candidate]) -> list[Candidate]:
@@ -185,11 +185,8 @@ def _outlived(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int
     rank = item.hit.origin.rank
     later = [
         other.line
-        for other in found
-        if other.is_cause
-        and other.hit.source == item.hit.source
-        and other.line > item.line
-        and (rank is None or other.hit.origin.rank in {None, rank})
+        for other in _later_causes(item, found)
+        if (rank is None or other.hit.origin.rank in {None, rank})
         and other.failure is not FailureClass.TERMINATED
     ]
     last = max(later, default=0)

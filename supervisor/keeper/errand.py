@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-log = logging.getLogger("stoker.keeper")
+from supervisor.keeper.background import Background
 
 Found = TypeVar("Found")
 Answer = TypeVar("Answer")
@@ -24,17 +22,15 @@ class Errand(Generic[Found, Answer]):
     """
 
     def __init__(self, name: str, work: Callable[[], Found], finish: Callable[[Found], Answer]) -> None:
-        self._work, self._finish = work, finish
-        self._found: list[Found] = []
-        self._answer: list[Answer] = []
-        self._error: OSError | None = None
-        self._thread = threading.Thread(target=self._do, name=name, daemon=True)
-        self._thread.start()
+        self._finish = finish
+        self._answer: list[Answer | OSError] = []
+        self._doing: Background[tuple[Found] | OSError] = Background(name)
+        self._doing.start(lambda: _or_error(lambda: (work(),)))
 
     @property
     def working(self) -> bool:
         """Whether the thread is at it."""
-        return self._thread.is_alive()
+        return self._doing.working
 
     def poll(self) -> Answer | None:
         """The answer; None while the thread is at it.
@@ -42,27 +38,27 @@ class Errand(Generic[Found, Answer]):
         Raises:
             OSError: it could not be done; told at every call.
         """
-        if self._thread.is_alive():
+        if self.working:
             return None
-        self._thread.join()
-        if self._error is None and not self._answer:
-            try:
-                self._answer.append(self._finish(self._found[0]))
-            except OSError as error:
-                self._error = error
-        if self._error is not None:
-            raise self._error
-        return self._answer[0]
+        if not self._answer:
+            self._answer.append(self._answered(self._doing.poll()))
+        answer = self._answer[0]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
 
     def close(self, wait_s: float) -> None:
         """Wait for the thread, but no longer than `wait_s`."""
-        self._thread.join(wait_s)
+        self._doing.close(wait_s)
 
-    def _do(self) -> None:
-        try:
-            self._found.append(self._work())
-        except OSError as error:
-            self._error = error
-        except Exception:  # a sensor: whatever it meets, training and keeper go on without it
-            log.exception("%s failed", self._thread.name)
-            self._error = OSError("that failed: see keeper.log")
+    def _answered(self, found: tuple[Found] | OSError | None) -> Answer | OSError:
+        if found is None:
+            return OSError("that failed: see keeper.log")
+        return found if isinstance(found, OSError) else _or_error(lambda: self._finish(*found))
+
+
+def _or_error(work: Callable[[], Answer]) -> Answer | OSError:
+    try:
+        return work()
+    except OSError as error:
+        return error

@@ -6,8 +6,9 @@ from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, Present
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec
-from supervisor.run.records import FailureClass, Verdict
+from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
 
 STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
 OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -130,3 +131,81 @@ def test_a_kill_for_memory_names_the_workers_first(engine: Engine) -> None:
     found = judged(engine, "", machine=MachineRecords(cgroup_oom_kills=1))
     assert found.failure is FailureClass.HOST_OOM
     assert "Lower num_workers (now 8)" in " ".join(found.advice)
+
+
+def on_text(engine: Engine, text: str) -> Verdict:
+    """The verdict on a text of its own, of which nothing else is known."""
+    return diagnose(
+        JobEvidence(logs=(LogSource("a.log", (text.encode(),), Origin()),)), engine.signatures, engine.matcher
+    )
+
+
+def test_fragmentation_asks_for_the_allocator_first(engine: Engine) -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.11 GiB of which 0.50 GiB is free. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 12.90 GiB is reserved by PyTorch but unallocated.\n"
+    verdict = on_text(engine, text)
+    assert verdict.action is Action.SET_ALLOCATOR
+    assert "expandable_segments" in verdict.advice[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("ModuleNotFoundError: No module named 'einops.layers'", "Install einops"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/a.bin'", "data/a.bin"),
+        (
+            "OSError: libcudart.so.11.0: cannot open shared object file: No such file or directory",
+            "libcudart.so.11.0",
+        ),
+        ("RuntimeError: use_libuv was requested but PyTorch was build without libuv support", "USE_LIBUV=0"),
+        (
+            "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE",
+            "29500",
+        ),
+        ("train.py: error: unrecognized arguments: --local-rank=1", "LOCAL_RANK"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB. Process 77 has 3.00 GiB memory in use. Including non-PyTorch memory, this process has 4.00 GiB memory in use.",
+            "process 77",
+        ),
+        (
+            "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+            "WANDB_MODE=offline",
+        ),
+        (
+            "OSError: You are trying to access a gated repo. 401 Client Error for https://huggingface.co/meta/llama/resolve/main/config.json.",
+            "meta/llama",
+        ),
+        ("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, unhandled system error", "gloo"),
+        (
+            "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node0, 29500).",
+            "firewall",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/ckpt/step_100.pt'", "/ckpt/step_100.pt"),
+        ("PermissionError: [Errno 13] Permission denied: '/ckpt/step_100.pt'", "/ckpt/step_100.pt"),
+        ("OSError: [Errno 30] Read-only file system: '/ckpt/x.pt'", "/ckpt/x.pt"),
+        (
+            (
+                "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+                "making sure all `forward` function outputs participate in calculating loss.\n"
+                "Parameter indices which did not receive grad for rank 1: 2 3\n"
+            ),
+            "No gradient on rank 1 for the parameters at 2, 3",
+        ),
+        (
+            (
+                "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
+                "Parameters which did not receive grad for rank 0: head.weight, head.bias\n"
+            ),
+            "No gradient on rank 0 for head.weight, head.bias",
+        ),
+        ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Segmentation fault. ", "spawn"),
+        ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Killed. ", "workers"),
+        ("RuntimeError: DataLoader timed out after 5 seconds", "timeout="),
+        (
+            "RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+            "df -h /dev/shm",
+        ),
+        ("Loss is nan, stopping training", "gradient clipping"),
+    ],
+)
+def test_advice_is_particular(engine: Engine, line: str, advice: str) -> None:
+    assert advice in " ".join(on_text(engine, line + "\n").advice)
