@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -255,9 +256,8 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
                 changes["first_loss"] = event.loss
         if changes:
             s = _edit(s, event.attempt, **changes)
-    best = s.best_loss
-    if event.loss is not None and event.loss == event.loss:
-        best = event.loss if best is None else min(best, event.loss)
+    if event.step is not None and found is not None and found.first_step is None:
+        s = _without_abandoned(s, event.attempt)
     merged = merge_progress(s.progress, event)
     condition = s.condition
     stepping = isinstance(condition, st.Running) and condition.phase in {
@@ -266,13 +266,32 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     }
     if stepping and (event.step is not None or event.loss is not None):
         condition = st.Running(attempt=event.attempt, phase=ev.Phase.STEPPING)
+    s = _record(s, merged.step, event.loss)
     return replace(
         s,
         progress=merged,
-        best_loss=best,
         total_steps=event.total_steps if event.total_steps is not None else s.total_steps,
         condition=condition,
     )
+
+
+def _record(s: st.RunState, step: int | None, loss: float | None) -> st.RunState:
+    """A loss that is the least so far is kept, with its step."""
+    if loss is None or math.isnan(loss) or (s.best_loss is not None and loss >= s.best_loss):
+        return s
+    records = (*s.records, (step if step is not None else -1, loss))
+    if len(records) > st.MAX_RECORDS:
+        records = (*records[:-1][::2], records[-1])
+    return replace(s, best_loss=loss, records=records)
+
+
+def _without_abandoned(s: st.RunState, number: int) -> st.RunState:
+    """The best loss without that of steps which attempt `number` does again; what bears no step stays."""
+    found = _find(s, number)
+    if found is None or not s.records:
+        return s
+    kept = tuple(record for record in s.records if record[0] < found.begins_at)
+    return replace(s, records=kept, best_loss=kept[-1][1] if kept else None)
 
 
 def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:

@@ -7,6 +7,7 @@ because the keeper holds no other.
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
 MAX_CHECKPOINT_STEPS = 100  # of one attempt, for its line of time
+MAX_RECORDS = 256  # of the losses that were the least so far
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +155,19 @@ class AttemptView(Part, frozen=True, kw_only=True):
     hang: ev.HangFound | None = None
     memory_kills: int | None = None
 
+    @property
+    def begins_at(self) -> float:
+        """The first step that it did or does; infinite while nobody knows.
+
+        A script that prints every hundredth step says its first one late: where it resumed tells better.
+        """
+        known = [
+            s
+            for s in (self.first_step, None if self.resumed_step is None else self.resumed_step + 1)
+            if s is not None
+        ]
+        return min(known, default=math.inf)
+
 
 class Mark(Part, frozen=True, kw_only=True):
     """A point on the timeline, for people. `tone`: info, good, warn or bad."""
@@ -165,7 +180,12 @@ class Mark(Part, frozen=True, kw_only=True):
 
 
 class RunState(Part, frozen=True, kw_only=True):
-    """All that views and the keeper know of a run, from its journal alone."""
+    """All that views and the keeper know of a run, from its journal alone.
+
+    `best_loss` is of the lineage that lives: what an attempt did at steps that a later one did again does not count.
+    `records`: the losses that were the least so far, each with its step, of that lineage; every second one is
+    forgotten when they are many, so that what is left after a restart may be a little above the true least.
+    """
 
     run_id: str = ""
     name: str = ""
@@ -185,6 +205,7 @@ class RunState(Part, frozen=True, kw_only=True):
     attempts: tuple[AttemptView, ...] = ()
     progress: ev.Progress | None = None
     best_loss: float | None = None
+    records: tuple[tuple[int, float], ...] = ()
     checkpoint: ev.CheckpointCommitted | None = None
     checkpoints: tuple[ev.CheckpointCommitted, ...] = ()
     probes: tuple[ev.ProbeEnded, ...] = ()
@@ -201,6 +222,17 @@ class RunState(Part, frozen=True, kw_only=True):
     def attempt(self) -> AttemptView | None:
         """The newest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def cuts(self) -> dict[int, float]:
+        """Attempt to the step from which on a later one did its work again; absent where none did."""
+        found: dict[int, float] = {}
+        least = math.inf
+        for attempt in reversed(self.attempts):
+            if least < math.inf:
+                found[attempt.number] = least
+            least = min(least, attempt.begins_at)
+        return found
 
     def now(self, wall: float) -> float:
         """The machine's wall time as this run's facts count it: the clock may have been set while it lived."""

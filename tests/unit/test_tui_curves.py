@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.views.history import Point, single
-from supervisor.views.tui.widgets.curves import Curve, Look, extent, plot
-from supervisor.views.tui.widgets.paint import cells
+from supervisor.views.tui.widgets.curves import Curve, Look, Plot, extent, plot
+from supervisor.views.tui.widgets.paint import Ink, cells
 from supervisor.views.tui.widgets.plotting import Scale, log_ticks
 
 finite = st.floats(-1e12, 1e12, allow_nan=False)
@@ -20,6 +20,7 @@ points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_siz
 
 @given(
     track=points,
+    cuts=st.dictionaries(st.integers(1, 4), st.integers(0, 10_000)),
     width=st.integers(0, 120),
     height=st.integers(0, 40),
     log=st.booleans(),
@@ -29,6 +30,7 @@ points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_siz
 )
 def test_a_plot_fits(
     track: tuple[Point, ...],
+    cuts: dict[int, float],
     width: int,
     height: int,
     log: bool,
@@ -37,7 +39,7 @@ def test_a_plot_fits(
     cursor: float | None,
 ) -> None:
     seen = (window[0], window[0] + window[1]) if window is not None else None
-    found = plot([Curve(track)], Look(by_time, log, seen, cursor), width, height)
+    found = plot([Curve(track, cuts=cuts)], Look(by_time, log, seen, cursor), width, height)
     if found is not None:
         assert len(found.rows) <= height
         assert all(cells(row) <= width for row in found.rows)
@@ -78,3 +80,32 @@ def test_log_scale_spaces_decades_alike() -> None:
 def test_time_is_used_where_a_step_is_missing() -> None:
     track = (single(5.0, None, 1.0, 1), single(9.0, 3.0, 1.0, 1))
     assert extent(Look(), [track]) == (5.0, 9.0)
+
+
+def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_strong() -> None:
+    track = (
+        *(single(step, step, 4 - step / 50, 1) for step in range(1, 101)),
+        *(single(200 + step, step, 5 - step / 50, 2) for step in range(41, 61)),
+    )
+    drawn = plot([Curve(track, cuts={1: 41})], Look(), 60, 12)
+    assert drawn is not None
+    strong = {at for _, at in _columns_of(drawn, Ink.LIVE)}
+    faint = {at for _, at in _columns_of(drawn, Ink.DIM)}
+    middle = drawn.x.dot(41) // 2
+    assert min(strong) == 0, "what the living attempt goes on from is of its lineage"
+    assert max(strong) <= drawn.x.dot(60) // 2
+    assert min(faint) >= middle
+    assert max(faint) == drawn.x.dots // 2 - 1, "what was abandoned stays in sight to its end"
+
+
+def _columns_of(drawn: Plot, ink: Ink) -> list[tuple[int, int]]:
+    """Row and column of each braille cell in an ink."""
+    found = []
+    for number, spans in enumerate(drawn.rows):
+        at = -drawn.left
+        for span in spans:
+            for character in span.text:
+                if span.ink is ink and "\u2801" <= character <= "\u28ff":
+                    found.append((number, at))
+                at += 1
+    return found

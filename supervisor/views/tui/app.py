@@ -20,6 +20,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.message import Message
+from textual.screen import Screen
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.reader import SnapshotReader
@@ -189,13 +190,17 @@ class StokerApp(App[None]):
             self.set_interval(SWEEP_S, self._sweep)
             loop = asyncio.get_running_loop()
             self._continuing = Continuing(lambda: loop.call_soon_threadsafe(self.refresh))
-        if self._replay is not None:
-            await self._open_replay(*self._replay)
-        elif self.run_paths is not None:
-            await self._open(self.run_paths)
-        elif self.browser is not None:
-            await self.push_screen(self.browser)
+        if self._replay is None and self.browser is not None:
             self._list()
+
+    def get_default_screen(self) -> Screen[object]:
+        """The first screen itself: an empty one below it would be made, laid out and painted too."""
+        if self._replay is not None:
+            return self._open_replay(*self._replay)
+        if self.run_paths is not None:
+            return self._open(self.run_paths)
+        assert self.browser is not None, "without a run there is the list of runs"
+        return self.browser
 
     def _sweep(self) -> None:
         if time.monotonic() - self._typed_t > NOBODY_TYPES_S:
@@ -251,7 +256,7 @@ class StokerApp(App[None]):
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
         """Open a run of the list."""
         if self._dashboard is None:
-            await self._open(message.run)
+            await self.push_screen(self._open(message.run))
             if message.beside is not None:
                 self.dashboard.open_beside(str(message.beside.root))
 
@@ -277,7 +282,7 @@ class StokerApp(App[None]):
 
         self._feeders[-1].submit(act)
 
-    async def _open_replay(self, recording: Recording, clock: ReplayClock) -> None:
+    def _open_replay(self, recording: Recording, clock: ReplayClock) -> Dashboard:
         from supervisor.views.replay import ReplayReader  # the usual start need not wait for it
         from supervisor.views.tui.screens.replay import ReplayScreen
 
@@ -287,8 +292,8 @@ class StokerApp(App[None]):
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
         screen = self._dashboard = ReplayScreen(recording, clock, feeder)
-        await self.push_screen(screen)
         self._read_with(feeder)
+        return screen
 
     def _list(self) -> None:
         if self._reader is None:
@@ -300,7 +305,7 @@ class StokerApp(App[None]):
         )
         self._read_with(feeder)
 
-    async def _open(self, run: RunPaths) -> None:
+    def _open(self, run: RunPaths) -> Dashboard:
         feeder: Feeder[Snapshot] = Feeder(
             SnapshotReader(run, glance=True),
             deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
@@ -318,7 +323,7 @@ class StokerApp(App[None]):
         # Read while the screen is made: what is read waits in this queue until then, and is in the first frame.
         self._read_with(feeder)
         self._hold()
-        await self.push_screen(dashboard)
+        return dashboard
 
     def _hold(self) -> None:
         """Paint once, with what was read, unless reading takes long."""

@@ -14,7 +14,7 @@ from supervisor.views.history import Track, smooth
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.widgets.chart import ChartPanel
 from supervisor.views.tui.widgets.charts import attempt_marks
-from supervisor.views.tui.widgets.curves import Curve, Look, Plot, extent, plot, readout
+from supervisor.views.tui.widgets.curves import NONE, Curve, Look, Plot, extent, plot, readout
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, fit, padded, row, spark
 
 LIST_CELLS = 34
@@ -44,10 +44,11 @@ Say: TypeAlias = Callable[[float | None], str]
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run that is laid beside this one."""
+    """A run that is laid beside this one. `cuts`: see `curves.Curve`."""
 
     run_id: str
     series: Mapping[str, Track]
+    cuts: Mapping[int, float]
 
 
 class MetricsPage(ChartPanel):
@@ -212,9 +213,10 @@ class MetricsPage(ChartPanel):
     def _chart(self, name: str, look: Look, width: int, height: int, left: int, hidden: int) -> list[Row]:
         assert self.view is not None
         mine, other = self._both(name)
-        curves = [Curve(other, ink=Ink.STRONG)] if other else []
+        theirs = self.other.cuts if self.other is not None else NONE
+        curves = [Curve(other, ink=Ink.STRONG, cuts=theirs)] if other else []
         smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM else ()
-        curves += [Curve(mine, smoothed, older=Ink.PLAIN)] if mine else []
+        curves += [Curve(mine, smoothed, cuts=self.view.snapshot.state.cuts)] if mine else []
         drawn = plot(
             curves,
             look,

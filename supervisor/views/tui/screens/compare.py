@@ -17,4 +17,5 @@ def load_other(this: RunPaths, text: str) -> OtherRun:
         RunNotFound: there is none, or more than one.
     """
     found = find_run(text, this.root.parent, os.environ)
-    return OtherRun(found.run_id, SnapshotReader(found).refresh().series)
+    snapshot = SnapshotReader(found).refresh()
+    return OtherRun(found.run_id, snapshot.series, snapshot.state.cuts)

@@ -97,7 +97,7 @@ class LossPanel(ChartPanel):
         self.plotted = None
         if len(points) >= 2:
             self.plotted = plot(
-                [Curve(points, snapshot.smoothed, older=Ink.STRONG)],
+                [Curve(points, snapshot.smoothed, cuts=snapshot.state.cuts)],
                 self.look,
                 width,
                 height,
@@ -182,7 +182,7 @@ class UsePanel(Panel):
 
 
 def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
-    """Failures, newest first, so that the newest keeps its label; then where each later attempt began."""
+    """Failures, then where each later attempt began; the newest first, so that it keeps its label."""
     found: list[Mark] = []
     for attempt in reversed(attempts):
         verdict = attempt.verdict
@@ -190,7 +190,7 @@ def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
             continue
         name = "✗ OOM" if verdict.failure in MEMORY_FAILURES else f"✗ {verdict.failure.replace('_', ' ')}"
         found.append(Mark(attempt.last_step, attempt.ended_t or attempt.planned_t, name, Ink.BAD))
-    for attempt in attempts[1:]:
+    for attempt in reversed(attempts[1:]):
         began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step
         found.append(Mark(began, attempt.first_step_t or attempt.planned_t, f"↻ {attempt.number}", Ink.DIM))
     return found

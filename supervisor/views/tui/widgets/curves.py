@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, groupby
 from operator import itemgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +31,9 @@ from supervisor.views.tui.widgets.plotting import (
 # A window is never narrower than this share of the whole.
 ZOOM_LEAST = 1 / 4096
 LINE_HEIGHT = 8
+
+
+NONE: Mapping[int, float] = MappingProxyType({})
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -75,13 +79,13 @@ class Look(msgspec.Struct, frozen=True):
 class Curve(msgspec.Struct, frozen=True):
     """One series. `smoothed` belongs to `points`, one by one; empty: the means are drawn.
 
-    `older` is the ink of all attempts but the newest; None: the same.
+    `cuts`: attempt to the step from which on a later one did its work again. What lies there is drawn faint.
     """
 
     points: Track
     smoothed: tuple[float, ...] = ()
     ink: Ink = Ink.LIVE
-    older: Ink | None = None
+    cuts: Mapping[int, float] = NONE
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -172,9 +176,11 @@ def plot(
         canvas.rule(column, "┊", ink)
     for curve in shown:
         _draw(canvas, curve, place, x, y)
+    cuts = shown[-1].cuts
     for point in circles:
         if place is _time or point.step is not None:
-            canvas.mark(x.dot(place(point)) // 2, y.dot(point.mean) // 4, "○", Ink.STRONG)
+            ink = Ink.STRONG if lives_on(point, cuts) else Ink.DIM
+            canvas.mark(x.dot(place(point)) // 2, y.dot(point.mean) // 4, "○", ink)
     for point in lost:
         if place is _time or point.step is not None:
             canvas.mark(x.dot(place(point)) // 2, 0, "×", Ink.BAD)
@@ -222,16 +228,25 @@ def _y_labels(y: Scale, rows: int) -> dict[int, str]:
 
 
 def _draw(canvas: Canvas, curve: Curve, place: Callable[[Point], float], x: Scale, y: Scale) -> None:
-    points = curve.points
+    points, values = curve.points, curve.smoothed
+    if curve.cuts:
+        lives = [lives_on(point, curve.cuts) for point in points]
+        if not all(lives):
+            gone = [not alive for alive in lives]
+            left = list(compress(points, gone))
+            found = buckets(left, place, x, list(compress(values, gone)) if values else None)
+            draw_line(canvas, canvas.layer(Ink.DIM), found, y)
+            points, values = tuple(compress(points, lives)), tuple(compress(values, lives))
     if not points:
         return
-    newest = points[-1].attempt
-    if curve.smoothed:
+    if values:
         draw_band(canvas, canvas.layer(Ink.DIM), buckets(points, place, x), y)
-    found = buckets(points, place, x, curve.smoothed or None)
-    older = curve.older or curve.ink
-    draw_line(canvas, canvas.layer(older), [b for b in found if b.attempt != newest], y)
-    draw_line(canvas, canvas.layer(curve.ink), [b for b in found if b.attempt == newest], y)
+    draw_line(canvas, canvas.layer(curve.ink), buckets(points, place, x, values or None), y)
+
+
+def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
+    """Whether no later attempt did a point's step again; one without a step is taken to live."""
+    return point.step is None or point.step < cuts.get(point.attempt, math.inf)
 
 
 def _draw_cursor(canvas: Canvas, at: float, x: Scale) -> None:
@@ -266,7 +281,7 @@ def _with_axes(
         name = names.get(number, "")
         edge = "┤" if name else "│"
         found.append((Span(f"{name:>{left - 2}} {edge}", Ink.DIM), *drawn))
-    stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 14))]
+    stops = [(x.dot(v) // 2, fm.whole(v)) for v in ticks(x.low, x.high, max(2, canvas.columns // 10))]
     if not by_step:
         stops = [(x.dot(x.low) // 2, fm.time_of_day(x.low)), (canvas.columns - 1, fm.time_of_day(x.high))]
     taken = [*below, *((column, text, Ink.DIM) for column, text in stops)]
