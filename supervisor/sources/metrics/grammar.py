@@ -7,7 +7,6 @@ import re
 from supervisor.sources.metrics.bars import find_bar
 from supervisor.sources.metrics.held_out import EVALUATES, TAG, TRAINS
 from supervisor.sources.metrics.judge import judge
-from supervisor.sources.metrics.named import NamedValues
 from supervisor.sources.metrics.nameless import field_of_rate, nameless
 from supervisor.sources.metrics.names import (
     EPOCH,
@@ -15,16 +14,14 @@ from supervisor.sources.metrics.names import (
     GRAD_NORM,
     LOSS,
     LR,
-    MEMORY,
     STEP,
     STEP_TIME,
-    TOTAL_EPOCHS,
-    TOTAL_STEPS,
     VAL_LOSS,
     Meaning,
     meaning,
     words_of,
 )
+from supervisor.sources.metrics.pairs import PairValues
 from supervisor.sources.metrics.placed import alone, placed
 from supervisor.sources.metrics.program import says_nothing
 from supervisor.sources.metrics.readings import (
@@ -34,13 +31,11 @@ from supervisor.sources.metrics.readings import (
     Parsed,
     Reading,
 )
-from supervisor.sources.metrics.tokens import Token, is_adjacent, mask, name_of, tokens
+from supervisor.sources.metrics.tokens import Token, is_adjacent, mask, name_of
 from supervisor.sources.metrics.values import (
     WHOLE,
     Conversion,
     How,
-    magnitude,
-    memory_conversion,
 )
 from supervisor.sources.metrics.words import (
     EVAL_WORDS,
@@ -49,36 +44,21 @@ from supervisor.sources.metrics.words import (
     TRAIN_WORDS,
 )
 
-# "3/100 epochs", "5/10 steps": the unit says what the pair counts.
-_COUNTED_IN = re.compile(
-    r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
-    re.IGNORECASE,
-)
 _LOSS_BEFORE = re.compile(
     r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
 )
 # A value of an option: "--loss 0.1".
 _OPTION = re.compile(r"(?:^|[\s\[('\"=,])--[A-Za-z][\w.-]*['\"]?[,=\s]*['\"]?$")
-# "(0/4) Epoch 1, …": the rank of the world, where counters with names follow.
-_RANK_OF = re.compile(r"\(\d+/\d+\) (?=.*\b(?:epoch|step|iter(?:ation)?|memory|batch)\b)", re.IGNORECASE)
-_MEMORY_PAIR = re.compile(
-    r"(?P<used>\d+(?:\.\d+)?)\s?(?P<u>[KMGT]i?B?)?\s?/\s?\d+(?:\.\d+)?\s?(?P<v>[KMGT]i?B?)?"
-)
 # What of a counter before it a name may begin with: "Epoch38 Train Loss", "steps training loss".
 _LED = re.compile(
     r"(?:(?:epoch|ep|e|step|iter|it|iteration|batch|[SBI])\d+\s+|(?:steps|epochs|iters|iterations|batches)\s+(?!per\b|/))+(?=[^\W\d])",
     re.IGNORECASE,
-)
-# What may stand before a pair that counts steps: marks, and words in brackets.
-_NOTHING_AHEAD = re.compile(
-    r"(?:.*\x01)?(?:\s*[Tt]rain(?:ing)?\s*[|:])?(?:\s*[:|-]\s*[\w.]+\s*[|-])?(?:\s*\[[A-Za-z][\w ]{0,15}\])*[\s\[\](#=>*|•·:-]*$"
 )
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d")
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _SETS = TRAIN_WORDS | EVAL_WORDS
 _INDEX = re.compile(r"\]\s*:")
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
-_DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
 def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -> Parsed:
@@ -104,14 +84,12 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
 
 
-class _Line(NamedValues):
+class _Line(PairValues):
     """The values of one line, read from left to right with what the words between them say."""
 
     def __init__(self, masked: str, bar: tuple[Reading, ...], *, evaluates: bool) -> None:
         super().__init__(masked, evaluates=evaluates)
-        self._tokens = tokens(masked)
         self._out += bar
-        self._after_epoch = False
         self._owed = ""  # a name whose value comes after a counter
         self._summary = False  # "time=45 minutes …": the line sums up an epoch
 
@@ -170,81 +148,6 @@ class _Line(NamedValues):
         ):
             self._evaluates = True  # as in "Val acc: 0.81 loss: 0.43"
 
-    def _fraction(self, token: Token, place: int) -> None:
-        assert token.total is not None
-        epoch_before, self._after_epoch = self._after_epoch, False
-        if "%" in token.unit or any(token.start == reading.start for reading in self._out):
-            return
-        found = meaning(token.name) if token.name else Meaning("")
-        if found.field != STEP and "/" in token.name and meaning(token.name.partition("/")[0]).field == STEP:
-            found = meaning(token.name.partition("/")[0])  # 'global_step/max_steps': '78/176'
-        if token.name.lower() == "epochs":
-            found = meaning("epoch")  # "Epochs 1/3" counts; "epochs: 3" is a setting
-        first, slash, second = token.name.partition("/")
-        if slash and meaning(first).field == EPOCH and meaning(second).field == STEP:
-            self._out.append(Reading(EPOCH, "", 6, token.start, token.end, WHOLE))
-            self._out.append(Reading(STEP, "", 6, *token.total, WHOLE))
-            return
-        words = set(words_of(token.name))
-        adjacent = is_adjacent(token.before)
-        if (
-            found.field not in {STEP, EPOCH}
-            and (unit := _COUNTED_IN.match(self._text, token.stop)) is not None
-        ):
-            if unit[1]:
-                self._out.append(Reading(EPOCH, "", 5, token.start, token.end, WHOLE))
-                self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))
-                self._after_epoch = True
-            elif not self._evaluates:
-                self._counter(token, 5)
-            return
-        if found.field == EPOCH and (
-            not token.bare or found.rank >= 4 or place == 0 or token.before.strip()[-1:] in "[("
-        ):
-            self._out.append(Reading(EPOCH, "", found.rank, token.start, token.end, WHOLE))
-            self._out.append(Reading(TOTAL_EPOCHS, "", found.rank, *token.total, WHOLE))
-            self._after_epoch = True
-            return
-        if found.field == STEP:
-            if not self._evaluates:
-                self._counter(token, found.rank)
-            return
-        if place == 0 and not token.name and _RANK_OF.match(self._text, max(0, token.start - 1)):
-            self._add(RANK, token, 5, WHOLE)
-            return
-        short = epoch_before and words <= {"b", "i", "s"}  # "[E 3/100] [B 120/600]"
-        if self._evaluates or (token.name and not short and not words <= (TRAIN_WORDS | {"progress"})):
-            return
-        if not epoch_before and token.before.strip() == "(" and place and self._text[token.start - 2] != "]":
-            return  # "Acc 45.2 (452/1000)"
-        if epoch_before and (adjacent or short):
-            if self._text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
-                self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
-            elif not (token.share and "epoch" in self._tokens[place - 1].name.lower()):
-                self._counter(token, 5)
-            return
-        following = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
-        if following is not None and following.kind == "frac" and is_adjacent(following.before):
-            self._out.append(Reading(EPOCH, "", 5, token.start, token.end, WHOLE))
-            self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))
-            self._after_epoch = True
-            return
-        if any(reading.field in {LOSS, VAL_LOSS} for reading in self._out) and not words:
-            return  # "loss: 2.3  [  640/60000]": samples, not steps
-        deepspeed = _DEEPSPEED.match(self._text, token.start)
-        if deepspeed is not None:
-            # DeepSpeed's timer prints epoch_count/local_step here, not step/total.
-            self._out.append(Reading(STEP, "", 5, *deepspeed.span("s"), WHOLE))
-        elif (
-            (place <= 1 and not token.share and _NOTHING_AHEAD.match(token.before))
-            or words & TRAIN_WORDS
-            or words == {"progress"}
-        ):
-            self._counter(token, 3, weak=not words)
-
-    def _follows_pair(self, place: int) -> bool:
-        return place > 0 and self._tokens[place - 1].kind == "frac"
-
     def _is_last_cell(self, token: Token) -> bool:
         """Whether the line is a name, one pipe and one value."""
         return self._text.count("|") == 1 and not self._text[token.stop :].strip()
@@ -256,13 +159,6 @@ class _Line(NamedValues):
             and _MORE_OF_LIST.match(self._text, token.stop) is not None
         )
 
-    def _counter(self, token: Token, rank: int, *, weak: bool = False) -> None:
-        assert token.total is not None
-        how = Conversion(How.WHOLE, magnitude(token.unit)) if token.unit else WHOLE
-        total = Conversion(How.WHOLE, magnitude(token.scale_end)) if token.scale_end else WHOLE
-        self._out.append(Reading(STEP, "", rank, token.start, token.end, how, weak))
-        self._out.append(Reading(TOTAL_STEPS, "", rank, *token.total, total))
-
     def _duration(self, token: Token) -> None:
         self._after_epoch = False
         field = meaning(token.name).field
@@ -271,20 +167,6 @@ class _Line(NamedValues):
             self._add(ETA, token, 7 if of_part else 8, Conversion(How.DURATION))
         elif field == STEP_TIME and token.text[:1] != "0":
             self._summary = True
-
-    def _ratio(self, token: Token) -> None:
-        """A pair with decimals: of these only used and total memory are wanted, and only the first."""
-        found = meaning(token.name) if token.name else Meaning(None)
-        match = _MEMORY_PAIR.match(self._text, token.start)
-        if match is None:
-            return
-        if token.name.lower() in {"", "used"} and self._out and (match["v"] or "").upper() in {"GB", "GIB"}:
-            found = Meaning(MEMORY, 4, weak=True)  # "62.3/80 GiB"
-        if found.field != MEMORY:
-            return
-        how = memory_conversion(match["u"] or match["v"] or token.tail)
-        if how is not None:
-            self._out.append(Reading(MEMORY, token.name, found.rank, *match.span("used"), how, found.weak))
 
     def _number(self, token: Token, place: int) -> None:
         self._after_epoch = False
