@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.text.decode import clean
+from supervisor.text.stamps import stamp_of
 from supervisor.views.logfile import LogFile, TextLine, segment_of
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
 from supervisor.views.logs import LogRef, Tone, speaker_of, tone_of
-from supervisor.views.logtime import GrowthClock, is_rising, shift_of, stamp_of
+from supervisor.views.logtime import GrowthClock, is_rising, shift_of
 
 # How far ahead of the others a log may be and its lines still be folded with theirs.
 FOLD_AHEAD_LINES = 24

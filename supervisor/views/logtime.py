@@ -6,15 +6,11 @@ was looked at; between two such points its lines are taken to be evenly spread.
 
 from __future__ import annotations
 
-import calendar
-import re
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
-# A stamp stands at a line's head; what follows may quote any date.
-HEAD_CHARS = 80
 # Beyond this many points every second one is forgotten: a day of bursts stays a page of memory.
 MOST_POINTS = 512
 # A file's last stamp and its time of change agree to within this, once the zone is known.
@@ -22,60 +18,17 @@ AGREE_S = 120.0
 ZONE_S = 900.0
 MOST_ZONE_S = 14.5 * 3600
 
-_ISO = re.compile(
-    r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
-)
-_GLOG = re.compile(r"\b[IWEFD](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
-_CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),: |]|$)")
-
-
-def stamp_of(text: str, day_t: float) -> float | None:
-    """The time that a line's head says, in seconds; a zone that it does not name is taken as UTC.
-
-    Args:
-        text: the line.
-        day_t: a time (UTC seconds) near the line's own, for stamps without a year or a day.
-    """
-    head = text[:HEAD_CHARS]
-    if ":" not in head:
-        return None
-    try:
-        if match := _ISO.search(head):
-            *date, fraction, zone = match.groups()
-            t = _seconds([int(part) for part in date], fraction)
-            return t - _zone_s(zone) if zone else t
-        if match := _GLOG.search(head):
-            *date, fraction = match.groups()
-            t = _seconds([time.gmtime(day_t).tm_year, *(int(part) for part in date)], fraction)
-            # Written in December, read in January.
-            return t if t < day_t + 30 * 86400 else t - 365 * 86400
-        if match := _CLOCK.search(head):
-            hour, minute, second, fraction = match.groups()
-            t = _seconds([*time.gmtime(day_t)[:3], int(hour), int(minute), int(second)], fraction)
-            return t + 86400 * round((day_t - t) / 86400)
-    except (ValueError, OverflowError):  # 2026-99-99
-        return None
-    return None
-
-
-def _seconds(parts: Sequence[int], fraction: str | None) -> float:
-    if parts[3] > 23 or parts[4] > 59 or parts[5] > 60 or not 1 <= parts[1] <= 12 or not 1 <= parts[2] <= 31:
-        raise ValueError("no time")
-    return calendar.timegm((*parts, 0, 0, 0)) + (float(f"0.{fraction}") if fraction else 0.0)
-
-
-def _zone_s(zone: str) -> float:
-    if zone == "Z":
-        return 0.0
-    digits = zone[1:].replace(":", "")
-    return (1 if zone[0] == "+" else -1) * (int(digits[:2]) * 3600 + int(digits[2:4]) * 60)
-
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
     """What makes a file's stamps wall time: whole quarters of an hour, if they then agree with its last change."""
     shift = round((written_t - last_stamp_t) / ZONE_S) * ZONE_S
     agrees = abs(shift) <= MOST_ZONE_S and abs(written_t - last_stamp_t - shift) <= AGREE_S
-    return shift if agrees else -time.localtime(written_t).tm_gmtoff * 1.0
+    return shift if agrees else local_shift(written_t)
+
+
+def local_shift(t: float) -> float:
+    """What makes stamps of this machine's own zone wall time."""
+    return -time.localtime(t).tm_gmtoff * 1.0
 
 
 class GrowthClock:

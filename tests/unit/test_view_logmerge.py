@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.text.stamps import stamp_of
 from supervisor.views import logfile
 from supervisor.views.logalign import aligned
 from supervisor.views.logfile import LogFile
 from supervisor.views.logmerge import Stream, rows_before, rows_from
 from supervisor.views.logs import LogRef
-from supervisor.views.logtime import GrowthClock, stamp_of
+from supervisor.views.logtime import GrowthClock
 from tests.unit.view_logs import QUIET, never
 
 
