@@ -71,6 +71,11 @@ _OTHER_WORK = re.compile(
 _EVALUATION = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev|infer\w*|sanity|predict\w*)\b", re.IGNORECASE
 )
+# "Test Iter:   24/ 157 …": whose bar it is stands first, whatever follows.
+_EVALUATION_LED = re.compile(
+    r"\W*(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|dev)\s+(?:iter\w*|steps?|batch\w*|epochs?|it)\b",
+    re.IGNORECASE,
+)
 _TRAINING = re.compile(
     r"\b(?:train\w*|epochs?|ep|steps?|iter\w*|it|global|progress|round|episodes?|optimiz\w*|finetun\w*|pretrain\w*|batch\w*|update\w*|sft|dpo|grpo|ppo|loss|lr|fit\w*)\b|^\s*$",
     re.IGNORECASE,
@@ -135,7 +140,9 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
         and any((groups.get(name) or "")[-1:] in "kKMGT" and groups.get(name) for name in ("n", "N"))
     ) or top in {"b", "kb", "mb", "gb", "kib", "mib"}
     of_epochs = bool(_EPOCHS.search(described)) or "epoch" in {top, bottom}
-    evaluates = _EVALUATION.search(described) is not None and _METRIC_HINT.search(described) is None
+    evaluates = _EVALUATION_LED.match(described) is not None or (
+        _EVALUATION.search(described) is not None and _METRIC_HINT.search(described) is None
+    )
     trains = not in_bytes and not evaluates
     if trains and (lost := _LOSSES.findall(described + after)) and "v_num" not in after:
         evaluates = all(_HELD_OUT.search(name) for name in lost)

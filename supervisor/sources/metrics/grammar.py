@@ -44,6 +44,10 @@ from supervisor.sources.metrics.words import (
     TRAIN_WORDS,
 )
 
+_AT_COUNTER = re.compile(
+    r"(?P<name>\S.*?) (?:at|after|in|for) (?P<counter>(?:global |train(?:ing)? )?(?:step|iteration|iter|epoch|batch|update))$",
+    re.IGNORECASE,
+)
 _LOSS_BEFORE = re.compile(
     r"\b((?:(?:train(?:ing)?|val(?:idation)?|test|eval(?:uation)?) )?loss)\b[^:=\d]*$", re.IGNORECASE
 )
@@ -203,6 +207,8 @@ class _Line(PairValues):
         if token.before[-1:] == "/" and token.before[-2:-1].isalpha():
             return  # "Loss.Step/8": part of a name
         words = words_of(token.name)
+        if words == ["value"] and (named := self._name_beside()):
+            token, words = token._replace(name=named), words_of(named)
         joined = "_".join(words)
         if _OPTION.search(token.before) or (
             " " not in token.name and token.name.partition(".")[0] in SETTING_OF and "." in token.name
@@ -233,6 +239,14 @@ class _Line(PairValues):
             self._add(EPOCH, token, 5, WHOLE)
             self._after_epoch = True
             return
+        if (
+            token.bare
+            and (at := _AT_COUNTER.match(token.name))
+            and following is not None
+            and _counts(following)
+        ):
+            # "average positive_loss at step 200: 1.1": the name belongs to the value behind the counter.
+            self._owed, token, words = at["name"], token._replace(name=at["counter"]), words_of(at["counter"])
         found = meaning(token.name.replace("'s ", " "))
         if (
             found.field is None

@@ -22,7 +22,7 @@ _STRONG = re.compile(
     | [IWEF]\d{{4}}\ {_CLOCK}\s+\d+\ [\w./-]+:\d+\]
     | {_MONTH}\ +\d+\ {_CLOCK}(?:\ [\w.-]+\ [\w./-]+(?:\[\d+\])?:)?
     | \[\s*\d+\.\d{{3,9}}\]
-    | \[\s{{0,4}}{_LEVEL}\s{{0,4}}\]
+    | \[\s{{0,4}}{_LEVEL}\s{{0,4}}(?:[:|]?\s{{0,4}}\d{{4}}[-/.]\d\d?[-/.]\d\d?[T\ ,_-]+{_CLOCK}\s{{0,4}})?\]
     | {_LEVEL}:(?!(?i:epoch|step|iter|loss|train|val))[A-Za-z_][\w.]*:
     | {_LEVEL}(?=[\s:|-])\s{{0,5}}
     | (?:stdout|stderr)(?:\ [FP](?=\s)|:(?=\s))

@@ -70,6 +70,16 @@ _SAID_OF = re.compile(r"\bof\s*$", re.IGNORECASE)
 _IN_UNITS = re.compile(r"\s+[KMGT]?(?:MACs?|FLOPs?|FLOPS|params?|parameters|bytes|[KMG]i?B|dB)\b")
 
 
+# "GPU: allocated 1.2 GB, max allocated 3.4 GB": whose memory it is stands once.
+_ALLOCATED = re.compile(r"(?:(?:max|peak|maximum|current)[ _])?alloc(?:ated)?$", re.IGNORECASE)
+_ON_DEVICE = re.compile(r"\b(?:gpu|cuda|memory|mem|vram|device)\b", re.IGNORECASE)
+_BYTES = frozenset({"MB", "GB", "MiB", "GiB"})
+# {"name": "loss", "step": 12, "value": 3.9}: the name is a member of its own.
+_NAME_OF_VALUE = re.compile(
+    r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
+)
+
+
 class NamedValues:
     """Keeps the readings of one line, and adds those of named numbers; the line's walker tells where it is."""
 
@@ -114,8 +124,11 @@ class NamedValues:
             found.field == STEP and time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates
         ):
             found = Meaning(STEP_TIME, 5)  # "Step: 25ms"
-        elif found.field == "" and words == ["gpu"] and unit in {"MB", "GB", "MiB", "GiB"}:
+        elif found.field == "" and words == ["gpu"] and unit in _BYTES:
             found = Meaning(MEMORY, 5, weak=True)
+        elif found.field == "" and _ALLOCATED.match(token.name) and unit in _BYTES:
+            at_most = len(words) > 1
+            found = Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self._text))
         elif (
             found.field == ""
             and time_scale(unit) is not None
@@ -214,6 +227,12 @@ class NamedValues:
                 self._step_time(token, found, unit, words, evaluates=evaluates)
             case _:
                 self._own(token, unit, weak=found.weak)
+
+    def _name_beside(self) -> str:
+        """The name that a record holds beside its "value", where it holds a counter too; "" otherwise."""
+        counted = any(reading.field in {STEP, EPOCH} for reading in self._out)
+        found = _NAME_OF_VALUE.findall(self._text) if counted and "{" in self._text else []
+        return found[0] if len(found) == 1 else ""
 
     def _is_no_reading(self, token: Token) -> bool:
         """Whether a value behind the word loss is a limit that it is compared with, or a number of things."""

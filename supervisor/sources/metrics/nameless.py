@@ -17,6 +17,7 @@ _AFTER = re.compile(
 _LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
 # "[120 | 312.41] loss=2.31": the step, and the time since the start.
 _TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
+_PER = re.compile(r"[_ ]per[_ ]")
 _STEPS = frozenset({"it", "iter", "iteration", "step", "batch", "update"})
 
 
@@ -95,10 +96,9 @@ def _leads(text: str, token: Token) -> bool:
 
 def field_of_rate(unit: str) -> str | None:
     """What a rate like `tok/s` or `img/sec` counts; None when it is none of training's throughput."""
-    top, slash, _ = unit.lower().replace(" ", "").partition("/")
-    if not slash or not unit.lower().replace(" ", "").endswith(
-        ("/s", "/sec", "/second", "gpu", "device", "chip", "rank")
-    ):
+    unit = _PER.sub("/", unit.lower()).replace(" ", "")
+    top, slash, _ = unit.partition("/")
+    if not slash or not unit.endswith(("/s", "/sec", "/second", "gpu", "device", "chip", "rank")):
         return None
     if top.startswith(("tok", "word")):
         return TOKENS

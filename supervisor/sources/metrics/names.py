@@ -32,6 +32,7 @@ from supervisor.sources.metrics.words import (
     NO_READING_BEHIND,
     NORM_WORDS,
     NOT_MEASURED,
+    NUMBER_WORDS,
     OPTIMIZER_WORDS,
     OTHER_MEMORY,
     SAMPLE_WORDS,
@@ -157,6 +158,8 @@ def _counter(joined: str, words: list[str]) -> Meaning | None:
         rank = table.get(joined)
         if rank is None and len(words) > 1 and words[0] in EVAL_WORDS | TRAIN_WORDS:
             rank = table.get("_".join(words[1:]))
+        if rank is None and len(words) == 2 and words[1] in NUMBER_WORDS:
+            rank = table.get(words[0]) or None  # "batch_idx", "batch count"
         if (
             rank is None
             and len(words) > 1

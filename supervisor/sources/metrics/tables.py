@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass
 
 from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
     GRAD_NORM,
     LOSS,
+    LR,
     MEMORY,
     MFU,
     SAMPLES,
@@ -38,14 +40,16 @@ from supervisor.sources.metrics.values import (
 )
 from supervisor.sources.metrics.words import (
     SETTINGS,
+    TRAIN_WORDS,
 )
 
 _CELL = re.compile(
-    r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us))?(?:\s?\([^()]*\))?$",
+    r"(?P<a>[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf|infinity))(?:/(?P<b>\d+)|\s?(?P<unit>%|[kKMGT]i?[bB]?|ms|s|us)|\s?(?P<rate>[A-Za-z]{1,12}/s(?:ec(?:ond)?)?))?(?:\s?\([^()]*\))?$",
     re.IGNORECASE,
 )
 _CLOCK = re.compile(
-    r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$", re.IGNORECASE
+    r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
+    re.IGNORECASE,
 )
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 # Parts of a detector's loss: beside them "total" is their sum.
@@ -105,11 +109,20 @@ def find_header(text: str) -> Header | None:
         scores = sum(is_score(cell) for cell in cells)
         if len(cells) == 2 and not ({STEP, EPOCH} & fields and {LOSS, VAL_LOSS} & fields):
             continue
-        if ({STEP, EPOCH} & fields and (len(fields - {None}) >= 2)) or (scores >= 2 and style != ","):
+        if (
+            ({STEP, EPOCH} & fields and (len(fields - {None}) >= 2))
+            or (style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells)))
+            or (scores >= 2 and style != ",")
+        ):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
             return Header(style, tuple(cells), starts) if settings * 2 < len(cells) else None
     return None
+
+
+def _is_training_loss(cell: str) -> bool:
+    """Whether a column's name says that its loss is training's: a table of trials rarely says whose it is."""
+    return meaning(cell).field == LOSS and not TRAIN_WORDS.isdisjoint(words_of(cell))
 
 
 def _is_report(cells: list[str]) -> bool:
@@ -210,6 +223,8 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
     unit = (match["unit"] or "").lower()
     field = found.field
     place = (start + a[0], start + a[1])
+    if match["rate"]:
+        return _of_rate(match["rate"], name, place)
     if field is None:
         return []
     if field in {EPOCH, STEP}:
@@ -240,6 +255,13 @@ def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
         field = VAL_LOSS
     how = Conversion(How.NUMBER, magnitude(unit)) if field in {TOKENS, SAMPLES} else PLAIN
     return [Reading(field, name, found.rank, *place, how)]
+
+
+def _of_rate(unit: str, name: str, place: tuple[int, int]) -> list[Reading]:
+    """A cell with its own unit: "3 samples/s", "12.3 it/s"."""
+    if (field := field_of_rate(unit)) is not None:
+        return [Reading(field, name, 6, *place, PLAIN)]
+    return [Reading(STEP_TIME, name, 5, *place, Conversion(How.INVERSE))] if is_step_rate(unit) else []
 
 
 def _plain(name: str) -> str:
@@ -280,8 +302,8 @@ def _cells(text: str, style: str) -> list[tuple[int, str]]:
     for cell in text.split(style):
         cells.append((place, cell))
         place += len(cell) + 1
-    if style == "|" and len(cells) > 2:
-        # Outer borders.
-        cells = cells[1 if not cells[0][1].strip() else 0 :]
-        cells = cells[:-1] if not cells[-1][1].strip() else cells
+    if style == "|" and len(cells) > 2 and not cells[0][1].strip():
+        cells = cells[1:]  # the outer border
+    if style in {"|", "\t"} and len(cells) > 2 and not cells[-1][1].strip():
+        cells = cells[:-1]
     return cells

@@ -89,6 +89,8 @@ NO_READING_BEHIND = _set(
 # Whose dotted names are settings: "model.loss", "optimizer.lr".
 SETTING_OF = _set("model optimizer optim trainer criterion cfg config args scheduler hparams algo algorithm")
 NOT_MEASURED = _set("size retries version num id seed v_num")
+# What may stand behind the name of a counter: "batch_idx", "iteration number".
+NUMBER_WORDS = _set("idx index number no count nr num")
 COUNTED = _set("batch sample token tokens epoch iteration batch_in_epoch sample_in_epoch token_in_epoch in")
 AHEAD_OF_COUNTER = _set(
     "processing running step evaluation result completed complete done begin_ after at data global current learning training train trainer optimizer optim eval validate validation val metrics stats finished end "
