@@ -63,11 +63,8 @@ def with_knobs(
             raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
         args, where = _set_knob(args, where, set_knobs, knobs.batch, str(micro))
     batch: BatchSpec | None = None
-    notes = list(spec.notes)
+    notes = spec.notes
     if world is not None:
-        asked = (
-            micro is not None or total is not None or (declared is not None and declared.batch is not None)
-        )
         try:
             batch = kn.batch_of(
                 args,
@@ -82,27 +79,19 @@ def with_knobs(
         except JobError as error:
             # A batch that a person spelt out for us must divide; one that we merely found is the script's
             # own business, and may mean something else than its name says.
-            if asked:
+            if (
+                micro is not None
+                or total is not None
+                or (declared is not None and declared.batch is not None)
+            ):
                 raise
-            notes.append(f"batch not understood, so never changed by itself: {error.message}")
+            notes = (*notes, f"batch not understood, so never changed by itself: {error.message}")
     if total is not None:
         if batch is None:
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
-    for label, knob in (
-        ("batch", knobs.batch),
-        ("accumulation", knobs.accumulation),
-        ("global batch", knobs.global_batch),
-        ("resume", knobs.start),
-    ):
-        if knob is not None:
-            look.note(
-                f"knob.{label}",
-                knob,
-                "declared" if knobs.declared else "found in the arguments or the source",
-            )
-    steps = next((v for n in _TOTAL_STEPS if (v := value_of(args, n)) and v.isascii() and v.isdigit()), None)
+    _note_origins(look, knobs)
     return replace(
         spec,
         entry_args=args,
@@ -111,9 +100,30 @@ def with_knobs(
         loader=find_loader(args, where),
         outputs=find_outputs(settings_of(args), where),
         set_knobs=tuple(set_knobs.items()),
-        notes=tuple(notes),
-        total_steps=spec.total_steps or (int(steps) if steps and 0 < len(steps) < 12 else None),
+        notes=notes,
+        total_steps=spec.total_steps or _total_steps(args),
     )
+
+
+def _note_origins(look: Resolver, knobs: Knobs) -> None:
+    """Tells the settings which knobs are used, and whether a person named them."""
+    origin = "declared" if knobs.declared else "found in the arguments or the source"
+    named = {
+        "batch": knobs.batch,
+        "accumulation": knobs.accumulation,
+        "global batch": knobs.global_batch,
+        "resume": knobs.start,
+    }
+    for label, knob in named.items():
+        if knob is not None:
+            look.note(f"knob.{label}", knob, origin)
+
+
+def _total_steps(args: tuple[str, ...]) -> int | None:
+    """How many steps the arguments ask for."""
+    given = (value_of(args, name) for name in _TOTAL_STEPS)
+    text = next((value for value in given if value and value.isascii() and value.isdigit()), "")
+    return int(text) if 0 < len(text) < 12 else None
 
 
 def _set_knob(
