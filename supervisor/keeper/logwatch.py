@@ -6,7 +6,9 @@ All parsing happens in the tail thread; what is handed over is small.
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +20,14 @@ from supervisor.diagnosis.tables import Role
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.observations import EvidenceHit, Observation, StepHint, StepSeen
 from supervisor.keeper.wire import from_wire
+from supervisor.run.series import LINE_T
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.signature_files import Engine
-from supervisor.sources.tail import Batch, NoteCode, Tailer, TailNote
+from supervisor.sources.tail import READ_BYTES, Batch, NoteCode, Tailer, TailNote
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
+from supervisor.text.stamps import stamp_of
 
 DRAIN_S = 20.0
 MAX_WAITING_BYTES = 16 << 20
@@ -66,6 +70,8 @@ class LogWatch:
         rank_of: the global rank of a log's origin, where it is known.
         measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
         rules: the user's own metrics, as (name, regex).
+        late: what stands in a log when it is first followed was written at other times than it is read: its samples
+            bear their lines' own clocks, or say that there is none.
         on_agent: gets the raw bytes of AGENT logs, in the tail thread.
     """
 
@@ -81,8 +87,13 @@ class LogWatch:
         rules: tuple[tuple[str, str], ...] = (),
         on_agent: Callable[[bytes], None] = lambda _data: None,
         engine_ready: Callable[[], bool] = lambda: True,
+        late: bool = False,
     ) -> None:
         self._put = put
+        self._late = late
+        self._standing: dict[
+            str, tuple[int, float]
+        ] = {}  # bytes of a log when it was first followed, its last change
         self._clock = clock
         self._engine = engine
         self._rank_of = rank_of
@@ -100,10 +111,13 @@ class LogWatch:
         self._rank_spoke = False
         self._last_line: float | None = None
 
-    def follow(self, key: LogKey, path: str) -> None:
-        """Follow a file, once; it need not exist yet."""
+    def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
+        """Follow a file, once; it need not exist yet. `ended`: all of it was written before, however it grows here."""
         if key.name not in self._keys:
             self._keys[key.name] = key
+            if self._late:
+                size, changed_t = _standing(path)
+                self._standing[key.name] = (sys.maxsize if ended else size, changed_t)
             self._tailer.add(path, key.name)
 
     def start(self) -> None:
@@ -206,6 +220,11 @@ class LogWatch:
         values = {**sample.other, **sample.values}
         if sample.sums_up:
             values.pop("loss", None)  # the curve of a loss does not end with its mean
+        size, changed_t = self._standing.get(key.name, (0, now))
+        # A whole helping is never what a training wrote a moment ago: a copy, a pipe from a file.
+        if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
+            stamp = stamp_of(line.text, changed_t)
+            values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = line is batch.progress or b"\r" in line.raw
         return StepSeen(t=now, rank=rank, values=values, from_wire=False, drawn=drawn)
 
@@ -230,6 +249,15 @@ class LogWatch:
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))
         self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
+
+
+def _standing(path: str) -> tuple[int, float]:
+    """A file's size in bytes and when it was last changed, wall seconds; no bytes where there is none."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return 0, 0.0
+    return info.st_size, info.st_mtime
 
 
 def thinned(losses: Sequence[float | None]) -> list[int]:

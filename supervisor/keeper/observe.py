@@ -80,6 +80,7 @@ class Observer(Powerless):
             clock=self._clock,
             engine=self._engine.get,
             rank_of=_rank_of,
+            late=True,
         )
         self._last_news = self._clock.mono()
         self._judged = False
@@ -140,7 +141,8 @@ class Observer(Powerless):
                 copy = Unpacking(log.path, Path(path), self._stop)
                 self._unpacked.append(copy)
                 copy.start()
-            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path)
+            ended = log.packed or self._target.ended
+            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path, ended=ended)
         for rank, process in self._target.processes:
             self._sensors.watch(str(rank), process)
         if self._pipe is not None:

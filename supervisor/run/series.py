@@ -24,6 +24,9 @@ GPU = "gpu"
 HOST = "host"
 RANKS = "ranks"
 STREAMS = (METRICS, GPU, HOST, RANKS)
+# In samples of a log that was read after it was written: the time that the line bears (its clock's seconds), null where
+# it bears none. `t` is then when it was read, and says nothing of how long anything took.
+LINE_T = "line_t"
 ROLLUP_S = 60.0
 NEWEST_BYTES = 4 << 20
 """Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""

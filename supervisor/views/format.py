@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 DASH = "–"
 MINUTE_S = 60
@@ -88,6 +89,16 @@ def seconds(value_s: float | None) -> str:
     if value_s < 1:
         return f"{1000 * value_s:.0f} ms"
     return f"{value_s:.2f} s" if value_s < 10 else f"{value_s:.1f} s"
+
+
+def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
+    """As `say` says it, with a tilde before what is known: ``~105 ms`` was not told but worked out."""
+
+    def said(value: float | None) -> str:
+        text = say(value)
+        return text if text == DASH else f"~{text}"
+
+    return said
 
 
 def duration(value_s: float | None) -> str:

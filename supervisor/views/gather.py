@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
-from supervisor.views.history import Point, Recent, Track, Whole, median, single, smooth
+from supervisor.views.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.logs import LogNews
 from supervisor.views.nearby import Nearby
+from supervisor.views.pace import Pace
 from supervisor.views.snapshot import Gpu, Machine, Rank, Snapshot
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 # costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
-PLACES = frozenset(["step", "total_steps", "epoch", "eta_s"])
+PLACES = frozenset(["step", "total_steps", "epoch", "eta_s", se.LINE_T])
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 MACHINE = "machine"
@@ -74,11 +74,14 @@ class _Keyed:
     tracks: dict[str, Recent]
     seen_t: float = 0.0
     stepped_t: float | None = None
+    pace: Pace = field(default_factory=Pace)
 
     def take(self, sample: Sample) -> None:
         self.seen_t = max(self.seen_t, sample.t)
         if sample.v.get("step") is not None:
             self.stepped_t = sample.t
+            if "step_time_s" not in self.values:
+                _keep_pace(self.pace, sample)
         for name, value in sample.v.items():
             self.values[name] = value
             track = self.tracks.get(name)
@@ -94,7 +97,7 @@ class Gatherer:
         self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
         self._others: dict[str, Whole] = {}
         self._lost = Recent(LOST_POINTS)
-        self._steps = Recent(60)
+        self._pace = Pace()
         self._gpus: dict[str, _Keyed] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
         self._ranks: dict[str, _Keyed] = {}
@@ -119,7 +122,7 @@ class Gatherer:
     def _take_metrics(self, sample: Sample) -> None:
         step = sample.v.get("step")
         if step is not None:
-            self._steps.add(single(sample.t, step, step, sample.a))
+            _keep_pace(self._pace, sample)
         for name, value in sample.v.items():
             buffer = self._whole.get(name) or self._recent.get(name)
             if buffer is not None and value is not None:
@@ -177,7 +180,8 @@ class Gatherer:
             series=series,
             smoothed=self._smoothed[1],
             lost=self._lost.view(),
-            rate_steps_per_s=_rate(self._steps.view()),
+            pace_s=self._pace.seconds(),
+            pace=self._pace.track(),
             gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
             gpu_util=self._gpu_util.view(),
             gpu_memory=self._gpu_memory.view(),
@@ -212,6 +216,7 @@ def _rank(key: str, keyed: _Keyed) -> Rank:
         key=key,
         seen_t=keyed.seen_t,
         stepped_t=keyed.stepped_t,
+        pace_s=keyed.pace.seconds(),
         values=dict(keyed.values),
         cpu=keyed.tracks["cpu_ratio"].view(),
         rss=keyed.tracks["rss_bytes"].view(),
@@ -227,14 +232,14 @@ def _machine(keyed: _Keyed) -> Machine:
     )
 
 
-def _rate(points: Track) -> float | None:
-    """Steps a second of the newest attempt, as the median over the pairs of the newest points.
-
-    A median, because one evaluation or checkpoint among sixty steps must not swing the ETA.
-    """
-    if not points:
-        return None
-    mine = [p for p in points if p.attempt == points[-1].attempt]
-    pairs = itertools.pairwise(mine)
-    rates = [(b.mean - a.mean) / (b.t - a.t) for a, b in pairs if b.t > a.t and b.mean > a.mean]
-    return median(rates)
+def _keep_pace(pace: Pace, sample: Sample) -> None:
+    """When a step was said: as its line was read, unless that was after the fact."""
+    step = sample.v.get("step")
+    if step is None:
+        return
+    if se.LINE_T not in sample.v:
+        pace.add(sample.t, step, sample.a)
+    elif (line_t := sample.v[se.LINE_T]) is not None:
+        pace.add(line_t, step, sample.a, by_clock=True)
+    else:
+        pace.forget()

@@ -29,11 +29,13 @@ class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
     `stepped_t`: of its newest sample that names a step; None where its steps are not told apart from the job's.
+    `pace_s`: seconds a step by when its steps were said, for a log that tells none itself.
     """
 
     key: str
     seen_t: float
     stepped_t: float | None
+    pace_s: float | None
     values: dict[str, float | None]
     cpu: Track
     rss: Track
@@ -54,8 +56,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     `series`: every metric that was ever seen, whole, by its own name.
     `lost`: the newest losses that were not finite, as points of value 0.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
-    `rate_steps_per_s` is the median over the newest steps. `gpu_util` and `gpu_memory` are ratios over all
-    devices of this node.
+    `pace_s`: seconds a step by when steps were said, the median over the newest gaps; `pace`: those gaps.
+    `gpu_util` and `gpu_memory` are ratios over all devices of this node.
     """
 
     revision: int
@@ -67,7 +69,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     series: dict[str, Track]
     smoothed: tuple[float, ...]
     lost: Track
-    rate_steps_per_s: float | None
+    pace_s: float | None
+    pace: Track
     gpus: tuple[Gpu, ...]
     gpu_util: Track
     gpu_memory: Track
@@ -89,6 +92,14 @@ class Snapshot(msgspec.Struct, frozen=True):
             self.machine,
             self.nearby,
         )
+
+    @property
+    def step_time_s(self) -> tuple[float | None, bool]:
+        """Seconds a step, and whether that is derived from when steps were said: the newest attempt's log tells none."""
+        told, attempt = self.metrics["step_time_s"], self.state.attempt
+        if told and (attempt is None or told[-1].attempt == attempt.number or self.pace_s is None):
+            return told[-1].mean, False
+        return self.pace_s, self.pace_s is not None
 
     def latest(self, name: str) -> float | None:
         """The newest value of a metric."""

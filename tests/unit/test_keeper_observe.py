@@ -26,6 +26,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
+from supervisor.run.series import METRICS, SeriesReader
 from supervisor.sources.processes import identify
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
@@ -225,3 +226,30 @@ def test_of_a_backlog_the_extremes_are_kept() -> None:
     assert {7777, 4321, 9999} <= set(kept)
     assert kept == sorted(kept)
     assert thinned([None] * 1000)[-1] == 999
+
+
+def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_path: Path) -> None:
+    """Reading times are no step times: only what is read as it is written is timed by that."""
+    log = tmp_path / "x.log"
+    log.write_text("step 1 loss 2.5\n2026-11-21 10:00:07 step 2 loss 2.4\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 2, 15)
+        with log.open("a", encoding="utf-8") as writer:
+            writer.write("step 3 loss 2.3\n")
+        assert wait_until(lambda: len(job_samples(run)) == 3, 15)
+        assert [sample.get("line_t", "live") for sample in job_samples(run)] == [None, 1795255207.0, "live"]
+
+
+def test_a_packed_log_was_written_before_however_it_grows_here(tmp_path: Path) -> None:
+    log = tmp_path / "x.log.gz"
+    log.write_bytes(gzip.compress(b"step 1 loss 2.5\nstep 2 loss 2.4\n"))
+    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
+    with observing(tmp_path, target, log) as (_, run):
+        assert wait_until(lambda: len(job_samples(run)) == 2, 15)
+        assert [sample["line_t"] for sample in job_samples(run)] == [None, None]
+
+
+def job_samples(run: RunPaths) -> list[dict[str, float | None]]:
+    reader = SeriesReader(run.node().series, METRICS)
+    return [sample.v for sample in reader.read()]

@@ -26,8 +26,11 @@ def test_healthy_run(tmp_path: Path) -> None:
     assert [gpu.index for gpu in snapshot.gpus] == [0, 1]
     assert list(snapshot.ranks) == ["0", "1"]
     assert snapshot.machine is not None
-    assert snapshot.rate_steps_per_s is not None
-    assert abs(snapshot.rate_steps_per_s - 1 / 1.2) < 0.01
+    assert snapshot.pace_s is not None
+    assert abs(snapshot.pace_s - 1.2) < 0.01
+    told_s, is_derived = snapshot.step_time_s
+    assert told_s is not None
+    assert not is_derived, "the log says it itself"
     assert abs(snapshot.gpu_memory[-1].mean - 44.2 / 80) < 0.01
     assert not snapshot.keeper_alive
 

@@ -87,7 +87,7 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None
     quiet = now - steps[-1].t
-    usual = snapshot.latest("step_time_s") or 0.0
+    usual = snapshot.step_time_s[0] or 0.0
     return quiet if quiet > max(QUIET_S, QUIET_STEPS * usual) else None
 
 
@@ -99,9 +99,9 @@ def eta_s(snapshot: Snapshot) -> float | None:
         return None
     if progress.eta_s is not None:
         return progress.eta_s
-    if progress.step is None or not total or not snapshot.rate_steps_per_s:
+    if progress.step is None or not total or snapshot.pace_s is None:
         return None
-    return max(0.0, total - progress.step) / snapshot.rate_steps_per_s
+    return max(0.0, total - progress.step) * snapshot.pace_s
 
 
 def _job(snapshot: Snapshot, tr: Tr) -> Row:

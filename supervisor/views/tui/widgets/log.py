@@ -13,11 +13,18 @@ from supervisor.views import format as fm
 from supervisor.views.logplace import LogAt
 from supervisor.views.logs import LogLine, LogNews, Tone
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.logbuffer import Entry, LogBuffer, LogFilter
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import Panel
 
-TONES = {Tone.PLAIN: Ink.PLAIN, Tone.WARN: Ink.WARN, Tone.BAD: Ink.BAD, Tone.NOTE: Ink.DIM}
+TONES = {
+    Tone.PLAIN: Ink.PLAIN,
+    Tone.WARN: Ink.WARN,
+    Tone.BAD: Ink.BAD,
+    Tone.NOTE: Ink.DIM,
+    Tone.FOLDED: Ink.DIM,
+}
 WHO_WIDTH = 9
 WHEEL_LINES = 3
 SIDE_CELLS = 16
@@ -243,6 +250,12 @@ class LogPanel(Panel, can_focus=True):
     def _freeze(self, end: int) -> None:
         self._look_back()
         self._end = max(min(end, len(self.buffer.visible)), min(self._page, len(self.buffer.visible)))
+
+
+def folded_text(text: str, lines: int, tr: Tr) -> str:
+    """torchrun's own traceback in one line, with how long it is and the key that opens it."""
+    opens = tr(f"{fm.whole(lines)} lines, Enter opens")
+    return f"{text} ({opens})"
 
 
 def who_text(who: tuple[str, ...]) -> str:

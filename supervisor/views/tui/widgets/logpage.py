@@ -14,9 +14,10 @@ from supervisor.views import format as fm
 from supervisor.views.logalign import aligned
 from supervisor.views.logmatch import Query, Term
 from supervisor.views.logmerge import Row as LogRow
+from supervisor.views.logs import Tone
 from supervisor.views.logwishes import Page
 from supervisor.views.speech import Tr
-from supervisor.views.tui.widgets.log import SIDE_CELLS, TONES, WHEEL_LINES, WHO_WIDTH, who_text
+from supervisor.views.tui.widgets.log import SIDE_CELLS, TONES, WHEEL_LINES, WHO_WIDTH, folded_text, who_text
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -88,7 +89,7 @@ class LogPage(Panel, can_focus=True):
         """Show another page; the cursor stays on its line where that is still in sight."""
         before = self.row
         self.page = page
-        self._texts = aligned([each.text for each in page.rows])
+        self._texts = aligned([_said(each, self.tr) for each in page.rows])
         last = max(len(page.rows) - 1, 0)
         if page.following:
             self.cursor = last
@@ -286,6 +287,11 @@ class LogPage(Panel, can_focus=True):
     def _row_at(self, y: int) -> int | None:
         at = y - 1
         return self._shown[at] if 0 <= at < len(self._shown) else None
+
+
+def _said(each: LogRow, tr: Tr) -> str:
+    """A row's text; of a folded one with how much is in it."""
+    return folded_text(each.text, len(each.parts), tr) if each.tone is Tone.FOLDED else each.text
 
 
 def _what(page: Page, tr: Tr) -> str:

@@ -100,10 +100,8 @@ class Panel(Widget):
             return
         rows = self._compose_rows(size.width, size.height)
         styles = inks_of(self.app.theme_variables)
-        whole = size != self._drawn_size or styles is not self._drawn_in or not self._strips
-        if whole:
-            self._strips = [to_strip(r, size.width, styles) for r in rows]
-            self._rows, self._drawn_size, self._drawn_in = rows, size, styles
+        if size != self._drawn_size or styles is not self._drawn_in or not self._strips:
+            self._draw(rows, styles)
             self.refresh()
             return
         changed = [y for y, spans in enumerate(rows) if spans != self._rows[y]]
@@ -113,8 +111,16 @@ class Panel(Widget):
         if changed:
             self.refresh(*(Region(0, y, size.width, 1) for y in changed))
 
+    def _draw(self, rows: list[Row], styles: Mapping[Ink, Style]) -> None:
+        size = self.size
+        self._strips = [to_strip(r, size.width, styles) for r in rows]
+        self._rows, self._drawn_size, self._drawn_in = rows, size, styles
+
     def render_line(self, y: int) -> Strip:
-        """One row, as the compositor asks for it."""
+        """One row, as the compositor asks for it: after a layout that may be sooner than this hears of its size."""
+        size = self.size
+        if self._drawn_size != size and size.width and size.height:
+            self._draw(self._compose_rows(size.width, size.height), inks_of(self.app.theme_variables))
         if y < len(self._strips):
             return self._strips[y]
         return Strip.blank(self.size.width, self.rich_style)
@@ -132,7 +138,8 @@ class Panel(Widget):
 
     def on_resize(self, _event: events.Resize) -> None:
         """Another size, another composition."""
-        self.repaint()
+        if self._drawn_size != self.size:
+            self.repaint()
 
     def watch_has_focus(self, has_focus: bool) -> None:
         """The frame shows the focus; `on_focus` would come before Textual has noted it."""

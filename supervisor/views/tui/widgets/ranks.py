@@ -172,6 +172,7 @@ class RanksPanel(ListPanel, can_focus=True):
         values = sample.values if sample else {}
         step_time = values.get("step_time_s")
         wait = values.get("data_wait_s")
+        pace = sample.pace_s if sample is not None and not step_time else None
         skew = step_time / medians.step_time_s - 1 if step_time and medians.step_time_s else None
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
         seen_t = _seen_t(sample)
@@ -182,7 +183,8 @@ class RanksPanel(ListPanel, can_focus=True):
             "rank": Span(rank_label(rank), Ink.STRONG),
             "state": Span(self.tr(word), ink),
             "step": Span(fm.whole(values.get("step"))),
-            "ms/step": Span(fm.whole(step_time * 1000) if step_time else fm.DASH),
+            # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
+            "ms/step": Span(fm.about(_milli)(pace) if pace else _milli(step_time)),
             "skew": Span(
                 f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH,
                 Ink.WARN if late else Ink.PLAIN,
@@ -217,6 +219,10 @@ COLUMNS = (
 LEFT = frozenset(["state", LINE])
 # The detail below the table takes a row of it only where some are left.
 DETAIL_FROM = 4
+
+
+def _milli(value_s: float | None) -> str:
+    return fm.whole(value_s * 1000) if value_s else fm.DASH
 
 
 def _marks(values: Mapping[str, float | None], medians: Medians) -> tuple[bool, bool]:
@@ -264,6 +270,8 @@ def _ordered(
         value = _seen_t(sample) if by == "seen" else sample.values.get(name) if sample is not None else None
         if value is None and by == "mem" and sample is not None:
             value = sample.values.get("rss_bytes")
+        if value is None and by == "ms/step" and sample is not None:
+            value = sample.pace_s
         return value is None, 0.0 if value is None else -value if greatest else value
 
     match by:

@@ -26,7 +26,7 @@ class TilesPanel(Panel):
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The five series."""
         names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
-        return tuple(snapshot.metrics[name] for name in names)
+        return (*(snapshot.metrics[name] for name in names), snapshot.pace)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The line; tiles that do not fit are left out from the end."""
@@ -46,13 +46,14 @@ class TilesPanel(Panel):
 
 def _tiles(snapshot: Snapshot) -> list[Tile]:
     metrics = snapshot.metrics
-    name, label = ("tokens_per_sec", "tok/s") if metrics["tokens_per_sec"] else ("samples_per_sec", "smp/s")
-    waited, took = snapshot.latest("data_wait_s"), snapshot.latest("step_time_s")
+    waited = snapshot.latest("data_wait_s")
+    took, is_derived = snapshot.step_time_s
     share = waited / took if waited is not None and took else None
     wait_ink = Ink.WARN if share is not None and share > WAIT_WARN_RATIO else Ink.STRONG
+    gaps = snapshot.pace if is_derived else metrics["step_time_s"]
     return [
         _tile("lr", snapshot.latest("lr"), fm.rate, metrics["lr"], 7),
-        _tile(label, snapshot.latest(name), fm.short, metrics[name], 5),
+        _throughput(snapshot, took if is_derived else None),
         _tile(
             "grad",
             snapshot.latest("grad_norm"),
@@ -61,9 +62,20 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
             4,
             max,
         ),
-        _tile("step", took, fm.seconds, metrics["step_time_s"], 6),
+        _tile("step", took, fm.about(fm.seconds) if is_derived else fm.seconds, gaps, 6 + is_derived),
         ("data wait", fm.percent(share).rjust(4), wait_ink, _values(metrics["data_wait_s"]), fmean),
     ]
+
+
+def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:
+    """Tokens or samples a second, as the log says; steps a second where it says neither and no time."""
+    for name, label in (("tokens_per_sec", "tok/s"), ("samples_per_sec", "smp/s")):
+        if snapshot.metrics[name]:
+            return _tile(label, snapshot.latest(name), fm.short, snapshot.metrics[name], 5)
+    if not derived_s:
+        return _tile("smp/s", None, fm.short, (), 5)
+    rates = [1 / point.mean for point in snapshot.pace if point.mean > 0]
+    return "steps/s", fm.about(fm.short)(1 / derived_s).rjust(6), Ink.STRONG, rates[-RECENT:], fmean
 
 
 def _tile(
