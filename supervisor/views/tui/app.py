@@ -9,7 +9,6 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -50,6 +49,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEY_FIRST_S = 0.06
 NEWS_LATEST_S = 0.15
 FIRST_PAINT_LATEST_S = 0.15
+# A screen that is just being made hears what was read so much later.
+MOUNTED_S = 0.005
 # Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
 SETTLE_S = 1.0
 SWEEP_S = 60.0
@@ -123,7 +124,6 @@ class StokerApp(App[None]):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
-        self._held = ExitStack()
         self.tr = speech(taste.spoken)
         self._not_spoken = taste.spoken is not taste.lang
         self.run_paths = run
@@ -230,11 +230,12 @@ class StokerApp(App[None]):
     def on_stoker_app_read(self, message: Read) -> None:
         """Show it, then let the thread read on. Just after a key neither is done: the key's own paint comes first."""
         wait_s = min(self._typed_t + KEY_FIRST_S, message.read_t + NEWS_LATEST_S) - time.monotonic()
+        if not message.dashboard.is_mounted:
+            wait_s = max(wait_s, MOUNTED_S)
         if wait_s > 0:
             self.set_timer(wait_s, partial(self.post_message, message))
         elif message.dashboard is self._dashboard:
             self._dashboard.take(message.snapshot)
-            self._held.close()
             self._feeders[-1].taken()
             if self._painted is not None:
                 self.call_after_refresh(self._painted)
@@ -242,7 +243,9 @@ class StokerApp(App[None]):
 
     def on_stoker_app_listed(self, message: Listed) -> None:
         """Show it, then let the thread read on."""
-        if self.browser is not None and self._dashboard is None:
+        if self.browser is not None and not self.browser.is_mounted:
+            self.set_timer(MOUNTED_S, partial(self.post_message, message))
+        elif self.browser is not None and self._dashboard is None:
             self.browser.take(message.runs)
             self._feeders[-1].taken()
 
@@ -320,15 +323,17 @@ class StokerApp(App[None]):
             back=None if self.browser is None else self._back,
         )
         self._dashboard = dashboard
-        # Read while the screen is made: what is read waits in this queue until then, and is in the first frame.
-        self._read_with(feeder)
-        self._hold()
+        # Read before the screen is made, so that it is laid out and painted once, with what was read.
+        self._end_reading()
+        self._feeders.append(feeder)
+        first = feeder.start_with_first(FIRST_PAINT_LATEST_S)
+        if first is not None:
+            dashboard.begin_with(first)
+            feeder.taken()
+            if self._painted is not None:
+                dashboard.call_after_refresh(self._painted)
+                self._painted = None
         return dashboard
-
-    def _hold(self) -> None:
-        """Paint once, with what was read, unless reading takes long."""
-        self._held.enter_context(self.batch_update())
-        self.set_timer(FIRST_PAINT_LATEST_S, self._held.close)
 
     def _back(self) -> None:
         """To the list of runs."""
@@ -338,10 +343,13 @@ class StokerApp(App[None]):
 
     def _read_with(self, feeder: Feeder[Snapshot] | Feeder[RunList]) -> None:
         """One thread reads at a time: the one before ends by itself, and is joined when the app ends."""
-        if self._feeders:
-            self._feeders[-1].ask_to_stop()
+        self._end_reading()
         self._feeders.append(feeder)
         feeder.start()
+
+    def _end_reading(self) -> None:
+        if self._feeders:
+            self._feeders[-1].ask_to_stop()
 
     def action_leave(self) -> None:
         """Leave; training goes on."""

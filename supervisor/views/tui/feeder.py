@@ -96,10 +96,23 @@ class Feeder(Generic[Moment]):
         self._thread = threading.Thread(target=self._run, name="stoker-view-reader", daemon=True)
         self._revision = -1
         self._said = ""
+        self._awaited = False
+        self._first: Moment | None = None
+        self._came = threading.Event()
 
     def start(self) -> None:
         """Begin to read."""
         self._thread.start()
+
+    def start_with_first(self, timeout_s: float) -> Moment | None:
+        """Begin to read, and wait for the first moment; None where it takes longer: it is then delivered as all others."""
+        self._awaited = True
+        self.start()
+        self._came.wait(timeout_s)
+        with self._lock:
+            self._awaited = False
+            first, self._first = self._first, None
+        return first
 
     def ask_to_stop(self) -> None:
         """End the thread after what it is doing; does not wait."""
@@ -215,8 +228,18 @@ class Feeder(Generic[Moment]):
             return False
         self._revision = snapshot.revision
         self._free.clear()
-        self._deliver(snapshot)
+        self._hand_on(snapshot)
         return True
+
+    def _hand_on(self, snapshot: Moment) -> None:
+        with self._lock:
+            is_awaited, self._awaited = self._awaited, False
+            if is_awaited:
+                self._first = snapshot
+        if is_awaited:
+            self._came.set()
+        else:
+            self._deliver(snapshot)
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -85,6 +85,7 @@ class Dashboard(LookingScreen):
         self._adopt = adopt
         self._possible: frozenset[str] = frozenset()
         self._adopting = False
+        self._first: Snapshot | None = None
         self._stale = False
         self._due = 0.0
 
@@ -92,10 +93,18 @@ class Dashboard(LookingScreen):
         """Begin to tick; the log has the keys."""
         notice = self.notice
         notice.can_adopt, notice.read_only = self._adopt is not None, self._read_only
-        self._arrange()
-        self._offer()
         self.log_panel.focus()
+        if self._first is not None:
+            self.take(self._first)
+            self._first = None
+        else:
+            self._arrange()
+            self._offer()
         self.set_interval(TICK_S, self._tick)
+
+    def begin_with(self, snapshot: Snapshot) -> None:
+        """The moment that is there when this is mounted."""
+        self._first = snapshot
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a new moment of the run."""
