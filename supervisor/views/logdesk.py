@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
 from supervisor.views import logwishes as lw
+from supervisor.views.logclock import acquaint
 from supervisor.views.logfile import Change, LogFile
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
@@ -35,6 +36,7 @@ class LogDesk:
     def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
         self.height = 1
         self.work_changed = False
+        self.folds = True  # torchrun's own traceback is one line
         self._node = node
         self._check = check
         self._state = RunState()
@@ -94,7 +96,9 @@ class LogDesk:
         refs = list(logs_of(self._state, self._node, [view])) if view is not None else []
         # A log that has not been written yet is watched for, but is no source of lines.
         known = {stream.ref.path: stream for stream in self._streams}
+        over_t = view.ended_t if view is not None else None
         if [stream.ref for stream in self._streams] == refs:
+            acquaint([stream.clock for stream in self._streams], over_t)
             return
         before = {s.ref.path: at for s, at in zip(self._streams, self._place, strict=True)}
         same_attempt = any(ref.path in known for ref in refs)
@@ -106,9 +110,7 @@ class LogDesk:
                 stream = Stream(ref, self._file(str(ref.path)), start_t, self._check)
                 stream.ask(self._query)
             self._streams.append(stream)
-        busiest = max((stream.bytes_per_s for stream in self._streams), default=0.0)
-        for stream in self._streams:
-            stream.busiest_bytes_per_s = busiest
+        acquaint([stream.clock for stream in self._streams], over_t)
         self._place = tuple(before.get(ref.path, 0) for ref in refs)
         if not same_attempt:
             self._following, self._cursor = True, None
@@ -197,12 +199,14 @@ class LogDesk:
         """What is to be seen now."""
         end = tuple(stream.file.size for stream in self._streams)
         if self._following:
-            rows = rows_before(self._streams, end, self.height)
+            rows = rows_before(self._streams, end, self.height, folds=self.folds)
         else:
-            rows = list(itertools.islice(rows_from(self._streams, self._place), self.height))
+            rows = list(
+                itertools.islice(rows_from(self._streams, self._place, folds=self.folds), self.height)
+            )
             if len(rows) < self.height:
                 missing = self.height - len(rows)
-                rows = rows_before(self._streams, self._place, missing) + rows
+                rows = rows_before(self._streams, self._place, missing, folds=self.folds) + rows
         if rows:
             self._place = rows[0].place
         after = place_after(rows[-1]) if rows else self._place

@@ -14,28 +14,38 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from supervisor.text.decode import clean
-from supervisor.text.stamps import stamp_of
-from supervisor.views.logfile import LogFile, TextLine, segment_of
+from supervisor.views.logblocks import (
+    MARK,
+    MOST_REPORT_LINES,
+    At,
+    block_at,
+    is_head,
+    may_be_inside,
+    summary,
+    texts_from,
+)
+from supervisor.views.logclock import LogClock
+from supervisor.views.logfile import LogFile, TextLine
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
 from supervisor.views.logs import LogRef, Tone, speaker_of, tone_of
-from supervisor.views.logtime import GrowthClock, is_rising, shift_of
 
 # How far ahead of the others a log may be and its lines still be folded with theirs.
 FOLD_AHEAD_LINES = 24
 # How many unfolded lines are looked through at most to fill a page that folds them.
 MOST_BACK_LINES = 20_000
-KEPT_SEGMENTS = 64
 KEPT_HITS = 32
-SNIFF_LINES = 40
-# Lines without a stamp take the one before; so far back is it looked for.
-CARRY_SEGMENTS = 4
+# Lines above a place that no traceback holds, but its exceptions' own: beyond these none is looked for.
+STRANGERS = 3
 
 Place = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """One shown line, folded from `parts`: (log, its line). `place` is before all of them."""
+    """One shown line, folded from `parts`: (log, its line). `place` is before all of them.
+
+    With the tone `FOLDED` the parts are the lines of one log, one after the other, and `text` sums them up.
+    """
 
     place: Place
     who: tuple[str, ...]
@@ -58,14 +68,11 @@ class Stream:
         self.ref = ref
         self.file = file
         self.query = Query()
-        self.busiest_bytes_per_s = 0.0
         self.counts: Counts | None = None
+        self.clock = LogClock(ref, file, start_t)
         self._check = check
-        self._start_t = start_t
-        self._keys: OrderedDict[int, tuple[int, int, dict[int, float]]] = OrderedDict()
+        self._is_report = False
         self._hits: OrderedDict[int, tuple[int, tuple[int, ...]]] = OrderedDict()
-        self._clock: GrowthClock | None = None
-        self._shift_s: float | None = None
 
     # -- what is shown ---------------------------------------------------------------------------------
 
@@ -77,9 +84,8 @@ class Stream:
 
     def anew(self) -> None:
         """The file holds something else now."""
-        self._keys.clear()
         self._hits.clear()
-        self._clock = self._shift_s = None
+        self.clock.anew()
         self.counts = None if self.counts is None else Counts()
 
     @property
@@ -122,6 +128,60 @@ class Stream:
             chunk += 1
             self._check()
 
+    def block_start(self, offset: int) -> int:
+        """Where the traceback begins that the line at `offset` is a part of; `offset` where it is of none."""
+        return self._around(offset)[0]
+
+    def rest_of_block(self, offset: int) -> int:
+        """How many lines from `offset` on belong to a traceback that begins before it."""
+        return self._around(offset)[1]
+
+    def is_in_report(self, offset: int) -> bool:
+        """Whether the line at `offset` is one of torchrun's own traceback, and not its first."""
+        self._around(offset)
+        return self._is_report
+
+    def _around(self, offset: int) -> tuple[int, int]:
+        """Where the traceback begins that the line at `offset` continues, and how many lines of it are left."""
+        self._is_report = False
+        line = (
+            next(self.file.forward(offset), None) if offset and self.is_whole and not self.is_silent else None
+        )
+        if line is None:
+            return offset, 0
+        earlier = self.file.backward(offset)
+        before = next(earlier, None)
+        who, text = speaker_of(line.text, self.ref.who)
+        if before is None or not may_be_inside(text, speaker_of(before.text, self.ref.who)[1]):
+            return offset, 0
+        texts = [text]
+        heads: list[tuple[int, int]] = []
+        strangers = 0
+        for each in itertools.chain([before], itertools.islice(earlier, MOST_REPORT_LINES)):
+            speaker, said = speaker_of(each.text, self.ref.who)
+            if speaker != who or strangers > STRANGERS:
+                break
+            texts.append(said)
+            if is_head(said):
+                heads.append((len(texts) - 1, each.offset))
+                strangers = 0
+            strangers += not may_be_inside(said, "")
+        if not heads:
+            return offset, 0
+        texts.reverse()
+        here = len(texts) - 1
+        for each in itertools.islice(self.file.forward(line.end), MOST_REPORT_LINES):
+            speaker, said = speaker_of(each.text, self.ref.who)
+            if speaker != who:
+                break
+            texts.append(said)
+        for above, head in reversed(heads):  # the first of those that led to one another
+            block = block_at(texts_from(texts, here - above))
+            if block is not None and block.lines > above:
+                self._is_report = block.is_report
+                return head, block.lines - above
+        return offset, 0
+
     def backward(self, offset: int) -> Iterator[TextLine]:
         """The lines that are meant and begin before `offset`, the nearest first."""
         if self.is_silent:
@@ -143,104 +203,21 @@ class Stream:
     # -- when ------------------------------------------------------------------------------------------
 
     @property
-    def bytes_per_s(self) -> float:
-        """How fast it was written, from its attempt's start to its last change."""
-        return self.file.size / max(self.file.written_t - self._start_t, 1.0) if self._start_t else 0.0
-
-    @property
     def is_stamped(self) -> bool:
         """Whether its lines say when they were written."""
-        return self._known_clock() is not None and self._shift_s is not None
+        return self.clock.is_stamped
 
     def grew(self, before_t: float, t: float) -> None:
         """It has its size since `t`, and had not at `before_t`."""
-        self._known_clock().grew(self.file.size, before_t, t)
+        self.clock.grew(before_t, t)
 
     def key(self, line: TextLine) -> float:
-        """When a line was written, as well as can be told; of one that is still redrawn, the newest state."""
-        if line.is_open:
-            return self._known_clock().time_of(self.file.size)
-        number = segment_of(line.offset)
-        kept = self._keys.get(number)
-        if kept is None or kept[0] != self.file.generation or kept[1] not in {-1, self.file.size}:
-            lines = self.file.segment(number)
-            done = bool(lines) and segment_of(self.file.size) > number
-            kept = (self.file.generation, -1 if done else self.file.size, self._keys_of(number, lines))
-            self._keys[number] = kept
-            if len(self._keys) > KEPT_SEGMENTS:
-                self._keys.popitem(last=False)
-        else:
-            self._keys.move_to_end(number)
-        found = kept[2].get(line.offset)
-        return found if found is not None else self._known_clock().time_of(line.end)
-
-    def _keys_of(self, number: int, lines: Sequence[TextLine]) -> dict[int, float]:
-        clock = self._known_clock()
-        keys: dict[int, float] = {}
-        if self._shift_s is not None:
-            t = self._carried(number)
-            for line in lines:
-                t = self._stamp(line.text) or t
-                keys[line.offset] = t if t is not None else clock.time_of(line.end)
-            return keys
-        # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
-        inner = [speaker_of(line.text, self.ref.who)[1][:1].isspace() for line in lines]
-        t = 0.0
-        for index in range(len(lines) - 1, -1, -1):
-            leads = index + 1 < len(lines) and (inner[index] or inner[index + 1])
-            t = t if leads else clock.time_of(lines[index].end)
-            keys[lines[index].offset] = t
-        return keys
-
-    def _carried(self, number: int) -> float | None:
-        for before in range(number - 1, max(number - 1 - CARRY_SEGMENTS, -1), -1):
-            for line in reversed(self.file.segment(before)):
-                if (t := self._stamp(line.text)) is not None:
-                    return t
-        return None
-
-    def _stamp(self, text: str) -> float | None:
-        t = stamp_of(text, self.file.written_t)
-        return t + (self._shift_s or 0.0) if t is not None else None
-
-    def _known_clock(self) -> GrowthClock:
-        if self._clock is None:
-            file = self.file
-            start_t = self._start_t or file.written_t
-            if self.busiest_bytes_per_s:
-                # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
-                start_t = max(start_t, file.written_t - file.size / self.busiest_bytes_per_s)
-            self._clock = GrowthClock(start_t, file.size, file.written_t)
-            newest = list(itertools.islice(file.backward(file.size), SNIFF_LINES))[::-1]
-            stamps = [t for line in newest if (t := stamp_of(line.text, file.written_t)) is not None]
-            if len(stamps) * 3 >= len(newest) and len(stamps) > 1 and is_rising(stamps):
-                self._shift_s = shift_of(stamps[-1], file.written_t)
-        return self._clock
+        """When a line was written, as well as can be told."""
+        return self.clock.key(line)
 
     def offset_at(self, t: float) -> int:
         """Where the first line begins that was written at `t` or later."""
-        if not self.is_stamped:
-            return self.file.line_start(self._known_clock().offset_of(t))
-        low, high = 0, self.file.size
-        while low < high:
-            middle = self.file.line_start((low + high) // 2)
-            found = None
-            for line in itertools.islice(self.file.forward(middle), SNIFF_LINES):
-                if line.offset >= high:
-                    break
-                if (stamp := self._stamp(line.text)) is not None:
-                    found = (line, stamp)
-                    break
-            if found is None or found[1] >= t:
-                high = middle
-            else:
-                low = max(found[0].end, low + 1)
-        # Lines of the second before may follow; the first one that is late enough is meant.
-        for line in self.file.forward(low):
-            stamp = self._stamp(line.text)
-            if stamp is None or stamp >= t:
-                return line.offset
-        return self.file.size
+        return self.clock.offset_at(t)
 
 
 def hits_of(file: LogFile, chunk: int, query: Query, ref: LogRef) -> tuple[int, ...]:
@@ -257,101 +234,165 @@ def _line_at(data: bytes, at: int) -> str:
     return clean(data[at : stop if stop >= 0 else len(data)])
 
 
-class _Head:
-    """The lines of one log that come next, some of them looked at ahead."""
+class _Unit(NamedTuple):
+    """Lines of one log that stay together: one line, or a traceback. `key`: units that fold have the same."""
 
-    def __init__(self, lines: Iterator[TextLine], stop: int | None, who: str) -> None:
-        self._lines = lines
+    key: tuple[str, ...]
+    who: str
+    lines: tuple[TextLine, ...]
+    report: str = ""  # torchrun's own traceback in one line
+
+
+class _Head:
+    """The units of one log that come next, some of them looked at ahead.
+
+    Args:
+        stream: the log.
+        place: where to begin.
+        stop: where to end; None: at the log's end.
+    """
+
+    def __init__(self, stream: Stream, place: int, stop: int | None) -> None:
+        self._lines = stream.forward(place)
         self._stop = stop
-        self._who = who
-        self.ahead: deque[tuple[TextLine, str, str]] = deque()
-        self.texts: Counter[str] = Counter()
+        self._who = stream.ref.who
+        self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
+        self._rest = stream.rest_of_block(place)
+        self.ahead: deque[_Unit] = deque()
+        self.keys: Counter[tuple[str, ...]] = Counter()
         self.fill()
 
     def fill(self) -> None:
         """Look as far ahead as lines may be folded."""
         while len(self.ahead) < FOLD_AHEAD_LINES:
+            unit = self._unit()
+            if unit is None:
+                return
+            self.ahead.append(unit)
+            self.keys[unit.key] += 1
+
+    def _unit(self) -> _Unit | None:
+        if not self._reach(0):
+            return None
+        line, who, text = self._read[0]
+        count, is_report = 1, False
+        if self._rest:
+            count, self._rest = self._rest, 0
+            self._reach(count - 1)
+        elif MARK in text and (block := block_at(self._said_by(who))) is not None:
+            count, is_report = block.lines, block.is_report
+        if count == 1:
+            self._read.popleft()
+            return _Unit((text,), who, (line,))
+        taken = [self._read.popleft() for _ in range(min(count, len(self._read)))]
+        texts = tuple(said for _, _, said in taken)
+        report = summary(texts, block) if is_report and block is not None else ""
+        return _Unit(texts, who, tuple(each for each, _, _ in taken), report)
+
+    def _said_by(self, who: str) -> At:
+        def at(n: int) -> str | None:
+            return self._read[n][2] if self._reach(n) and self._read[n][1] == who else None
+
+        return at
+
+    def _reach(self, n: int) -> bool:
+        """Read on until there are more than `n` lines; False: there are not."""
+        while len(self._read) <= n:
             line = next(self._lines, None)
             if line is None or (self._stop is not None and line.offset >= self._stop):
                 self._lines = iter(())
-                return
-            who, text = speaker_of(line.text, self._who)
-            self.ahead.append((line, who, text))
-            self.texts[text] += 1
+                return False
+            self._read.append((line, *speaker_of(line.text, self._who)))
+        return True
 
-    def take(self) -> tuple[TextLine, str, str]:
-        """The next line."""
+    def take(self) -> _Unit:
+        """The next unit."""
         taken = self.ahead.popleft()
-        self.texts[taken[2]] -= 1
-        if not self.texts[taken[2]]:
-            del self.texts[taken[2]]
+        self.keys[taken.key] -= 1
+        if not self.keys[taken.key]:
+            del self.keys[taken.key]
         self.fill()
         return taken
 
-    def depth_of(self, text: str) -> int | None:
-        """How many lines come before the one that says this; None: it is not near."""
-        if text not in self.texts:
+    def depth_of(self, key: tuple[str, ...]) -> int | None:
+        """How many units come before the one that says this; None: it is not near."""
+        if key not in self.keys:
             return None
-        return next(i for i, (_, _, said) in enumerate(self.ahead) if said == text)
+        return next(i for i, unit in enumerate(self.ahead) if unit.key == key)
 
 
 def rows_from(
-    streams: Sequence[Stream], place: Place, stop: Place | None = None, most: int | None = None
+    streams: Sequence[Stream],
+    place: Place,
+    stop: Place | None = None,
+    most: int | None = None,
+    *,
+    folds: bool = False,
 ) -> Iterator[Row]:
-    """The rows from `place` on, up to `stop`, at most `most`."""
+    """The rows from `place` on, up to `stop`, at most `most`; with `folds` torchrun's own traceback is one of them."""
     heads = [
-        _Head(stream.forward(at), stop[i] if stop else None, stream.ref.who)
+        _Head(stream, at, stop[i] if stop else None)
         for i, (stream, at) in enumerate(zip(streams, place, strict=True))
     ]
     now = list(place)
-    queue = [(streams[i].key(head.ahead[0][0]), i) for i, head in enumerate(heads) if head.ahead]
+    queue = [(streams[i].key(head.ahead[0].lines[0]), i) for i, head in enumerate(heads) if head.ahead]
     heapq.heapify(queue)
     given = 0
 
     def push(i: int) -> None:
         if heads[i].ahead:
-            heapq.heappush(queue, (streams[i].key(heads[i].ahead[0][0]), i))
+            heapq.heappush(queue, (streams[i].key(heads[i].ahead[0].lines[0]), i))
 
-    def take(i: int) -> tuple[TextLine, str, str]:
-        taken = heads[i].take()
-        now[i] = taken[0].end
-        return taken
+    def rows(logs: Sequence[int]) -> Iterator[Row]:
+        """The next unit of these logs, which say the same."""
+        units = [heads[i].take() for i in logs]
+        whose = tuple(dict.fromkeys(unit.who for unit in units))
+        if units[0].report and folds:
+            before = tuple(now)
+            now[logs[0]] = units[0].lines[-1].end
+            parts = tuple((logs[0], line) for line in units[0].lines)
+            yield Row(before, whose, units[0].report, Tone.FOLDED, parts)
+            return
+        for n, text in enumerate(units[0].key):
+            before = tuple(now)
+            for i, unit in zip(logs, units, strict=True):
+                now[i] = unit.lines[n].end
+            mine = tuple((i, unit.lines[n]) for i, unit in zip(logs, units, strict=True))
+            yield Row(before, whose, text, tone_of(text), mine)
 
     while queue and (most is None or given < most):
         t, first = heapq.heappop(queue)
         if not heads[first].ahead:
             continue
-        if t != streams[first].key(heads[first].ahead[0][0]):
+        unit = heads[first].ahead[0]
+        if t != streams[first].key(unit.lines[0]):
             push(first)  # it was folded ahead of its turn
             continue
-        text = heads[first].ahead[0][2]
-        others = _alike(heads, first, text) if len(heads) > 1 and text.strip() else []
+        may_fold = len(heads) > 1 and not unit.report and (len(unit.key) > 1 or unit.key[0].strip())
+        others = _alike(heads, first, unit.key) if may_fold else []
         for other, depth in others:
             for _ in range(depth):
-                before = tuple(now)
-                line, who, said = take(other)
-                yield Row(before, (who,), said, tone_of(said), ((other, line),))
-                given += 1
-        before = tuple(now)
-        folded = [(i, *take(i)) for i in sorted((first, *(other for other, _ in others)))]
-        whose = tuple(dict.fromkeys(who for _, _, who, _ in folded))
-        yield Row(before, whose, text, tone_of(text), tuple((i, line) for i, line, _, _ in folded))
-        given += 1
+                for row in rows([other]):
+                    yield row
+                    given += 1
+        for row in rows(sorted((first, *(other for other, _ in others)))):
+            yield row
+            given += 1
         push(first)
 
 
-def _alike(heads: Sequence[_Head], first: int, text: str) -> list[tuple[int, int]]:
-    """The logs that say the same next, and how many lines of theirs come before; never lines that others await."""
+def _alike(heads: Sequence[_Head], first: int, key: tuple[str, ...]) -> list[tuple[int, int]]:
+    """The logs that say the same next, and how many units of theirs come before; never units that others await."""
     found: list[tuple[int, int]] = []
-    whose = {heads[first].ahead[0][1]}
+    whose = {heads[first].ahead[0].who}
     for i, head in enumerate(heads):
-        depth = None if i == first else head.depth_of(text)
-        if depth is None or head.ahead[depth][1] in whose:
+        depth = None if i == first else head.depth_of(key)
+        if depth is None or head.ahead[depth].who in whose:
             continue
-        before = [said for _, _, said in itertools.islice(head.ahead, depth)]
-        if not any(said in heads[first].texts for said in before):
+        before = [unit.key for unit in itertools.islice(head.ahead, depth)]
+        if not any(said in heads[first].keys for said in before):
             found.append((i, depth))
-            whose.add(head.ahead[depth][1])
+            whose.add(head.ahead[depth].who)
     return found
 
 
@@ -377,13 +418,15 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
     return tuple(now)
 
 
-def rows_before(streams: Sequence[Stream], place: Place, most: int) -> list[Row]:
+def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bool = False) -> list[Row]:
     """The last `most` rows before `place`."""
     speaking = sum(offset > 0 for offset in place)
     lines = most if speaking == 1 else most * 4
     while True:
         start = place_before(streams, place, lines)
-        rows = list(rows_from(streams, start, stop=place))
-        if len(rows) >= most or lines >= MOST_BACK_LINES or sum(len(row.parts) for row in rows) < lines:
+        # A traceback that is begun in its midst would neither fold nor be known as one.
+        start = tuple(stream.block_start(at) for stream, at in zip(streams, start, strict=True))
+        rows = list(rows_from(streams, start, stop=place, folds=folds))
+        if len(rows) >= most or lines >= MOST_BACK_LINES or not any(start):
             return rows[-most:] if most else []
         lines = min(max(lines * 4, most * speaking), MOST_BACK_LINES)

@@ -45,6 +45,7 @@ class Tone(Enum):
     WARN = "warn"
     BAD = "bad"
     NOTE = "note"  # stoker's own remark within the log
+    FOLDED = "folded"  # torchrun's own traceback as one line
 
 
 _BAD = re.compile(

@@ -188,6 +188,8 @@ class LogSession:
                 desk.to_place(wish.at)
             case lw.Show():
                 desk.show(wish.query)
+            case lw.Fold():
+                desk.fold(wish.cursor)
             case lw.Attempt():
                 desk.other_attempt(wish.way)
             case lw.Find():

@@ -6,10 +6,13 @@ was looked at; between two such points its lines are taken to be evenly spread.
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+
+from supervisor.text.stamps import stamp_of
 
 # Beyond this many points every second one is forgotten: a day of bursts stays a page of memory.
 MOST_POINTS = 512
@@ -17,6 +20,14 @@ MOST_POINTS = 512
 AGREE_S = 120.0
 ZONE_S = 900.0
 MOST_ZONE_S = 14.5 * 3600
+
+# What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
+_ANCHOR = re.compile(r"[\[(]?(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
+
+
+def anchor_of(text: str, day_t: float) -> float | None:
+    """What `stamp_of` gives, of lines that begin with a whole date: believed where few lines carry one."""
+    return stamp_of(text, day_t) if _ANCHOR.match(text) else None
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:

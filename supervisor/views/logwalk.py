@@ -13,7 +13,7 @@ from supervisor.views.logfile import TextLine
 from supervisor.views.logmatch import Query, Term
 from supervisor.views.logmerge import Place, Row, Stream, rows_before, rows_from
 from supervisor.views.logplace import LogAt, LogPoint
-from supervisor.views.logs import speaker_of
+from supervisor.views.logs import Tone, speaker_of
 
 # A clipboard takes no more through a terminal; longer texts are for the pager.
 COPY_LINES = 5000
@@ -40,12 +40,13 @@ class LogWalker(LogDesk):
     def scroll(self, rows: int) -> None:
         """Move the page; at its end it follows again."""
         if rows < 0:
-            before = rows_before(self._streams, self._place, -rows)
+            before = rows_before(self._streams, self._place, -rows, folds=self.folds)
             self._following = False
             if before:
                 self._place = before[0].place
         elif not self._following:
-            ahead = list(itertools.islice(rows_from(self._streams, self._place), rows + self.height))
+            below = rows_from(self._streams, self._place, folds=self.folds)
+            ahead = list(itertools.islice(below, rows + self.height))
             if len(ahead) < rows + self.height:
                 self._following, self._cursor = True, None
             else:
@@ -113,11 +114,24 @@ class LogWalker(LogDesk):
         if line is None:
             raise NothingThereError("that line is not there any more")
         t = self._streams[index].key(line)
+        if self._streams[index].is_in_report(line.offset):
+            self.folds = False
         self._following = False
         self._stand_on(index, line.offset)
         self._centre(
             tuple(line.offset if i == index else s.offset_at(t) for i, s in enumerate(self._streams))
         )
+
+    def fold(self, cursor: Row | None) -> None:
+        """Open torchrun's own traceback, or make it one line again; the page stays where it is."""
+        self.folds = not self.folds
+        if self.folds:
+            self._place = tuple(s.block_start(at) for s, at in zip(self._streams, self._place, strict=True))
+        if cursor is not None and (not self._following or cursor.tone is Tone.FOLDED):
+            self._following = False
+            self._stand_on(cursor.parts[0][0], cursor.parts[0][1].offset)
+            if cursor.tone is Tone.FOLDED:
+                self._centre(cursor.place)
 
     def _stand_on(self, index: int, offset: int) -> None:
         self._cursor = (index, offset)
@@ -125,7 +139,7 @@ class LogWalker(LogDesk):
         self._jump += 1
 
     def _centre(self, place: Place) -> None:
-        above = rows_before(self._streams, place, self.height // 2)
+        above = rows_before(self._streams, place, self.height // 2, folds=self.folds)
         self._place = above[0].place if above else place
 
     def to_place(self, at: LogAt) -> None:

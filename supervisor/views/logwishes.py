@@ -76,6 +76,13 @@ class Show:
 
 
 @dataclass(frozen=True, slots=True)
+class Fold:
+    """Open torchrun's own traceback, or make it one line again; `cursor`: the row with the cursor."""
+
+    cursor: Row | None
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """The logs of another attempt: the one before (-1) or after (1)."""
 
@@ -123,6 +130,7 @@ Wish: TypeAlias = (
     | ToTime
     | ToPlace
     | Show
+    | Fold
     | Attempt
     | Find
     | Match

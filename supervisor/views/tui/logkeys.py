@@ -32,6 +32,7 @@ LOG_KEYS: list[BindingType] = [
     _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone", show=False),
     _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
     _key("o", "stream", "stream", "o", "which", "stdout, stderr, or both", show=False),
+    _key("enter", "fold", "open", "Enter", "which", "open torchrun's own traceback, or fold it again", show=False),
     _key("left_parenthesis", "attempt(-1)", "attempt before", "(", "which", "the attempt before", show=False),
     _key("right_parenthesis", "attempt(1)", "attempt after", ")", "which", "the attempt after", show=False),
     _key("w", "wrap", "wrap", "w", "which", "wrap long lines, or cut them"),

@@ -279,6 +279,10 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         now = STREAMS.index(self._query.stream) if self._query.stream in STREAMS else 0
         self._session.ask(lw.Show(self._query.on(STREAMS[(now + 1) % len(STREAMS)])))
 
+    def action_fold(self) -> None:
+        """Open torchrun's own traceback, or make it one line again."""
+        self._session.ask(lw.Fold(self.log_page.row))
+
     def action_attempt(self, way: int) -> None:
         """The logs of the attempt before or after."""
         self._session.ask(lw.Attempt(way))

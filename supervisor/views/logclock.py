@@ -1,0 +1,290 @@
+"""When each line of a log was written, as well as can be told: its stamps, the file's growth, what must come first.
+
+Three things are known. A line may carry a clock. A file has a size now and had others when it was looked at. And
+torchrun says that a rank has failed after that rank's last line, and ends with its own traceback after all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from supervisor.text.stamps import stamp_of
+from supervisor.views.logblocks import block_at, is_head, texts_from
+from supervisor.views.logfile import LogFile, TextLine, segment_of
+from supervisor.views.logs import AGENT, LogRef, speaker_of
+from supervisor.views.logtime import GrowthClock, anchor_of, is_rising, local_shift, shift_of
+
+KEPT_SEGMENTS = 64
+SNIFF_LINES = 40
+# torchrun's report alone has some hundred lines where many ranks fail.
+SNIFF_AGENT_LINES = 1200
+# Lines without a stamp take the one before; so far back is it looked for.
+CARRY_SEGMENTS = 4
+# torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
+LAUNCHER_BYTES = 1 << 20
+# Stamps are those of this attempt if they lie within it, give or take clocks that differ.
+WITHIN_S = 2.0
+# Beyond what floats tell apart at today's wall time, below any clock of a log.
+AFTER_S = 1e-4
+FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
+
+
+class LogClock:
+    """The clock of one log.
+
+    Args:
+        ref: whose log it is.
+        file: where it is read.
+        start_t: when its attempt began, wall seconds; 0: unknown.
+    """
+
+    def __init__(self, ref: LogRef, file: LogFile, start_t: float) -> None:
+        self.busiest_bytes_per_s = 0.0
+        self.peers: Sequence[LogClock] = ()
+        self._ref = ref
+        self._file = file
+        self._start_t = start_t
+        self._end_t: float | None = None
+        self._keys: OrderedDict[int, tuple[int, int, dict[int, float]]] = OrderedDict()
+        self._clock: GrowthClock | None = None
+        self._shift_s: float | None = None
+        self._anchor_shift_s: float | None = None
+
+    def anew(self) -> None:
+        """The file holds something else now."""
+        self._keys.clear()
+        self._clock = self._shift_s = self._anchor_shift_s = None
+
+    def ended(self, t: float | None) -> None:
+        """Its attempt was over at `t`: nothing was written later, whatever a copied file's times say. None: it is not."""
+        if t != self._end_t:
+            self._end_t = t
+            self._keys.clear()
+            if t is not None and self._file.written_t > t:
+                self._clock = self._shift_s = self._anchor_shift_s = None
+
+    @property
+    def written_t(self) -> float:
+        """When the log was last written."""
+        t = self._file.written_t
+        return t if self._end_t is None else min(t, max(self._end_t, self._start_t))
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast it was written, from its attempt's start to its last change."""
+        return self._file.size / max(self.written_t - self._start_t, 1.0) if self._start_t else 0.0
+
+    @property
+    def is_stamped(self) -> bool:
+        """Whether its lines say when they were written."""
+        return self._known_clock() is not None and self._shift_s is not None
+
+    @property
+    def newest_t(self) -> float:
+        """When its last line was written; 0 where there is none."""
+        line = next(self._file.backward(self._file.size), None)
+        return self.key(line) if line is not None else 0.0
+
+    def grew(self, before_t: float, t: float) -> None:
+        """It has its size since `t`, and had not at `before_t`."""
+        self._known_clock().grew(self._file.size, before_t, t)
+
+    def key(self, line: TextLine) -> float:
+        """When a line was written, as well as can be told; of one that is still redrawn, the newest state."""
+        if line.is_open:
+            return self._known_clock().time_of(self._file.size)
+        number = segment_of(line.offset)
+        kept = self._keys.get(number)
+        if kept is None or kept[0] != self._file.generation or kept[1] not in {-1, self._file.size}:
+            lines = self._file.segment(number)
+            done = bool(lines) and segment_of(self._file.size) > number
+            kept = (self._file.generation, -1 if done else self._file.size, self._keys_of(number, lines))
+            self._keys[number] = kept
+            if len(self._keys) > KEPT_SEGMENTS:
+                self._keys.popitem(last=False)
+        else:
+            self._keys.move_to_end(number)
+        found = kept[2].get(line.offset)
+        return found if found is not None else self._known_clock().time_of(line.end)
+
+    def offset_at(self, t: float) -> int:
+        """Where the first line begins that was written at `t` or later."""
+        file = self._file
+        if not self.is_stamped:
+            if self._ref.who == AGENT and file.size <= LAUNCHER_BYTES:
+                return next((line.offset for line in file.forward(0) if self.key(line) >= t), file.size)
+            return file.line_start(self._known_clock().offset_of(t))
+        low, high = 0, file.size
+        while low < high:
+            middle = file.line_start((low + high) // 2)
+            found = None
+            for line in itertools.islice(file.forward(middle), SNIFF_LINES):
+                if line.offset >= high:
+                    break
+                if (stamp := self._stamp(line.text)) is not None:
+                    found = (line, stamp)
+                    break
+            if found is None or found[1] >= t:
+                high = middle
+            else:
+                low = max(found[0].end, low + 1)
+        # Lines of the second before may follow; the first one that is late enough is meant.
+        for line in file.forward(low):
+            stamp = self._stamp(line.text)
+            if stamp is None or stamp >= t:
+                return line.offset
+        return file.size
+
+    # -- the lines of a segment --------------------------------------------------------------------------
+
+    def _keys_of(self, number: int, lines: Sequence[TextLine]) -> dict[int, float]:
+        clock = self._known_clock()
+        if self._ref.who == AGENT:
+            times = self._of_launcher(lines, self._carried(number))
+            return dict(zip((line.offset for line in lines), times, strict=True))
+        is_last = bool(lines) and lines[-1].end >= self._file.size
+        if self._shift_s is not None:
+            times = self._carried_on(lines, self._carried(number))
+            if is_last:
+                self._put_last(lines, times)
+            return dict(zip((line.offset for line in lines), times, strict=True))
+        # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
+        said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
+        keys: dict[int, float] = {}
+        t = 0.0
+        for index in range(len(lines) - 1, -1, -1):
+            leads = index + 1 < len(lines) and (said[index][:1].isspace() or said[index + 1][:1].isspace())
+            t = t if leads else clock.time_of(lines[index].end)
+            keys[lines[index].offset] = t
+        for index, text in enumerate(said):
+            if is_head(text) and (block := block_at(texts_from(said, index))) is not None:
+                last = min(index + block.lines, len(lines)) - 1
+                for line in lines[index:last]:  # with what caused it
+                    keys[line.offset] = keys[lines[last].offset]
+        if self._anchor_shift_s is not None:
+            self._keep_to_anchors(lines, keys)
+        return keys
+
+    def _carried_on(self, lines: Sequence[TextLine], t: float | None) -> list[float]:
+        """Each line's stamp, else the one before, else what the growth says."""
+        clock = self._known_clock()
+        times: list[float] = []
+        for line in lines:
+            stamp = self._stamp(line.text)
+            t = stamp if stamp is not None else t
+            times.append(t if t is not None else clock.time_of(line.end))
+        return times
+
+    def _put_last(self, lines: Sequence[TextLine], times: list[float]) -> None:
+        """The traceback that a log ends with was written when the log was, not at the last stamp before it."""
+        after = len(lines)
+        while after and self._stamp(lines[after - 1].text) is None:
+            after -= 1
+        first = next(
+            (n for n in range(after, len(lines)) if is_head(speaker_of(lines[n].text, self._ref.who)[1])),
+            len(lines),
+        )
+        for n in range(first, len(lines)):
+            times[n] = max(times[n], self.written_t)
+
+    def _of_launcher(self, lines: Sequence[TextLine], t: float | None) -> list[float]:
+        """torchrun writes in bursts, and after what it reports.
+
+        A line without a stamp goes with the one before. "failed (exitcode" comes after the rank's last line,
+        torchrun's own traceback after every rank's.
+        """
+        times = self._carried_on(lines, t)
+        said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
+        newest = 0.0
+        n = 0
+        while n < len(lines):
+            block = block_at(texts_from(said, n))
+            count = 1
+            if block is not None and (block.is_report or not block.ended):
+                count = block.lines
+                newest = max(newest, self.written_t, *(peer.newest_t + AFTER_S for peer in self.peers))
+            elif (failed := FAILED.search(said[n])) is not None:
+                theirs = (peer.newest_t + AFTER_S for peer in self.peers if peer.local_rank == failed[1])
+                newest = max(newest, times[n], *theirs)
+            for i in range(n, min(n + count, len(lines))):
+                times[i] = newest = max(times[i], newest)
+            n += count
+        return times
+
+    def _keep_to_anchors(self, lines: Sequence[TextLine], keys: dict[int, float]) -> None:
+        """Between two stamped lines no line is earlier than the first or later than the second."""
+        anchors = [self._anchor(line.text) for line in lines]
+        low = 0.0
+        for line, anchor in zip(lines, anchors, strict=True):
+            low = max(low, anchor or 0.0)
+            keys[line.offset] = max(keys[line.offset], low)
+        high = float("inf")
+        for line, anchor in zip(reversed(lines), reversed(anchors), strict=True):
+            high = min(high, anchor if anchor is not None else high)
+            keys[line.offset] = min(keys[line.offset], high)
+
+    @property
+    def local_rank(self) -> str:
+        """The folder that torchrun writes a rank's logs into."""
+        return self._ref.path.parent.name
+
+    def _carried(self, number: int) -> float | None:
+        if self._shift_s is None and self._anchor_shift_s is None:
+            return None
+        for before in range(number - 1, max(number - 1 - CARRY_SEGMENTS, -1), -1):
+            for line in reversed(self._file.segment(before)):
+                if (t := self._stamp(line.text)) is not None:
+                    return t
+        return None
+
+    def _stamp(self, text: str) -> float | None:
+        if self._shift_s is None:
+            return self._anchor(text) if self._anchor_shift_s is not None else None
+        t = stamp_of(text, self.written_t)
+        return t + self._shift_s if t is not None else None
+
+    def _anchor(self, text: str) -> float | None:
+        t = anchor_of(speaker_of(text, self._ref.who)[1], self.written_t)
+        return t + (self._anchor_shift_s or 0.0) if t is not None else None
+
+    def _known_clock(self) -> GrowthClock:
+        if self._clock is None:
+            file, written_t = self._file, self.written_t
+            start_t = self._start_t or written_t
+            if self.busiest_bytes_per_s:
+                # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
+                start_t = max(start_t, written_t - file.size / self.busiest_bytes_per_s)
+            self._clock = GrowthClock(start_t, file.size, written_t)
+            most = SNIFF_AGENT_LINES if self._ref.who == AGENT else SNIFF_LINES
+            newest = [line.text for line in itertools.islice(file.backward(file.size), most)][::-1]
+            self._learn_shift(newest, written_t)
+        return self._clock
+
+    def _learn_shift(self, newest: Sequence[str], written_t: float) -> None:
+        texts = newest[-SNIFF_LINES:]
+        stamps = [t for text in texts if (t := stamp_of(text, written_t)) is not None]
+        if len(stamps) * 3 >= len(texts) and len(stamps) > 1 and is_rising(stamps):
+            self._shift_s = shift_of(stamps[-1], written_t)
+            return
+        said = (speaker_of(text, self._ref.who)[1] for text in newest)
+        anchors = [t for text in said if (t := anchor_of(text, written_t)) is not None]
+        if not anchors or (len(anchors) > 1 and not is_rising(anchors)):
+            return
+        low, high = (self._start_t or 0.0) - WITHIN_S, written_t + WITHIN_S
+        for shift in (local_shift(written_t), shift_of(anchors[-1], written_t)):
+            if low <= anchors[0] + shift and anchors[-1] + shift <= high:
+                self._anchor_shift_s = shift
+                return
+
+
+def acquaint(clocks: Sequence[LogClock], ended_t: float | None) -> None:
+    """Tell the clocks of an attempt's logs of each other, and when the attempt was over (None: it is not)."""
+    for clock in clocks:
+        clock.ended(ended_t)
+    busiest = max((clock.bytes_per_s for clock in clocks), default=0.0)
+    for clock in clocks:
+        clock.busiest_bytes_per_s = busiest
+        clock.peers = [other for other in clocks if other is not clock]
