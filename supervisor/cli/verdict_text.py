@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from supervisor.text.decode import strip_escapes
 
 if TYPE_CHECKING:
-    from supervisor.diagnosis.judgement import Judgement
-    from supervisor.run.records import Verdict
+    from supervisor.diagnosis.judgement import JudgedConsequence, Judgement
+    from supervisor.run.records import Consequence, Verdict
     from supervisor.text.ownline import CodeLine
+
+MOST_FOLLOWED = 5
 
 # The lines around a cause by number, and the user's own line of code where a traceback ends in it.
 ContextReader = Callable[[str, int], "tuple[list[tuple[int, str]], CodeLine | None]"]
@@ -56,14 +58,25 @@ def verdict_lines(
             lines.append(_safe(f"    {cause.text[:300]}"))
     if verdict.consequences:
         lines += ["", f"  {tr('what followed')} ({len(verdict.consequences)})"]
-        for item in verdict.consequences[:5]:
-            who = f" rank {item.rank}" if item.rank is not None else ""
-            lines.append(_safe(f"    {tr(item.words)}{who}  {item.path}:{item.line}"))
-        if len(verdict.consequences) > 5:
-            lines.append(f"    … {tr(f'and {len(verdict.consequences) - 5} more')}")
+        folded: dict[str, list[Consequence | JudgedConsequence]] = {}
+        for item in verdict.consequences:
+            folded.setdefault(item.words, []).append(item)
+        for words, items in list(folded.items())[:MOST_FOLLOWED]:
+            ranks = sorted({item.rank for item in items if item.rank is not None})
+            who = f"{tr(ranks_text(ranks))}: " if ranks else ""
+            place = items[0].path if items[0].line is None else f"{items[0].path}:{items[0].line}"
+            lines.append(_safe(f"    {who}{tr(words)}  {place}"))
+        if len(folded) > MOST_FOLLOWED:
+            lines.append(f"    … {tr(f'and {len(folded) - MOST_FOLLOWED} more')}")
     if verdict.advice:
         lines += ["", f"  {tr('what to do')}", *(_safe(f"    {tr(text)}") for text in verdict.advice)]
     return lines
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 3`` or ``ranks 0, 2``."""
+    many = "s" if len(ranks) > 1 else ""
+    return f"rank{many} {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")
 
 
 def _safe(text: str) -> str:

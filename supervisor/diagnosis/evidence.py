@@ -65,11 +65,27 @@ class Present(NamedTuple):
     user_of: Callable[[int], str | None] | None = None
 
 
+class SeenGroup(NamedTuple):
+    """Ranks that the stacks showed doing the same: see `run.health_events.RanksAt`."""
+
+    ranks: tuple[int, ...]
+    doing: str
+    what: str
+    line_at: str | None = None
+    lines: tuple[int, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """``in all_reduce at train.py:50``."""
+        return self.what if self.line_at is None else f"{self.what} at {self.line_at}"
+
+
 class SeenHang(NamedTuple):
-    """A hang that stacks showed while the attempt lived, and for which it was ended.
+    """What stacks showed while the attempt lived and nothing moved any more.
 
     `ranks`: who kept the others waiting, empty where nothing tells. `path` and `line`: where its stack is kept;
-    line 0: nowhere.
+    line 0: nowhere. `groups`: all ranks by what they did. `ended_for_it`: the attempt was ended as a hang; otherwise it
+    ended by itself, as when those that wait run into their own timeout.
     """
 
     ranks: tuple[int, ...]
@@ -77,6 +93,8 @@ class SeenHang(NamedTuple):
     collective: str | None
     path: str
     line: int
+    groups: tuple[SeenGroup, ...] = ()
+    ended_for_it: bool = True
 
 
 class JobEvidence(NamedTuple):
@@ -98,7 +116,7 @@ class JobEvidence(NamedTuple):
         ranks_per_node: processes a node, to turn local ranks into global ones.
         first_dead_rank: the rank that was seen to die first, by a clock better than the logs'.
         present: values for advice.
-        hang: what the stacks showed before the attempt was ended as a hang.
+        hang: what the stacks showed before the attempt was ended as a hang, or ended by itself with nothing moving.
     """
 
     logs: tuple[LogSource, ...]

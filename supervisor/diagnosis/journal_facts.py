@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from supervisor.diagnosis.evidence import JobEvidence, SeenHang
+from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang
 from supervisor.diagnosis.present import present_of
 
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec
+    from supervisor.run.health_events import RanksAt
     from supervisor.run.state import AttemptView, RankView, RunState
 
 # Values of `run.events.StopWhy` that are our doing alone; "rank_died" and "hang" follow a failure.
@@ -66,7 +67,7 @@ def with_journal_facts(
             (rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None),
             spec,
         ),
-        hang=_hang(views, run_root),
+        hang=_hang(views, run_root) or _silence(state, view, run_root),
         machine=machine,
         ended_for=ended_for.why.value if ended_for is not None else None,
     )
@@ -78,8 +79,26 @@ def _hang(views: Iterable[AttemptView], run_root: str) -> SeenHang | None:
         found = view.hang
         if found is not None and view.stop is not None and view.stop.why.value == "hang":
             path = f"{run_root}/{found.artifact}" if found.artifact is not None else ""
-            return SeenHang(found.ranks, found.text, found.collective, path, found.line or 0)
+            groups = _groups(found.groups)
+            return SeenHang(found.ranks, found.text, found.collective, path, found.line or 0, groups)
     return None
+
+
+def _silence(state: RunState, view: AttemptView, run_root: str) -> SeenHang | None:
+    """What the newest stacks showed, if no step came after them and they tell who kept the others waiting."""
+    taken, moved = view.stacks, state.progress
+    if taken is None or not taken.odd or not taken.groups:
+        return None
+    if moved is not None and moved.attempt == view.number and moved.t >= taken.t:
+        return None
+    path = f"{run_root}/{taken.artifact}" if taken.artifact is not None else ""
+    groups = _groups(taken.groups)
+    line = next((group.lines[0] for group in groups if taken.odd[0] in group.ranks and group.lines), None)
+    return SeenHang(taken.odd, taken.text, taken.collective, path, line or 0, groups, ended_for_it=False)
+
+
+def _groups(found: Iterable[RanksAt]) -> tuple[SeenGroup, ...]:
+    return tuple(SeenGroup(at.ranks, at.doing, at.what, at.line_at, at.lines) for at in found)
 
 
 def _exit_codes(views: Iterable[AttemptView]) -> dict[int, int]:

@@ -10,6 +10,7 @@ from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.fingerprint import fingerprint
 from supervisor.diagnosis.followed import what_followed
+from supervisor.diagnosis.hang import advice_by_stacks, title_by_stacks, told_by_stacks, waited
 from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
 from supervisor.diagnosis.scan import SourceScan
 from supervisor.diagnosis.titles import is_bare_kill, is_sent_kill, nothing_said, title_of
@@ -30,6 +31,13 @@ def compose(
     """Put the verdict together."""
     cause = JudgedCause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None
     killed = is_bare_kill(root) or is_sent_kill(root, job)
+    seen = told_by_stacks(job, root)
+    advice = advice_for(root.failure, root.reason, _words(root), job, bare_kill=killed)
+    followed = _consequences(job, scans, candidates, root)
+    title = nothing_said(scans) if root.failure is FailureClass.UNKNOWN else None
+    if seen is not None:
+        advice, followed = advice_by_stacks(seen, advice), (*waited(seen), *followed)
+        title = title_by_stacks(seen, root.failure)
     return Judgement(
         failure=root.failure,
         reason=root.reason,
@@ -37,10 +45,10 @@ def compose(
         rank=root.rank,
         ranks=root.ranks,
         node=root.node,
-        title=(nothing_said(scans) if root.failure is FailureClass.UNKNOWN else None) or title_of(root),
+        title=title or title_of(root),
         cause=cause,
-        consequences=_consequences(job, scans, candidates, root),
-        advice=advice_for(root.failure, root.reason, _words(root), job, bare_kill=killed),
+        consequences=followed,
+        advice=advice,
         action=action_for(root.failure, root.reason, root.text, job),
         fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
     )

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 
 from supervisor.diagnosis.stack_text import Frame, ThreadStack, main_thread, parse_stack
 
-# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks.
+# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. What a sharded checkpoint does
+# under the same names (torch/distributed/checkpoint/utils.py) runs a rank's own writing within them.
 _COLLECTIVES = frozenset(
     (
         "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_coalesced",
@@ -24,6 +25,15 @@ _COLLECTIVES = frozenset(
         "destroy_process_group",
     )
 )  # fmt: skip
+_CHECKPOINT = "torch/distributed/checkpoint/"
+# Where DistributedDataParallel meets its peers without a public name: parameters compared, buffers sent around, buckets
+# agreed on (torch/nn/parallel/distributed.py and torch/distributed/utils.py, 2.13).
+_MEETS = {
+    "_verify_param_shape_across_processes": "in DDP's set-up",
+    "_sync_module_states": "in DDP's set-up",
+    "_sync_buffers": "in DDP's forward",
+}
+_MEETS_ITSELF = {"_pre_forward": "in DDP's forward"}  # as the innermost frame alone: it also moves inputs
 _GPU_WAITS = frozenset(("synchronize", "wait_stream", "item", "cpu", "tolist"))
 _DATA = re.compile(r"torch/utils/data/(?:dataloader|_utils/)|multiprocessing/(?:queues|connection)\.py")
 _KERNEL = re.compile(r"thread (\d+) .*: state (\S+), waits in (\S+), system call (\S+)")
@@ -38,17 +48,17 @@ _WAITING_CALLS = frozenset(
 )
 
 
-class Doing(Enum):
-    """What a rank's main thread is in."""
+class Doing(StrEnum):
+    """What a rank's main thread is in. Journalled by value."""
 
-    COLLECTIVE = auto()
-    BACKWARD = auto()  # where DDP's gradients meet
-    GPU = auto()  # waits for the device, which may itself wait for other ranks
-    DATA = auto()  # waits for a data worker
-    OWN = auto()  # code of its own, a system call, a sleep
-    STOPPED = auto()  # by SIGSTOP or a debugger
-    KERNEL = auto()  # only the kernel's side is known
-    UNKNOWN = auto()
+    COLLECTIVE = "collective"
+    BACKWARD = "backward"  # where DDP's gradients meet
+    GPU = "gpu"  # waits for the device, which may itself wait for other ranks
+    DATA = "data"  # waits for a data worker
+    OWN = "own"  # code of its own, a system call, a sleep
+    STOPPED = "stopped"  # by SIGSTOP or a debugger
+    KERNEL = "kernel"  # only the kernel's side is known
+    UNKNOWN = "unknown"
 
 
 WAITS_FOR_PEERS = frozenset((Doing.COLLECTIVE, Doing.BACKWARD))
@@ -70,7 +80,7 @@ class RankStack:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank is. `line_at` is the user's own line; `mark` is equal for equal stacks."""
+    """Where one rank is. `line_at` is the user's own line, `own` its frame; `mark` is equal for equal stacks."""
 
     rank: int
     doing: Doing
@@ -78,6 +88,7 @@ class RankPlace:
     line_at: str | None
     mark: str
     idle: bool | None = None
+    own: Frame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +123,10 @@ class StackRound:
 
     @property
     def text(self) -> str:
-        """The groups in one line, the larger first."""
-        return ", ".join(group.text for group in self.groups)
+        """The groups in one line: those that keep the others waiting, then the larger before the smaller."""
+        odd = set(self.odd)
+        told = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
+        return ", ".join(group.text for group in told)
 
     def place_of(self, rank: int) -> RankPlace | None:
         """Where `rank` is."""
@@ -188,7 +201,7 @@ def _place(stack: RankStack) -> RankPlace:
     line_at = own.place if own is not None else None
     if doing is Doing.OWN and own is not None:
         what = f"in {_called(thread.frames, own, stack.main_call)}"
-    return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle)
+    return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle, own)
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
@@ -202,10 +215,10 @@ def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
 
 def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
     for frame in frames:
-        if "torch/distributed/" in frame.file and frame.function in _COLLECTIVES:
-            return Doing.COLLECTIVE, f"in {frame.function}"
         if not frame.is_library:
             break
+        if (met := _meeting(frame, innermost=frame is frames[0])) is not None:
+            return Doing.COLLECTIVE, met
     for frame in frames:
         if not frame.is_library:
             break
@@ -216,6 +229,16 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
         if "torch/cuda/" in frame.file and frame.function in _GPU_WAITS:
             return Doing.GPU, "waiting for the GPU"
     return Doing.OWN, "in its own code"
+
+
+def _meeting(frame: Frame, *, innermost: bool) -> str | None:
+    """Which meeting of ranks a call is, None for none."""
+    distributed = "torch/distributed/" in frame.file
+    if frame.function in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
+        return f"in {frame.function}"
+    if not distributed and "torch/nn/parallel/" not in frame.file:
+        return None
+    return _MEETS.get(frame.function) or (_MEETS_ITSELF.get(frame.function) if innermost else None)
 
 
 def _mark(thread: ThreadStack) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _SPY_THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]+|\d+)(?: \(([^)]*)\))?(?:: "(.*)")?')
 _SPY_FRAME = re.compile(r"\s+(\S.*?) \((.*?)(?::(\d+))?\)\s*$")
@@ -51,12 +51,16 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """One thread, innermost frame first. `idle`: it waits in the kernel; None where the tool does not say."""
+    """One thread, innermost frame first. `idle`: it waits in the kernel; None where the tool does not say.
+
+    `at`: which of the lines that were parsed each frame is, from 0.
+    """
 
     name: str
     frames: tuple[Frame, ...]
     idle: bool | None = None
     is_main: bool = False
+    at: tuple[int, ...] = ()
 
 
 def parse_stack(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
@@ -73,42 +77,45 @@ def main_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
 
 def _from_py_spy(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     found: list[ThreadStack] = []
-    name, idle, frames = "", None, list[Frame]()
+    name, idle, frames, at = "", None, list[Frame](), list[int]()
 
     def close() -> None:
         if frames:
-            found.append(ThreadStack(name, tuple(frames), idle, is_main=name == "MainThread"))
+            is_main = name == "MainThread"
+            found.append(ThreadStack(name, tuple(frames), idle, is_main=is_main, at=tuple(at)))
 
-    for line in lines:
+    for index, line in enumerate(lines):
         if (head := _SPY_THREAD.match(line)) is not None:
             close()
-            name, frames = head[3] or head[1], []
+            name, frames, at = head[3] or head[1], [], []
             idle = None if head[2] is None else head[2].startswith("idle")
         elif (seen := _SPY_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
             frames.append(Frame(seen[1], seen[2], int(seen[3]) if seen[3] else None))
+            at.append(index)
     close()
     if found and not any(thread.is_main for thread in found):
         # A thread without a name (no threading module) is the only one, or the last listed.
         last = found.pop()
-        found.append(ThreadStack(last.name, last.frames, last.idle, is_main=True))
+        found.append(replace(last, is_main=True))
     return tuple(found)
 
 
 def _from_faulthandler(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
     found: list[ThreadStack] = []
-    name, is_main, frames = "", False, list[Frame]()
+    name, is_main, frames, at = "", False, list[Frame](), list[int]()
 
     def close() -> None:
         if frames:
-            found.append(ThreadStack(name, tuple(frames), is_main=is_main))
+            found.append(ThreadStack(name, tuple(frames), is_main=is_main, at=tuple(at)))
 
-    for line in lines:
+    for index, line in enumerate(lines):
         if (head := _FAULT_THREAD.match(line)) is not None:
             close()
             # A signal's handler runs in the main thread (signal(7) lets any take it; CPython's main one does).
-            name, is_main, frames = head[2], head[1] == "Current thread", []
+            name, is_main, frames, at = head[2], head[1] == "Current thread", [], []
         elif (seen := _FAULT_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
             number = int(seen[2]) if seen[2].isdecimal() else None
             frames.append(Frame(seen[3], seen[1], number))
+            at.append(index)
     close()
     return tuple(found)

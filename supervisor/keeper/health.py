@@ -351,6 +351,7 @@ class Health:
                 artifact=newest.artifact,
                 line=line,
                 collective=newest.collective,
+                groups=newest.groups,
             )
         )
         return True

@@ -144,5 +144,6 @@ class StackDesk:
                 artifact=taken.artifact,
                 source=taken.source,
                 collective=taken.collective,
+                groups=taken.groups,
             )
         )

@@ -5,7 +5,6 @@ Taken in a thread of its own: py-spy may need seconds, and the keeper's loop mus
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,9 @@ from supervisor.diagnosis.stack_groups import RankStack, StackRound, stack_round
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.stack_file import write_stacks
 from supervisor.policy.health.stall import Activity
+from supervisor.run import events as ev
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import AttemptView
 from supervisor.sources.activity import helper_cpu_s, io_bytes
@@ -24,7 +25,6 @@ from supervisor.sources.flight_recorder import dump_prefixes, find_dumps, load_d
 from supervisor.sources.nccl_ras import query_ras, ras_address
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.stacks import (
-    Stack,
     StackSource,
     collect_stacks,
     find_py_spy,
@@ -33,9 +33,8 @@ from supervisor.sources.stacks import (
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
-MOST_A_SECOND = 9
-
-log = logging.getLogger("stoker.keeper")
+# Ranks that all do something else are no pattern: so many of them are journalled.
+MOST_GROUPS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's stack begins, 1-based."""
+    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based."""
 
     mono: float
     stacks: StackRound
@@ -90,6 +89,22 @@ class Round:
         """The odd one's own line."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
+
+    @property
+    def groups(self) -> tuple[ev.RanksAt, ...]:
+        """The ranks by what they do, as they are journalled: those who keep the others waiting first."""
+        odd, lines = set(self.odd), self.lines or {}
+        found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
+        return tuple(
+            ev.RanksAt(
+                ranks=group.ranks,
+                doing=group.doing.value,
+                what=group.what,
+                line_at=group.line_at,
+                lines=tuple(lines.get(rank, 1) for rank in group.ranks) if self.artifact is not None else (),
+            )
+            for group in found[:MOST_GROUPS]
+        )
 
 
 def targets_of(
@@ -148,8 +163,9 @@ def take_round(targets: Targets, clock: Clock) -> Round:
         [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
     )
     extra, collective, absent = _collectives(targets)
-    artifact, lines = _write(targets, found, stacks, extra, clock.wall())
+    written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
     sources = sorted({str(stack.source) for stack in taken})
+    artifact, lines = written.name, written.lines
     return Round(clock.mono(), found, activity, "+".join(sources), artifact, lines, collective, absent)
 
 
@@ -175,34 +191,3 @@ def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ..
     if stuck is not None:
         finding, absent = stuck.text, stuck.missing
     return sections, finding, tuple(rank for rank in absent if rank in targets.ranks)
-
-
-def _write(
-    targets: Targets, found: StackRound, stacks: Mapping[int, Stack], extra: list[str], wall: float
-) -> tuple[str | None, Mapping[int, int] | None]:
-    parts = [found.text, ""]
-    lines: dict[int, int] = {}
-    for rank, stack in stacks.items():
-        note = f" ({stack.note})" if stack.note else ""
-        parts.append(f"== rank {rank}, pid {stack.process.pid}, by {stack.source}{note}")
-        lines[rank] = len(parts) + _main_line(stack.lines)
-        parts += [*stack.lines, ""]
-    parts += extra
-    stem = f"stacks-{targets.attempt}-{int(wall)}"
-    names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
-    # A round for a person and one for the watch may end within one second.
-    name = next((name for name in names if not (targets.artifacts / name).exists()), names[-1])
-    try:
-        (targets.artifacts / name).write_text("\n".join(parts), encoding="utf-8")
-    except OSError as error:
-        log.error("artifacts/%s: %s", name, error.strerror)
-        return None, None
-    return f"artifacts/{name}", lines
-
-
-def _main_line(lines: tuple[str, ...]) -> int:
-    """How far below the head of a stack its main thread's innermost frame stands, from 1."""
-    for at, line in enumerate(lines):
-        if '"MainThread"' in line or line.startswith("Current thread"):
-            return at + 2
-    return 1

@@ -32,6 +32,7 @@ ProbeStarted = recovery.ProbeStarted
 Recovered = recovery.Recovered
 WaitingFor = recovery.WaitingFor
 HangFound = health.HangFound
+RanksAt = health.RanksAt
 ClockSet = health.ClockSet
 StacksProbed = health.StacksProbed
 StacksTaken = health.StacksTaken

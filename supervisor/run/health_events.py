@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from supervisor.run.fact import Fact
 
 
@@ -29,11 +31,26 @@ class StallFlagged(Fact, frozen=True, kw_only=True, tag="stall_flagged"):
     act_s: float | None = None
 
 
+class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ranks that did the same at the same line when stacks were taken.
+
+    `doing`: a value of `diagnosis.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's own line. `lines`: of the
+    artifact, 1-based, where that frame of each of them stands.
+    """
+
+    ranks: tuple[int, ...]
+    doing: str
+    what: str
+    line_at: str | None = None
+    lines: tuple[int, ...] = ()
+
+
 class StacksTaken(Fact, frozen=True, kw_only=True, tag="stacks_taken"):
     """A round of stacks of all ranks. `text`: what the ranks do, in one line; `odd`: those who keep the others waiting.
 
     `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
-    see `StacksProbed`. `collective`: what a flight recorder or NCCL's RAS adds.
+    see `StacksProbed`. `collective`: what a flight recorder or NCCL's RAS adds. `groups`: the ranks by what they do, of very many
+    the first.
     """
 
     attempt: int
@@ -43,6 +60,7 @@ class StacksTaken(Fact, frozen=True, kw_only=True, tag="stacks_taken"):
     artifact: str | None = None
     source: str = ""
     collective: str | None = None
+    groups: tuple[RanksAt, ...] = ()
 
 
 class StallEnded(Fact, frozen=True, kw_only=True, tag="stall_ended"):
@@ -55,8 +73,8 @@ class StallEnded(Fact, frozen=True, kw_only=True, tag="stall_ended"):
 class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
     """A stall that is a hang: the attempt is ended for it. Journalled just before the intent to stop.
 
-    `ranks`: the odd ones out, empty where nothing tells. `line`: of `artifact`, 1-based, where the stack of the first
-    of them begins. The rest as in `StacksTaken`.
+    `ranks`: the odd ones out, empty where nothing tells. `line`: of `artifact`, 1-based, where the user's own frame of the first
+    of them stands, or its stack begins. The rest as in `StacksTaken`.
     """
 
     attempt: int
@@ -68,6 +86,7 @@ class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
     artifact: str | None = None
     line: int | None = None
     collective: str | None = None
+    groups: tuple[RanksAt, ...] = ()
 
 
 class ClockSet(Fact, frozen=True, kw_only=True, tag="clock_set"):

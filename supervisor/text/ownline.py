@@ -1,4 +1,4 @@
-"""The user's own line of a traceback: where one would put the cursor first (pure)."""
+"""The user's own line of a traceback or of a stack: where one would put the cursor first (pure)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _FRAME = Lazy(r'\s{2,}File "([^"]+)", line (\d{1,9})(?:, in (.+))?$')
 _MARKS = Lazy(r"[\s~^]*$")
 _INSTALLED = Lazy(r"(?:^|/)(?:site|dist)-packages/")
 _STANDARD = Lazy(r"/lib(?:64)?/python\d[\d.]*t?/(?!(?:site|dist)-packages/)")
+# A frame as py-spy and as faulthandler print it.
+_STACK_FRAME = Lazy(r'(\s{2,})(?:\S.* \((\S.*\.py):(\d{1,9})\)|File "([^"]+\.py)", line (\d{1,9}) in \S.*)$')
 
 
 class CodeLine(NamedTuple):
@@ -32,7 +34,7 @@ class _Frame(NamedTuple):
 
 
 def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
-    """The innermost frame of the user's files in the traceback that ends in ``lines[at]``.
+    """The innermost frame of the user's files in the traceback that ends in ``lines[at]``, or the frame of a stack that it is.
 
     A file is the user's if it is neither Python's own nor an installed package's. Where all are installed (a training program
     that came as a package) those beside the program that was started count.
@@ -40,6 +42,8 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
     Returns:
         None where no traceback ends there, or nothing in it can be told to be the user's.
     """
+    if (frame := _stack_frame(lines, at)) is not None:
+        return frame
     frames = _frames_above(lines, at)
     own = [frame for frame in frames if _is_source(frame.code.path) and not _is_installed(frame.code.path)]
     if own:
@@ -51,6 +55,19 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
         return None
     home = posixpath.dirname(started.code.path) + "/"
     return next(frame.code for frame in frames if frame.code.path.startswith(home))
+
+
+def _stack_frame(lines: Sequence[str], at: int) -> CodeLine | None:
+    """A frame of the user's in a stack, with the source that stands below it where it was put there."""
+    match = _STACK_FRAME.match(lines[at])
+    if match is None:
+        return None
+    path, number = (match[2] or match[4]).replace("\\", "/"), int(match[3] or match[5])
+    if _is_installed(path):
+        return None
+    below = lines[at + 1] if at + 1 < len(lines) else ""
+    deeper = len(below) - len(below.lstrip()) > len(match[1]) and _STACK_FRAME.match(below) is None
+    return CodeLine(path, number, below.strip() if deeper else "")
 
 
 def _frames_above(lines: Sequence[str], at: int) -> list[_Frame]:

@@ -67,7 +67,7 @@ def test_the_odd_one_out_is_named_with_its_call_and_line() -> None:
         spied(rank, READING if rank == 3 else ALL_REDUCE, "0" if rank == 3 else "202") for rank in range(8)
     ]
     found = stack_round(ranks)
-    assert found.text == "7 ranks in all_reduce at metrics.py:12, rank 3 in read() at data.py:41"
+    assert found.text == "rank 3 in read() at data.py:41, 7 ranks in all_reduce at metrics.py:12"
     assert found.odd == (3,)
     assert found.proves_hang
 
@@ -76,6 +76,49 @@ def test_gradients_that_wait_are_told_from_code_of_ones_own() -> None:
     found = stack_round([spied(0, BACKWARD), spied(1, READING), spied(2, BACKWARD)])
     assert found.odd == (1,)
     assert found.groups[0].text == "2 ranks in backward at train.py:23"
+
+
+def test_a_rank_in_the_set_up_of_ddp_waits_and_one_that_writes_its_part_of_a_checkpoint_does_not() -> None:
+    def main(*frames: str) -> str:
+        return "\n".join(['Thread 1 (idle): "MainThread"', *(f"    {frame}" for frame in frames)])
+
+    torch = "/venv/lib/python3.11/site-packages/torch"
+    set_up = main(
+        f"_verify_param_shape_across_processes ({torch}/distributed/utils.py:286)",
+        f"__init__ ({torch}/nn/parallel/distributed.py:1064)",
+        "main (/job/train.py:23)",
+    )
+    writing = main(
+        f"_write_item ({torch}/distributed/checkpoint/filesystem.py:400)",
+        f"write_data ({torch}/distributed/checkpoint/state_dict_saver.py:430)",
+        f"all_reduce ({torch}/distributed/checkpoint/utils.py:240)",
+        "save (/job/train.py:40)",
+    )
+    moving = main(
+        f"_to_kwargs ({torch}/distributed/utils.py:100)",
+        f"_pre_forward ({torch}/nn/parallel/distributed.py:1789)",
+        "main (/job/train.py:25)",
+    )
+    rebuilding = main(f"_pre_forward ({torch}/nn/parallel/distributed.py:1775)", "main (/job/train.py:25)")
+    found = stack_round([spied(0, set_up), spied(1, writing), spied(2, moving), spied(3, rebuilding)])
+    assert [place.doing for place in found.places] == [
+        Doing.COLLECTIVE,
+        Doing.OWN,
+        Doing.OWN,
+        Doing.COLLECTIVE,
+    ]
+    assert found.places[0].what == "in DDP's set-up"
+    assert found.odd == (1, 2)
+
+
+@pytest.mark.parametrize("text", [BACKWARD, READING, ALL_REDUCE, FAULT])
+def test_each_frame_knows_its_line(text: str) -> None:
+    lines = text.splitlines()
+    for thread in parse_stack(lines):
+        assert len(thread.at) == len(thread.frames)
+        for at, frame in zip(thread.at, thread.frames, strict=True):
+            assert frame.function in lines[at]
+            assert frame.file in lines[at]
 
 
 def test_faulthandler_says_the_same_as_py_spy() -> None:
@@ -88,7 +131,7 @@ def test_the_kernel_alone_tells_who_sleeps_and_who_waits() -> None:
     ranks = [RankStack(rank, "proc", (SLEEPING if rank == 1 else FUTEX,)) for rank in range(4)]
     found = stack_round(ranks)
     assert found.odd == (1,)
-    assert found.text == "3 ranks in futex (futex_do_wait), rank 1 in sleep (hrtimer_nanosleep)"
+    assert found.text == "rank 1 in sleep (hrtimer_nanosleep), 3 ranks in futex (futex_do_wait)"
 
 
 def test_one_rank_computing_for_all_on_its_gpu_proves_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenHang
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, SeenGroup, SeenHang
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.env import INJECTED, applied, environment
@@ -57,6 +57,101 @@ def test_our_own_signals_and_peers_complaints_follow_from_the_hang(engine: Engin
     assert (
         verdict.fingerprint == judge(engine, text, SEEN._replace(line=99, path="artifacts/t.txt")).fingerprint
     )
+
+
+WAITING = SeenGroup((0, 2, 3), "backward", "in backward", "train.py:23", (9, 39, 49))
+READING = SeenGroup((1,), "own", "in read()", "data.py:41", (28,))
+TOLD = SEEN._replace(groups=(READING, WAITING))
+TIMED_OUT = "[rank{}]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv operation to complete\n"
+
+
+def test_the_rank_that_is_elsewhere_is_the_cause_and_those_that_wait_are_what_followed(
+    engine: Engine,
+) -> None:
+    verdict = judge(engine, STEPS + AFTERMATH, TOLD)
+    assert verdict.cause is not None
+    assert verdict.cause.text == "rank 1 in read() at data.py:41"
+    waiting = [item for item in verdict.consequences if item.words.startswith("waited")]
+    assert {(item.rank, item.line, item.path) for item in waiting} == {
+        (rank, line, SEEN.path) for rank, line in ((0, 9), (2, 39), (3, 49))
+    }
+    assert {item.words for item in waiting} == {"waited for rank 1 in backward at train.py:23"}
+    assert "rank 1 in read() at data.py:41, outside the collective" in verdict.advice[0]
+    assert not any("Look at the stack" in text for text in verdict.advice)
+
+
+def test_of_many_that_wait_only_the_number_is_told(engine: Engine) -> None:
+    many = WAITING._replace(ranks=(0, *range(2, 64)))
+    verdict = judge(engine, STEPS + AFTERMATH, SEEN._replace(groups=(READING, many)))
+    assert "63 ranks: waited for rank 1 in backward at train.py:23" in [i.words for i in verdict.consequences]
+
+
+@pytest.mark.parametrize(
+    ("doing", "expected"),
+    [
+        ("collective", "different branches"),
+        ("data", "data workers"),
+        ("gpu", "Xid"),
+        ("stopped", "kill -CONT"),
+        ("kernel", "py-spy"),
+        ("unknown", "py-spy"),
+    ],
+)
+def test_the_advice_goes_on_from_what_the_stacks_show(engine: Engine, doing: str, expected: str) -> None:
+    verdict = judge(engine, STEPS, SEEN._replace(groups=(READING._replace(doing=doing), WAITING)))
+    assert expected in verdict.advice[0]
+
+
+def test_where_all_wait_for_each_other_the_advice_says_so(engine: Engine) -> None:
+    verdict = judge(engine, STEPS, SEEN._replace(ranks=(), groups=(WAITING,)))
+    assert "waiting for each other" in verdict.advice[0]
+    assert verdict.rank is None
+    assert not [item for item in verdict.consequences if item.words.startswith("waited")]
+
+
+def test_where_those_that_wait_gave_up_first_the_stacks_name_whom_they_waited_for(engine: Engine) -> None:
+    """Each of them tells where it waited itself: its own line is nobody's fault."""
+    text = STEPS + TIMED_OUT.format(0) + TIMED_OUT.format(2)
+    silence = TOLD._replace(ended_for_it=False)
+
+    def ended(hang: SeenHang | None, said: str) -> Verdict:
+        log = (LogSource("agent.log", (said.encode(),), Origin()),)
+        codes = {0: 1, 1: -15, 2: 1}
+        job = JobEvidence(logs=log, exit_codes=codes, launcher_exit=1, world_size=3, hang=hang)
+        return diagnose(job, engine.signatures, engine.matcher)
+
+    verdict = ended(silence, text)
+    assert (verdict.failure, verdict.rank) == (FailureClass.NCCL_TIMEOUT, 1)
+    assert verdict.cause is not None
+    assert (verdict.cause.path, verdict.cause.line) == (SEEN.path, 28)
+    assert "rank 1 did not come" in verdict.title
+    words = [item.words for item in verdict.consequences]
+    assert "waited for rank 1 in backward at train.py:23" in words
+    assert "nccl timeout" in words
+    # Without stacks, and against the logs' own word, nothing changes.
+    assert ended(None, text).title != verdict.title
+    crash = ended(silence, STEPS + OWN)
+    assert (crash.failure, crash.cause and crash.cause.path) == (FailureClass.CUDA_OOM, "agent.log")
+
+
+@pytest.mark.parametrize("stepped_t", [50.0, 61.0])
+def test_stacks_count_only_where_no_step_came_after_them(stepped_t: float) -> None:
+    at = ev.RanksAt(ranks=(1,), doing="own", what="in read()", line_at="data.py:41", lines=(28,))
+    state = replay(
+        [
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first"),
+            ev.AttemptStarted(t=1.0, attempt=1, pid=1, start_time=1.0),
+            ev.Progress(t=40.0, attempt=1, step=7),
+            ev.StacksTaken(t=60.0, attempt=1, text="x", odd=(1,), artifact="artifacts/s.txt", groups=(at,)),
+            ev.Progress(t=stepped_t, attempt=1, step=8),
+        ]
+    )
+    view = state.attempt
+    assert view is not None
+    found = with_journal_facts(JobEvidence(logs=()), [(state, view)], run_root="/runs/x").hang
+    assert (found is not None) is (stepped_t < 60)
+    if found is not None:
+        assert (found.path, found.line, found.ended_for_it) == ("/runs/x/artifacts/s.txt", 28, False)
 
 
 def test_a_cause_that_a_rank_wrote_before_it_stopped_still_wins(engine: Engine) -> None:

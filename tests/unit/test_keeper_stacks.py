@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from supervisor.keeper.errand import Errand
 from supervisor.keeper.process import own_identity
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.stack_desk import StackDesk
+from supervisor.keeper.stack_file import write_stacks
 from supervisor.keeper.stack_rounds import Round, Targets, take_round
 from supervisor.keeper.wishes import CONTROL_INTERVAL_S, Powerless, Wishes
 from supervisor.policy.health.stall import Activity
@@ -24,6 +26,7 @@ from supervisor.run.events import RequestKind
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Running, RunState
+from supervisor.sources.stacks import Stack, StackSource
 from tests.conftest import wait_until
 from tests.unit.keeper_fakes import Emitted, FakeClock
 
@@ -184,3 +187,50 @@ def test_two_rounds_within_a_second_are_two_files(tmp_path: Path) -> None:
     names = {take_round(me, clock).artifact for _ in range(2)}
     assert len(names) == 2
     assert all(name is not None and (tmp_path / Path(name).name).is_file() for name in names)
+
+
+def test_source_stands_under_the_users_own_frames_and_the_innermost_is_pointed_at(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def main():\n    load(api_key='sk-aaaaaaaaaaaaaaaaaaaaaaaa')\n\n\nmain()\n", encoding="utf-8"
+    )
+    told = (
+        'Thread 9 (idle): "Loader"',
+        f"    read ({script}:2)",
+        'Thread 7 (idle): "MainThread"',
+        "    wait (/usr/lib/python3.11/threading.py:331)",
+        f"    main ({script}:2)",
+        f"    <module> ({script}:5)",
+        f"    gone ({tmp_path}/gone.py:1)",
+        f"    beyond ({script}:99)",
+    )
+    stacks = {3: Stack(own_identity(), StackSource.PY_SPY, told)}
+    written = write_stacks(tmp_path, 2, 1000.5, "head", stacks, ["extra"])
+    assert written.name == "artifacts/stacks-2-1000.txt"
+    lines = (tmp_path / "stacks-2-1000.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[written.lines[3] - 1] == told[4]
+    assert lines[written.lines[3]] == "        load(api_key='<redacted>')"
+    assert lines[written.lines[3] + 2] == "        main()"
+    assert [line for line in lines if not line.startswith("        ")][3:11] == list(told)
+    assert lines[-1] == "extra"
+
+
+def test_a_frame_that_points_at_no_file_is_left_as_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")  # reading it would wait for ever
+    told = ('Thread 7 (idle): "MainThread"', f"    main ({tmp_path}/pipe.py:1)", "    run (<string>:1)")
+    written = write_stacks(tmp_path, 1, 1.0, "head", {0: Stack(own_identity(), StackSource.PY_SPY, told)}, [])
+    text = (tmp_path / "stacks-1-1.txt").read_text(encoding="utf-8")
+    assert "\n".join(told) in text
+    assert written.lines == {0: 5}
+
+
+@pytest.mark.parametrize("source", [StackSource.PROC, StackSource.NONE])
+def test_where_no_frame_is_known_the_stack_begins_below_its_head(tmp_path: Path, source: StackSource) -> None:
+    stacks = {
+        r: Stack(own_identity(), source, ("thread 1 'python': state S, waits in -, system call 0",))
+        for r in (0, 1)
+    }
+    written = write_stacks(tmp_path, 1, 1.0, "head", stacks, [])
+    lines = (tmp_path / "stacks-1-1.txt").read_text(encoding="utf-8").splitlines()
+    assert all(lines[at - 1].startswith("thread 1") for at in written.lines.values())
+    assert len(set(written.lines.values())) == 2

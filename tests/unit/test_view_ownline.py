@@ -87,6 +87,25 @@ def test_a_frame_whose_source_is_not_quoted() -> None:
     assert own_line(lines, 2) == CodeLine("gone.py", 5, "")
 
 
+STACK = [
+    'Thread 7 (idle): "MainThread"',
+    "    wait (/usr/lib/python3.11/threading.py:331)",
+    "    main (/job/train loop.py:19)",
+    "        time.sleep(9)",
+    "    <module> (/job/train.py:31)",
+    '  File "/job/data.py", line 41 in fetch',
+    "      file.read(1)",
+]
+
+
+def test_a_frame_of_a_stack_is_itself_the_line() -> None:
+    assert own_line(STACK, 2) == CodeLine("/job/train loop.py", 19, "time.sleep(9)")
+    assert own_line(STACK, 4) == CodeLine("/job/train.py", 31, "")
+    assert own_line(STACK, 5) == CodeLine("/job/data.py", 41, "file.read(1)")
+    assert own_line(STACK, 1) is None
+    assert own_line(STACK, 0) is None
+
+
 @given(
     st.lists(st.sampled_from([*NESTED, "", "    x", "[rank1]: y", "  ^"]), min_size=1, max_size=40), st.data()
 )
