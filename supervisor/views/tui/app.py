@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from textual import events
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter
 from textual.message import Message
@@ -33,7 +32,8 @@ from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import Kept, load, save
 from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.stopping import Continuing
-from supervisor.views.tui.themes import DARK, THEMES
+from supervisor.views.tui.themed import ThemedApp
+from supervisor.views.tui.themes import THEMES
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -58,7 +58,7 @@ NOBODY_TYPES_S = 1.0
 KEYS = (events.Key, events.Paste, events.MouseDown, events.MouseScrollUp, events.MouseScrollDown)
 
 
-class StokerApp(App[None]):
+class StokerApp(ThemedApp):
     """The dashboard of one run, or the list of runs and the dashboard of the one that is opened.
 
     Args:
@@ -118,7 +118,8 @@ class StokerApp(App[None]):
         replay: tuple[Recording, ReplayClock] | None = None,
         painted: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__()
+        self.kept = load(keep)
+        super().__init__(taste.theme, self.kept.theme)
         self._painted = painted
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
@@ -128,12 +129,6 @@ class StokerApp(App[None]):
         self._not_spoken = taste.spoken is not taste.lang
         self.run_paths = run
         self._keep = keep
-        self.kept = load(keep)
-        for theme in THEMES.values():
-            self.register_theme(theme)
-        known_themes = {theme.name for theme in THEMES.values()}
-        kept_theme = self.kept.theme if self.kept.theme in known_themes else DARK.name
-        self.theme = THEMES[taste.theme].name if taste.theme is not None else kept_theme
         self._gates: list[LineFilter] = [HarmlessFilter()]
         if taste.ascii:
             from supervisor.views.tui.ascii import AsciiFilter
