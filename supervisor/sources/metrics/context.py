@@ -42,7 +42,10 @@ _EVALUATION = re.compile(
 _DECORATED = r"[\s>*=#-]*(?:-->|>|\*+|=+|#+)\s*"
 _EVALUATION_BELOW = re.compile(_DECORATED + r"(?:eval\w*|valid\w*|test\w*)(?: \w+)?[\s*=#-]*$", re.IGNORECASE)
 _TRAINING_BELOW = re.compile(_DECORATED + r"(?:train\w*|epoch|time)\b", re.IGNORECASE)
-_BEST = re.compile(r"best (?:iteration|epoch|step|model|result)\w* (?:is|was)?\s*:\s*$", re.IGNORECASE)
+_BEST = re.compile(
+    r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
+    re.IGNORECASE,
+)
 # In a block that looks like settings a number of so many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
@@ -67,6 +70,7 @@ class State(NamedTuple):
     in_call: bool = False
     in_report: bool = False
     in_code: bool = False
+    in_best: bool = False
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
@@ -87,7 +91,7 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
     indented = message[:1] in " \t" or message[:2] == "- "
     if (below := _in_block(message, stripped, state, indented=indented)) is not None:
         return NOTHING, below, False
-    state = state._replace(in_call=False, in_report=False, in_code=False)
+    state = state._replace(in_call=False, in_report=False, in_code=False, in_best=False)
     row, after = _from_table(message, state)
     if row is not None:
         return shifted(row, begin), after, True
@@ -137,8 +141,10 @@ def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> S
         return state._replace(in_trace=goes_on)
     if _TRACE in message:
         return state._replace(in_trace=True)
+    if state.in_best and indented:
+        return state
     if _BEST.search(message):
-        return state._replace(skip_next=True)
+        return state._replace(skip_next=True, in_best=not indented)
     if state.in_call and stripped[-1] in ",([{)]}":
         return state._replace(in_call=message[0] not in ")]}")
     if (block := begins_code(stripped)) or (state.in_code and goes_on_with_code(message, indented=indented)):

@@ -25,6 +25,7 @@ from supervisor.sources.metrics.pairs import PairValues
 from supervisor.sources.metrics.placed import alone, placed
 from supervisor.sources.metrics.program import says_nothing
 from supervisor.sources.metrics.readings import (
+    BAR_RANK,
     NOTHING,
     RANK,
     Found,
@@ -81,7 +82,9 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
     if bar is not None:
         if bar.works_on_other:
             return NOTHING._replace(once=bar.is_new)
-        bar_readings = tuple(Reading(b.field, "", 2, b.start, b.end, b.conversion) for b in bar.readings)
+        bar_readings = tuple(
+            Reading(b.field, "", BAR_RANK, b.start, b.end, b.conversion) for b in bar.readings
+        )
         masked = bar.rest
     found = _Line(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates)).read()
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
@@ -169,6 +172,8 @@ class _Line(PairValues):
         if field == ETA and not self._evaluates:
             of_part = not {"loop", "epoch"}.isdisjoint(words_of(token.name))
             self._add(ETA, token, 7 if of_part else 8, Conversion(How.DURATION))
+        elif field == STEP_TIME and "per" in words_of(token.name) and not self._evaluates:
+            self._add(STEP_TIME, token, 7, Conversion(How.DURATION))
         elif field == STEP_TIME and token.text[:1] != "0":
             self._summary = True
 

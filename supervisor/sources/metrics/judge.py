@@ -77,6 +77,8 @@ _LONE_COUNTER = re.compile(
     r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
+# What was done at a step, where nothing was measured.
+_SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
 
 
@@ -133,6 +135,8 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     measured = fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
     scored = [r for r in own.values() if not r.weak]
     named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
+    if not measured and not scored and _SAVED.search(masked):
+        return NOTHING
     heading = counted and named and not measured - {ETA} and not scored
     loop = MEMORY in best and _EVALUATION_LOOP.match(masked) is not None
     accept = (
@@ -201,7 +205,7 @@ def _is_heading(masked: str, fields: set[str]) -> bool:
     if _LONE_COUNTER.match(masked):
         return True
     if EPOCH in fields:
-        return len(words) <= 2 or ("/" in masked and len(words) <= 8 and masked.rstrip()[-1:].isdigit())
+        return len(words) <= 2 or ("/" in masked and len(words) <= 8 and masked.rstrip(" ]).")[-1:].isdigit())
     if {word.lower() for word in words} <= {
         "step",
         "global",

@@ -18,6 +18,10 @@ _LOSS_AND_RATE = re.compile(r"\d loss\b.*\d (?:LR|lr|rate)\b")
 # "[120 | 312.41] loss=2.31": the step, and the time since the start.
 _TIMED = re.compile(r"\|\s*[\d.:]+\s*\]")
 _PER = re.compile(r"[_ ]per[_ ]")
+# "5000 iteration, loss: 0.3": the counter's name behind it.
+_COUNTER_BEHIND = re.compile(
+    r"\s(?:iter(?:ation)?s?|steps?|updates?)\s?[,:|]\s*[A-Za-z][\w/ .-]*\s?[:=]", re.IGNORECASE
+)
 _STEPS = frozenset({"it", "iter", "iteration", "step", "batch", "update"})
 
 
@@ -64,7 +68,11 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         return reading(STEP_TIME, 3, PLAIN, weak=True)
     if unit:
         return None
-    if place == 0 and token.text.isdigit() and _leads(text, token):
+    if (
+        place == 0
+        and token.text.isdigit()
+        and (_leads(text, token) or _COUNTER_BEHIND.match(text, token.stop))
+    ):
         return reading(STEP, 3, WHOLE, weak=True)
     # darknet begins with step and loss, and names neither; their mean has a name.
     counted = text[: token.start].strip().rstrip(":").isdigit()

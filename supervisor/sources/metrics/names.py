@@ -101,7 +101,7 @@ def words_of(name: str) -> list[str]:
         name = _FOREIGN.sub(lambda found: f" {FOREIGN[found[0]]} ", name)
     if "held" in name:
         name = re.sub(r"held[- _]out", "heldout", name)
-    words = [word for word in _SPLIT.split(name) if word]
+    words = [word for word in _SPLIT.split(name.rstrip("#") or name) if word]
     if any(word.endswith(("loss", "lr", "acc")) and len(word) > 4 for word in words):
         return [part for word in words for part in _parts(word)]
     return words

@@ -17,7 +17,7 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
-from supervisor.sources.metrics.readings import RANK, Reading
+from supervisor.sources.metrics.readings import BAR_RANK, RANK, Reading
 from supervisor.sources.metrics.tokens import Token, is_adjacent, tokens
 from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude, memory_conversion
 from supervisor.sources.metrics.words import TRAIN_WORDS
@@ -80,6 +80,9 @@ class PairValues(NamedValues):
 
     def _nameless_pair(self, token: Token, place: int, *, epoch_before: bool) -> None:
         """A pair whose name says nothing: what stands before and behind it may."""
+        if not token.name and place == 0 and any(r.field == STEP and r.rank == BAR_RANK for r in self._out):
+            self._epochs(token, 3)  # "[3/100]:  50%|█████     | 176/352 …": the bar counts the steps
+            return
         words = set(words_of(token.name))
         short = epoch_before and words <= {"b", "i", "s"}  # "[E 3/100] [B 120/600]"
         if self._evaluates or (token.name and not short and not words <= (TRAIN_WORDS | {"progress"})):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from supervisor.sources.metrics.values import Conversion
 
 RANK = "rank"
+# The rank of what a bar counts: any name that says so is believed before.
+BAR_RANK = 2
 
 
 class Reading(NamedTuple):

@@ -51,6 +51,9 @@ _CLOCK = re.compile(
     r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
     re.IGNORECASE,
 )
+_LIST = re.compile(r"\[\s*[-+\d]")
+# "[   10%      ]", "[------------]": a mark before a row.
+_MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 # Parts of a detector's loss: beside them "total" is their sum.
 _PARTS = frozenset({"box", "obj", "cls", "dfl"})
@@ -164,6 +167,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
         if match is None:
             if cell and not _CLOCK.match(cell) and (place or meaning(_plain(name)).field in {STEP, EPOCH}):
                 return None
+            numbers += _LIST.match(cell) is not None
             continue
         numbers += 1
         if name == "total" and not _PARTS.isdisjoint(names):
@@ -296,6 +300,8 @@ def _two(text: str) -> Parsed | None:
 def _cells(text: str, style: str) -> list[tuple[int, str]]:
     """The cells of a line with their places."""
     if style == "  ":
+        if (mark := _MARK.match(text)) is not None:
+            text = " " * mark.end() + text[mark.end() :]
         return [(m.start(), m.group()) for m in re.finditer(r"\S+(?: \S+)*", text)]
     cells: list[tuple[int, str]] = []
     place = 0

@@ -37,7 +37,7 @@ _MASKS = re.compile(
     re.VERBOSE,
 )
 _PICTURES = re.compile("[\U0001f000-\U0001faff\u25a0-\u27bf\u2b00-\u2bff\ufe0f\u200d]")
-# "Epoch #3": a number, not a name.
+# "Epoch #3": a number, not a name; "#011" is how syslog writes a tab.
 _HASH = re.compile(r"(\b(?:epoch|step|iter|iteration|batch|update|round)\s?)#(?=\d)", re.IGNORECASE)
 _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\S)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _UNITS = (
@@ -50,7 +50,7 @@ _UNITS = (
 _TOKEN = re.compile(
     rf"""
       (?P<dur>
-          \d+\ days?,?\ +\d+:\d\d:\d\d(?:\.\d+)? | \d+-\d\d:\d\d:\d\d | (?<![\w.:/])\d+(?::\d\d){{2}}(?:\.\d+)?(?![\w:])
+          \d+\ days?,?\ +\d+:\d\d:\d\d(?:\.\d+)? | \d+-\d\d:\d\d:\d\d | (?<![\w.:/])\d+:\d\d:(?:\d\d(?:\.\d+)?|\d\.\d+)(?![\w:])
         | (?<![\w.:/])\d+:\d\d(?![\w:.])
         | (?<![\w.,])(?:\d+(?:\.\d+)?\s?(?:d|days?|h|hrs?|hours?|m|mins?|minutes?)(?:,\s?|\s(?:and\s)?|(?=\d))){{1,6}}\d+(?:\.\d+)?\s?(?:s|secs?|seconds?|m|mins?|minutes?)\b
       )
@@ -59,7 +59,7 @@ _TOKEN = re.compile(
     | (?P<ratio>(?<![\w.,/@])[-+]?\d+(?:\.\d+)?\s?[KMGT]?i?B?\s?/\s?\d+(?:\.\d+)?\s?(?:[KMGT]i?B?)?(?![\w.]))
     | (?P<num>(?:(?<![\w.@\#])(?<!\w[-+])[-+]?(?:{_NUM})|(?<![A-Za-z0-9_])[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)(?![A-Za-z0-9_])))
       (?:(?P<k>[kKMG])(?:\s(?P<ku>(?:tok(?:en)?s?|words?|samples?)/s(?:ec)?))?(?![A-Za-z0-9/])|(?P<s>(?:[smhd]|G|B)(?![A-Za-z0-9/]|\s/\s(?:it|step|batch)))|\s?(?P<unit>{_UNITS})(?![A-Za-z0-9/]|[:=]|\s[:=]\s*[-+.\d]))?
-      (?![\w]|\.\d|-\d)
+      (?![\w]|\.\d|-\d|\s?-\s+\d+\s?\])
       (?P<mean>\s?\((?!\s*\d+\s*/\s*\d)(?![^()]*/\s?(?:s|it|step|iter|batch))(?:avg:?\s?|mean:?\s?)?[-+]?[\d.][^()]{{0,24}}\)|\s?\([-+]?(?:nan|inf)[^()]{{0,12}}\))?
     """,
     re.VERBOSE,
@@ -81,6 +81,7 @@ _INDEXED = re.compile(
     r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE
 )
 _NUMBERED = re.compile(r"\)\s*[=:]")
+_COUNTS = re.compile(r"\((?:epoch|step|iter(?:ation)?|batch)\s*$", re.IGNORECASE)  # "(epoch 180):"
 _MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
 _TAIL_WORDS = re.compile(
     r"\s+(?:was|is|are|of|at|to|reached|after|with|about|equals?|now|for|on|in)$", re.IGNORECASE
@@ -115,7 +116,7 @@ def mask(text: str) -> str:
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
     if not text.isascii():
         text = _PICTURES.sub(MASKED, text)
-    return _HASH.sub(r"\1 ", text) if "#" in text else text
+    return _HASH.sub(r"\1 ", text.replace("#011", "\t   ")) if "#" in text else text
 
 
 @lru_cache(maxsize=4)
@@ -131,7 +132,12 @@ def tokens(text: str) -> tuple[Token, ...]:
             and _MORE_NAME.match(text, match.end("num"))
         ):
             continue  # "GPU 0 memory": part of a name
-        if match["num"] is not None and before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end()):
+        if (
+            match["num"] is not None
+            and before.rstrip()[-1:].isalpha()
+            and _NUMBERED.match(text, match.end())
+            and not _COUNTS.search(before)
+        ):
             continue  # "LR (group 0)=1e-4": part of a name
         name, tail, bare = name_of(before)
         end = match.end()

@@ -12,7 +12,7 @@ def _set(words: str) -> frozenset[str]:
 
 
 EVAL_WORDS = _set(
-    "val vali valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
+    "val va vali valid validation validate validating validated eval evaluation evaluate evaluating test testing dev devel heldout holdout cv"
 )
 TRAIN_WORDS = _set("train training trained trn tr fit")
 SOURCE_WORDS = TRAIN_WORDS | _set(
