@@ -21,7 +21,7 @@ HEAD = """\
 # Commands
 
 Every verb and flag, as `stoker VERB --help` has them: made by `python scripts/commands_page.py`, do not edit by hand. `stoker` alone, on a
-terminal, opens the list of runs (`--theme`, `--ascii`, `--lang`, `--runs-dir` as below). Exit codes stand in the [README](../README.md), keys of files in [configs/README.md](../configs/README.md).
+terminal, opens the list of runs of this folder (`--theme`, `--ascii`, `--lang`, `--runs-dir`, `--all` as below). Exit codes stand in the [README](../README.md), keys of files in [configs/README.md](../configs/README.md).
 """
 RUN = """
 `stoker run [flags] SCRIPT.py …`, `stoker run [flags] -m MODULE …`, `stoker run [flags] -- COMMAND…` or

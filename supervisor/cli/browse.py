@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_scope, complain
 from supervisor.cli.tastes import add_taste, taste_from
 
 
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     from supervisor.cli.parsing import Parser
 
     parser = Parser(prog="stoker", description=__doc__)
-    add_runs_dir(parser)
+    add_scope(parser)
     add_taste(parser)
     return browse(parser.parse_args(argv), os.environ)
 
@@ -35,9 +35,16 @@ def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
     from supervisor.cli.screen import adopt, kept_file
+    from supervisor.views.runlist import Scope
     from supervisor.views.tui.terminal import run_browser
 
     place = runs_dir(args.runs_dir, env)
     empty(place)
-    run_browser(lambda: known_runs(place, env), adopt=partial(adopt, env), taste=taste, keep=kept_file(env))
+    run_browser(
+        lambda: known_runs(place, env),
+        scope=Scope(place, everywhere=args.all),
+        adopt=partial(adopt, env),
+        taste=taste,
+        keep=kept_file(env),
+    )
     return 0

@@ -16,6 +16,14 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_scope(parser: argparse.ArgumentParser) -> None:
+    """The flags that say which runs are listed: the same for `stoker` and for `stoker runs`."""
+    add_runs_dir(parser)
+    parser.add_argument(
+        "--all", action="store_true", help="also the runs in other folders that this user started"
+    )
+
+
 def complain(verb: str, message: str, code: int = 2) -> int:
     """One line on stderr; returns the exit code."""
     print(f"stoker {verb}: {message}", file=sys.stderr)

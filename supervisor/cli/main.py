@@ -25,7 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 # They may stand without a verb: the list of runs opens.
-BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir"])
+BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir", "--all"])
 
 EXIT_CODES = """\
 exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 pre-flight refused ·
@@ -108,7 +108,8 @@ def _help() -> str:
     verbs = "\n".join(f"  {name:10} {line}" for name, (_, line) in VERBS.items())
     return f"""\
 usage: stoker VERB [arguments]          (stoker VERB --help for each)
-       stoker [--theme NAME] [--ascii] [--lang LANG] [--runs-dir DIR]          the list of runs, on a terminal
+       stoker [--theme NAME] [--ascii] [--lang LANG] [--runs-dir DIR] [--all]
+                                        the list of runs, on a terminal; --all: of other folders too
 
 A terminal supervisor for PyTorch distributed training: launches torchrun, watches all ranks,
 says why a run failed, and restarts it with the one change that lets it go on.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_scope, complain
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -32,10 +32,7 @@ class Columns(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    add_runs_dir(parser)
-    parser.add_argument(
-        "--all", action="store_true", help="also the runs in other folders that this user started"
-    )
+    add_scope(parser)
     parser.add_argument("-n", "--number", type=int, default=20, help="how many to list (default 20)")
 
 

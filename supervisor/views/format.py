@@ -6,6 +6,7 @@ Unknown (`None`, NaN) is always shown as a dash, never as zero.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 
@@ -156,6 +157,14 @@ def ranges(numbers: tuple[int, ...]) -> str:
     if start is not None and previous is not None:
         parts.append(str(start) if start == previous else f"{start}-{previous}")
     return ",".join(parts)
+
+
+def near_path(path: str) -> str:
+    """A path as a person here would write it: relative to this folder, or to the home folder, if it lies below."""
+    for base, sign in ((os.getcwd(), "./"), (os.path.expanduser("~"), "~/")):
+        if path.startswith(base.rstrip("/") + "/"):
+            return sign + path[len(base.rstrip("/")) + 1 :]
+    return path
 
 
 def short_path(path: str) -> str:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
+from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
@@ -77,13 +79,25 @@ class SortKey(StrEnum):
     DURATION = "duration"
 
 
+@dataclass(slots=True)
+class Scope:
+    """Which runs are listed: those of the folder `place`, or, `everywhere`, all that this user started.
+
+    The screen's thread switches it, the reading thread looks. None: no folder sets any apart.
+    """
+
+    place: Path | None = None
+    everywhere: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """All runs, newest first. `complete`: every journal was read."""
+    """Runs, newest first. `complete`: every journal was read. `elsewhere`: known runs of other folders, listed or not."""
 
     revision: int
     rows: tuple[RunRow, ...]
     complete: bool
+    elsewhere: int = 0
 
 
 class RunsReader:
@@ -91,13 +105,20 @@ class RunsReader:
 
     Args:
         known: the runs, newest first; called in the reading thread.
+        scope: which of them are listed; after a switch call `look_again`.
         monotonic: clock for slices and looks.
     """
 
     def __init__(
-        self, known: Callable[[], list[RunPaths]], *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        known: Callable[[], list[RunPaths]],
+        scope: Scope | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._known = known
+        self._scope = scope or Scope()
+        self._elsewhere = 0
         self._monotonic = monotonic
         self._runs: list[RunPaths] = []
         self._readers: dict[RunPaths, tuple[tuple[int, int], StateReader]] = {}
@@ -121,7 +142,7 @@ class RunsReader:
         start = self._monotonic()
         if start >= self._due:
             self._due = start + LOOK_S
-            self._runs = self._known()
+            self._runs = self._in_scope(self._known())
             self._live = {run: keeper_is_alive(run.node().lock) for run in self._runs}
         complete = True
         for run in self._runs:
@@ -134,9 +155,17 @@ class RunsReader:
             for run in self._runs
             if run in self._readers
         )
-        if (rows, complete) != (self._last.rows, self._last.complete):
-            self._last = RunList(self._last.revision + 1, rows, complete)
+        if (rows, complete, self._elsewhere) != (self._last.rows, self._last.complete, self._last.elsewhere):
+            self._last = RunList(self._last.revision + 1, rows, complete, self._elsewhere)
         return self._last
+
+    def _in_scope(self, known: list[RunPaths]) -> list[RunPaths]:
+        place = self._scope.place
+        if place is None:
+            return known
+        here = [run for run in known if is_under(run, place)]
+        self._elsewhere = len(known) - len(here)
+        return known if self._scope.everywhere else here
 
     def _fold(self, run: RunPaths) -> None:
         path = run.node().journal

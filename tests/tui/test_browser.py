@@ -18,7 +18,7 @@ from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.trash import KEPT_S, empty, throw_away
-from supervisor.views.runlist import RunsReader, SortKey, filtered, ordered
+from supervisor.views.runlist import RunsReader, Scope, SortKey, filtered, ordered
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.tui import recorded
@@ -41,8 +41,9 @@ def browse(
     runs: list[RunPaths],
     play: Callable[[StokerApp, Pilot[None]], Awaitable[None]],
     known: Callable[[], list[RunPaths]] | None = None,
+    scope: Scope | None = None,
 ) -> None:
-    app = StokerApp(None, known=known or (lambda: runs), clock=lambda: NOW)
+    app = StokerApp(None, known=known or (lambda: runs), scope=scope, clock=lambda: NOW)
 
     async def scenario() -> None:
         async with app.run_test(size=(120, 40)) as pilot:
@@ -127,6 +128,33 @@ def test_filter_as_one_types(runs: list[RunPaths]) -> None:
         assert len(app.browser.panel.rows) == 3
 
     browse(runs, play)
+
+
+def test_this_folders_runs_are_listed_and_one_key_shows_those_of_all(tmp_path: Path) -> None:
+    here = recorded.failed(tmp_path / "here" / "20261121-1412-brave-otter")
+    there = recorded.held(tmp_path / "there" / "20261121-1410-calm-crane")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        assert [found.run for found in panel.rows] == [here]
+        assert f"runs in {here.root.parent} · 1 in other folders (a: all)" in shown(app)
+        await pilot.press("a")
+        await until(pilot, lambda: [found.run for found in panel.rows] == [here, there], "the runs of all")
+        assert "in all folders" in shown(app)
+        await pilot.press("a")
+        await until(pilot, lambda: [found.run for found in panel.rows] == [here], "the runs of this folder")
+
+    browse([here, there], play, scope=Scope(here.root.parent))
+
+
+def test_without_runs_elsewhere_there_is_nothing_to_widen(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("a")
+        assert "other folders" not in shown(app)
+        assert "all folders" not in shown(app)
+
+    browse(runs, play, scope=Scope(runs[0].root.parent))
 
 
 def test_empty_list_teaches() -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from supervisor.views.replay import Recording, ReplayClock
-    from supervisor.views.runlist import RunList, RunsReader
+    from supervisor.views.runlist import RunList, RunsReader, Scope
     from supervisor.views.tui.screens.browser import BrowserScreen
     from supervisor.views.tui.widgets.runs import RunsPanel
 
@@ -65,6 +65,7 @@ class StokerApp(ThemedApp):
         run: the run directory; None: the list of runs.
         read_only: no requests can be sent.
         known: the runs of the list, newest first; called in the reading thread.
+        scope: which of them are listed at first.
         adopt: adopts a run whose keeper died; called in the reading thread, may raise.
         clock: wall time, for ages and times on the screen.
         taste: how it looks.
@@ -109,6 +110,7 @@ class StokerApp(ThemedApp):
         run: RunPaths | None,
         *,
         known: Callable[[], list[RunPaths]] | None = None,
+        scope: Scope | None = None,
         read_only: bool = False,
         adopt: Callable[[RunPaths], None] | None = None,
         clock: Callable[[], float] = time.time,
@@ -139,10 +141,11 @@ class StokerApp(ThemedApp):
         self._reader: RunsReader | None = None
         self.browser: BrowserScreen | None = None
         if run is None:
-            from supervisor.views.runlist import RunsReader
+            from supervisor.views.runlist import RunsReader, Scope
             from supervisor.views.tui.screens.browser import BrowserScreen
 
-            self._reader, self.browser = RunsReader(known or list), BrowserScreen(clock)
+            scope = scope or Scope()
+            self._reader, self.browser = RunsReader(known or list, scope), BrowserScreen(clock, scope)
         self._replay = replay
         self._dashboard: Dashboard | None = None
 
@@ -257,6 +260,11 @@ class StokerApp(ThemedApp):
             await self.push_screen(self._open(message.run))
             if message.beside is not None:
                 self.dashboard.open_beside(str(message.beside.root))
+
+    def on_runs_panel_widened(self, _message: RunsPanel.Widened) -> None:
+        """List the runs of other folders too, or no longer."""
+        if self._reader is not None and self._dashboard is None:
+            self._feeders[-1].submit(self._reader.look_again)
 
     def on_runs_panel_thrown(self, message: RunsPanel.Thrown) -> None:
         """Delete a run, or bring the last one back, in the reading thread."""

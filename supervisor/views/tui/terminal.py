@@ -20,6 +20,7 @@ from supervisor.views.tui.widgets.paint import plain
 
 if TYPE_CHECKING:
     from supervisor.views.replay import Recording, ReplayClock
+    from supervisor.views.runlist import Scope
 
 # The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
 SWITCH_S = 0.001
@@ -108,12 +109,13 @@ def replay_app(
 def run_browser(
     known: Callable[[], list[RunPaths]],
     *,
+    scope: Scope | None = None,
     adopt: Callable[[RunPaths], None] | None = None,
     taste: Taste = USUAL,
     keep: Path | None = None,
 ) -> None:
     """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
-    _show(StokerApp(None, known=known, adopt=adopt, taste=taste, keep=keep, signals=True))
+    _show(StokerApp(None, known=known, scope=scope, adopt=adopt, taste=taste, keep=keep, signals=True))
 
 
 def _show(app: StokerApp) -> None:

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from supervisor.run.paths import RunPaths
-from supervisor.views.runlist import RunList, SortKey
+from supervisor.views.runlist import RunList, Scope, SortKey
 from supervisor.views.tui.screens.frames import QuickFrames
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
@@ -38,13 +38,20 @@ class BrowserScreen(QuickFrames, Screen[None]):
         _key("u", "undo", "undo", "u", "bring back what was deleted last"),
         _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
         _key("escape", "clear", "clear filter", "Esc", "show all runs again"),
+        _key(
+            "a",
+            "widen",
+            "all folders",
+            "a",
+            "runs in other folders that this user started, too; or no longer",
+        ),
         _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
         _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; nothing is ended by it", show=False),
     ]
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], scope: Scope) -> None:
         super().__init__()
-        self.panel = RunsPanel(clock, id="runs")
+        self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
 
     def compose(self) -> ComposeResult:
@@ -72,6 +79,8 @@ class BrowserScreen(QuickFrames, Screen[None]):
             return self.panel.marked is not None and self.panel.marked != self.panel.chosen
         if action == "undo":
             return bool(self.thrown)
+        if action == "widen":
+            return self.panel.can_widen
         return bool(self.panel.query_text) if action == "clear" else True
 
     def action_help(self) -> None:
@@ -152,6 +161,13 @@ class BrowserScreen(QuickFrames, Screen[None]):
         label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
         self.app.push_screen(AskLine(label, before, typed), closed)
 
+    def action_widen(self) -> None:
+        """The runs of all folders, or of this one."""
+        self.panel.scope.everywhere = not self.panel.scope.everywhere
+        self.panel.post_message(RunsPanel.Widened())
+        self.panel.repaint()
+        self._offer()
+
     def action_clear(self) -> None:
         """No filter."""
         self._set_filter("")
@@ -173,9 +189,13 @@ class BrowserScreen(QuickFrames, Screen[None]):
         if self.app.screen is self:
             self.panel.repaint()
 
+    def _word(self, binding: Binding) -> str:
+        is_back = binding.action == "widen" and self.panel.scope.everywhere
+        return "this folder" if is_back else binding.description
+
     def _offer(self) -> None:
         hints = [
-            Hint(binding.key_display or binding.key, binding.description, binding.action)
+            Hint(binding.key_display or binding.key, self._word(binding), binding.action)
             for binding in self.BINDINGS
             if isinstance(binding, Binding) and binding.show and self.check_action(binding.action, ())
         ]

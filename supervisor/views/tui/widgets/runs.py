@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -12,7 +13,7 @@ from textual.message import Message
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.runlist import RunList, RunRow, SortKey, filtered, ordered
+from supervisor.views.runlist import RunList, RunRow, Scope, SortKey, filtered, ordered
 from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -26,6 +27,9 @@ VERDICT_CELLS = 17
 NAME_FROM = 125
 DURATION_FROM = 108
 ROOMY_FROM = 96
+# Marks and state before the columns; what a folder needs beside them.
+HEAD_CELLS = STATE_CELLS + 3
+FOLDER_LEAST = 12
 DATE_CELLS = len("20261121-1412-")
 TEACH = (
     ("no run yet", ""),
@@ -64,9 +68,13 @@ class RunsPanel(Panel, can_focus=True):
             super().__init__()
             self.run = run
 
-    def __init__(self, clock: Callable[[], float], *, id: str) -> None:  # noqa: A002 - textual's own word
+    class Widened(Message):
+        """The scope was switched."""
+
+    def __init__(self, clock: Callable[[], float], scope: Scope, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._clock = clock
+        self.scope = scope
         self.list: RunList | None = None
         self.query_text = ""
         self.sort = SortKey.NEWEST
@@ -80,6 +88,11 @@ class RunsPanel(Panel, can_focus=True):
     def ready(self) -> bool:
         """Something was read."""
         return self.list is not None
+
+    @property
+    def can_widen(self) -> bool:
+        """Whether there is anything in other folders."""
+        return self.list is not None and bool(self.list.elsewhere)
 
     @property
     def cursor(self) -> int:
@@ -99,13 +112,29 @@ class RunsPanel(Panel, can_focus=True):
         """How many, filtered how, sorted by what."""
         total = len(self.list.rows) if self.list else 0
         tr = self.tr
-        left = [Span(tr("runs"), Ink.STRONG)]
+        left = [Span(tr("runs"), Ink.STRONG), *self._scope_said()]
         if self.said:
             left.append(Span(tr(f" · {self.said}"), Ink.WARN))
         if self.query_text:
             left.append(Span(f" · {self.query_text}", Ink.LIVE))
+        chosen = self.chosen if self._tells_folders else None
+        where = f"{fm.near_path(str(chosen.root.parent))} · " if chosen is not None else ""
         reading = "" if self.list is None or self.list.complete else " · reading…"
-        return tuple(left), row(Span(tr(f"{len(self.rows)} of {total} · by {self.sort}{reading}"), Ink.DIM))
+        counted = tr(f"{len(self.rows)} of {total} · by {self.sort}{reading}")
+        return tuple(left), row(Span(f"{where}{counted}", Ink.DIM))
+
+    def _scope_said(self) -> Row:
+        """Where the listed runs lie, and what shows more or fewer."""
+        place = self.scope.place
+        if place is None:
+            return EMPTY
+        if self.scope.everywhere:
+            narrower = " (a: this folder only)" if self.can_widen else ""
+            return row(Span(self.tr(" in all folders"), Ink.PLAIN), Span(self.tr(narrower), Ink.DIM))
+        said = [Span(self.tr(f" in {fm.near_path(str(place))}"), Ink.PLAIN)]
+        if self.list is not None and self.list.elsewhere:
+            said.append(Span(self.tr(f" · {self.list.elsewhere} in other folders (a: all)"), Ink.DIM))
+        return tuple(said)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """A head line and the rows around the cursor."""
@@ -126,14 +155,25 @@ class RunsPanel(Panel, can_focus=True):
         now = self._clock()
         shown = self.rows[self._top : self._top + room]
         return [
-            _head(width, self.tr),
+            _head(width, self.tr, folders=self._tells_folders),
             *(
                 _line(
-                    found, width, now, self.tr, here=found.run == self.chosen, marked=found.run == self.marked
+                    found,
+                    width,
+                    now,
+                    self.tr,
+                    here=found.run == self.chosen,
+                    marked=found.run == self.marked,
+                    folders=self._tells_folders,
                 )
                 for found in shown
             ),
         ]
+
+    @property
+    def _tells_folders(self) -> bool:
+        """Whether runs of several folders are listed."""
+        return self.scope.everywhere and self.can_widen
 
     def action_move(self, rows: int) -> None:
         """Move the cursor."""
@@ -173,16 +213,19 @@ def _columns(width: int, texts: dict[str, str]) -> str:
     parts += [fit(texts["verdict"], VERDICT_CELLS), fit(texts["best"], 8, right=True)]
     if width >= DURATION_FROM:
         parts.append(fit(texts["took"], 11, right=True))
-    return " ".join([*parts, fit(texts["seen"], 5, right=True)])
+    parts.append(fit(texts["seen"], 5, right=True))
+    left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
+    return " ".join([*parts, f" {fit(texts['folder'], left)}"] if left >= FOLDER_LEAST else parts)
 
 
-def _head(width: int, tr: Tr) -> Row:
-    names = ("run", "name", "step", "verdict", "best", "took", "seen")
-    head = fit(tr("    state"), STATE_CELLS + 3)
-    return clip(row(Span(head + _columns(width, {name: tr(name) for name in names}), Ink.DIM)), width)
+def _head(width: int, tr: Tr, *, folders: bool) -> Row:
+    names = ("run", "name", "step", "verdict", "best", "took", "seen", "folder")
+    head = fit(tr("    state"), HEAD_CELLS)
+    texts = {name: tr(name) if folders or name != "folder" else "" for name in names}
+    return clip(row(Span(head + _columns(width, texts), Ink.DIM)), width)
 
 
-def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: bool) -> Row:
+def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: bool, folders: bool) -> Row:
     state = found.state
     mark = spoken(_mark(found), tr)
     roomy = width >= ROOMY_FROM
@@ -196,6 +239,7 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),
         "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
+        "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
     }
     head = Span(("▸" if here else " ") + ("◆" if marked else " "), Ink.KEY)
     ink = Ink.STRONG if here else Ink.PLAIN
