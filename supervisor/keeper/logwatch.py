@@ -37,8 +37,11 @@ BATCH_SAMPLES = 200
 # samples beside it must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
 STEP = "step"
-# tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again.
-_WIPED = re.compile(rb"\r {8,512}\r+([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
+# tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
+# blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
+# wiped last, and the cursor goes up again.
+BLANKS = b"\r" + b" " * 8
+_WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
 
 
@@ -232,7 +235,7 @@ class LogWatch:
         """The states that bars show after they were wiped for a line, and where they stand."""
         place, before = self._wiped.pop(key.name, ((0, 0), b""))
         data = before + batch.data if place == (batch.generation, batch.offset) else batch.data
-        if b"  \r" not in data:
+        if BLANKS not in data:
             return
         begin = batch.offset + len(batch.data) - len(data)
         reader = self._readers.setdefault(f"{key.name}\r", MetricReader())

@@ -115,18 +115,33 @@ class Bar:
         self._stream.flush()
         self._length = len(text)
 
-    def write(self, text: str) -> None:
-        """A line above the bar, on stdout: the bar is wiped, and drawn again below."""
-        self._stream.write("\r" + " " * self._length + "\r")
-        self._stream.flush()
+    def write(self, text: str, *, below: Bar | None = None) -> None:
+        """A line above the bar, on stdout: the bar is wiped, and the bar `below` it, and drawn again.
+
+        Blanks, return and cursor are writes of their own, as in tqdm's `clear`.
+        """
+        self._clear()
+        if below is not None:
+            self._put("\n")
+            below._clear()
+            self._put("\x1b[A")
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
         self.draw()
+        if below is not None:
+            below.draw()
+
+    def _clear(self) -> None:
+        self._put("\r" + " " * self._length)
+        self._put("\r")
+
+    def _put(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
     def wipe(self) -> None:
-        """Close without a trace, as with leave=False."""
-        self._stream.write(self._before + "\r" + " " * self._length + "\r" + self._after)
-        self._stream.flush()
+        """Close without a trace, as with leave=False: below another bar no return follows the blanks (tqdm's `close`)."""
+        self._put(self._before + "\r" + " " * self._length + (self._after or "\r"))
 
     def close(self) -> None:
         """The last state stands."""

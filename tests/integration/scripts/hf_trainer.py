@@ -35,7 +35,6 @@ for step in training.run():
         for _ in range(EVAL_BATCHES):
             time.sleep(training.step_time)
             second.update()
-        second.wipe()
         evaluated = {
             "eval_loss": step.loss + 1.0,
             "eval_runtime": 0.1204,
@@ -43,7 +42,8 @@ for step in training.run():
             "eval_steps_per_second": 49.83,
             "epoch": round(step.number / training.steps, 2),
         }
-        bar.write(str(evaluated))
+        bar.write(str(evaluated), below=second)
+        second.wipe()
 if bar is not None:
     summary = {
         "train_runtime": 2.0512,
