@@ -1,41 +1,51 @@
 """Following logs: from append to callback, and idle cost, against `tail -F` and a bare poll.
 
-    python bench/tail.py [--files 200] [--appends 600] [--idle 8] [--keep bench/results/tail.json]
+    python bench/tail.py [--files 200] [--appends 200] [--rounds 9] [--idle 8] [--keep bench/results/tail.json]
 
-Prints milliseconds (p50, p90) and CPU shares. Goals: p50 at most 1.2 × `tail -F`, idle CPU at most 1.5 × a bare 250 ms poll.
-Wall time, so run it on a quiet machine; both hear of the same appends, each in a process of its own.
+Timed is the way from just before write(2) of a line to the first instruction of the function that a listener calls with it, by the
+machine's monotonic clock. A listener is a process of its own whose main thread sleeps and whose second thread waits and calls:
+
+- stoker: a `Tailer`;
+- `tail -F`: one tail(1) for all files, whose pipe the thread reads, as every program does that hears of lines by tail;
+- bare loop: read(2) of an inotify descriptor, pread(2) of the open file that these bytes are known for, the call: the least
+  that a Python process can do, with no look at truncation, rotation, other threads' wishes or lines.
+
+Each follows files of its own, and an append touches one of them: with common files all would wake at once and wait for each other's
+processor, and who is woken first would win (0.7 to 1.6 for the same code). They are asked in turn, in an order that is drawn anew each time.
+Prints milliseconds (p50, p90), the ratios of the rounds' medians with their 95 % intervals, and CPU shares.
+Goals: p50 at most 1.2 × `tail -F`, idle CPU at most 1.5 × a bare 250 ms poll.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.common import ROOT, command_line, surroundings, tell
+from bench.common import ROOT, command_line, interval, surroundings, tell
 
 PAUSE_S = 0.01
-# Each listener is a process of its own, as tail is: it prints when it heard of a line, by the machine's monotonic clock.
+# The mask is stoker's: changes of content, and what comes and goes in the folder.
 LISTEN = """
-import os, subprocess, sys, threading, time
+import ctypes, os, subprocess, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 paths, heard = sys.argv[3:], lambda: os.write(1, b"%d\\n" % time.monotonic_ns())
 if sys.argv[2] == "stoker":
     from supervisor.sources.tail import Tailer
-    stop = threading.Event()
-    tailer = Tailer(stop, lambda batch: heard())
+    tailer = Tailer(threading.Event(), lambda batch: heard())
     for path in paths:
         tailer.add(path, path)
     tailer.start()
     sys.stdin.read()
-    stop.set()
     tailer.close()
-else:
+elif sys.argv[2] == "tail -F":
     tail = subprocess.Popen(
         ["tail", "-q", "-n", "0", "-F", *paths], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -48,37 +58,70 @@ else:
     tail.terminate()
     tail.wait()
     reader.join()
+else:
+    libc = ctypes.CDLL(None)
+    events = libc.inotify_init1(os.O_CLOEXEC)
+    libc.inotify_add_watch(events, os.path.dirname(paths[0]).encode(), 0x3C2)
+    files = {os.path.basename(path).encode(): os.open(path, os.O_RDONLY) for path in paths}
+    known, offsets = {}, dict.fromkeys(files.values(), 0)
+    def follow():
+        while True:
+            raw = os.read(events, 8192)
+            fd = known.get(raw)
+            if fd is None:
+                fd = known[raw] = files[raw[16:].rstrip(b"\\0")]
+            data = os.pread(fd, 8192, offsets[fd])
+            offsets[fd] += len(data)
+            heard()
+    threading.Thread(target=follow, daemon=True).start()
+    sys.stdin.read()
+    os._exit(0)
 """
+LISTENERS = ("stoker", "tail -F", "bare loop")
 
 
-def latencies(folder: Path, files: int, appends: int) -> dict[str, list[float]]:
-    """Milliseconds from append to callback: both hear of every line, and take turns in being asked first."""
-    paths = [str(folder / f"{n}.log") for n in range(files)]
-    for path in paths:
-        Path(path).touch()
-    found: dict[str, list[float]] = {"stoker": [], "tail -F": []}
+def latencies(folder: Path, files: int, appends: int, rounds: int) -> dict[str, list[list[float]]]:
+    """Milliseconds from append to callback, a list a round; the first round warms up and is thrown away."""
+    logs = {
+        who: [folder / str(place) / f"{n}.log" for n in range(files)] for place, who in enumerate(LISTENERS)
+    }
+    for paths in logs.values():
+        paths[0].parent.mkdir()
+        for path in paths:
+            path.touch()
+    found: dict[str, list[list[float]]] = {who: [] for who in LISTENERS}
     listeners = {
         who: subprocess.Popen(
-            [sys.executable, "-c", LISTEN, str(ROOT), who, *paths],
+            [sys.executable, "-c", LISTEN, str(ROOT), who, *map(str, paths)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        for who in found
+        for who, paths in logs.items()
     }
     time.sleep(2.0)
+    draw = random.Random(0)
     try:
-        for number in range(appends):
-            with open(paths[number % files], "ab", buffering=0) as out:
-                start = time.monotonic_ns()
-                out.write(b"a line of a log\n")
-            for who, listener in listeners.items():
-                assert listener.stdout is not None
-                found[who].append((int(listener.stdout.readline()) - start) / 1e6)
-            time.sleep(PAUSE_S)
+        for number in range(rounds + 1):
+            times: dict[str, list[float]] = {who: [] for who in LISTENERS}
+            for append in range(appends):
+                for who in draw.sample(LISTENERS, len(LISTENERS)):
+                    times[who].append(heard_after(logs[who][append % files], listeners[who]))
+                    time.sleep(PAUSE_S)
+            for who in LISTENERS if number else ():
+                found[who].append(times[who])
     finally:
         for listener in listeners.values():
             listener.communicate(timeout=10)
     return found
+
+
+def heard_after(path: Path, listener: subprocess.Popen[bytes]) -> float:
+    """Milliseconds until a listener heard of a line."""
+    assert listener.stdout is not None
+    with path.open("ab", buffering=0) as out:
+        start = time.monotonic_ns()
+        out.write(b"a line of a log\n")
+    return (int(listener.stdout.readline()) - start) / 1e6
 
 
 IDLE = """
@@ -117,23 +160,31 @@ def idle(folder: Path, seconds: float, rounds: int) -> dict[str, float]:
     return {who: statistics.median(values) for who, values in used.items()}
 
 
+def ratio(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> list[float]:
+    """How many times as long, by the median of the rounds, and its 95 % interval."""
+    paired = [
+        statistics.median(one) / statistics.median(other) for one, other in zip(above, below, strict=True)
+    ]
+    return [round(value, 2) for value in (statistics.median(paired), *interval(paired, statistics.median))]
+
+
 def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--files", type=int, default=200)
-    parser.add_argument("--appends", type=int, default=600)
-    parser.add_argument("--idle", type=float, default=8.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--appends", type=int, default=200, help="of each listener's files, a round")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--idle", type=float, default=8.0, help="seconds, three times")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        found = latencies(Path(name), args.files, args.appends)
-        shares = idle(Path(name), args.idle, args.rounds)
+        found = latencies(Path(name), args.files, args.appends, args.rounds)
+        shares = idle(Path(name) / "0", args.idle, 3)
+    flat = {who: [value for times in rounds for value in times] for who, rounds in found.items()}
     report = {
         **surroundings(),
-        "p50_ms": {who: round(statistics.median(values), 3) for who, values in found.items()},
-        "p90_ms": {who: round(statistics.quantiles(values, n=10)[-1], 3) for who, values in found.items()},
-        "ratio_p50_to_tail": round(
-            statistics.median(found["stoker"]) / statistics.median(found["tail -F"]), 2
-        ),
+        "p50_ms": {who: round(statistics.median(values), 3) for who, values in flat.items()},
+        "p90_ms": {who: round(statistics.quantiles(values, n=10)[-1], 3) for who, values in flat.items()},
+        "ratio_p50_to_tail": ratio(found["stoker"], found["tail -F"]),
+        "ratio_p50_to_tail_bare_loop": ratio(found["bare loop"], found["tail -F"]),
         "idle_cpu_percent": {who: round(share * 100, 3) for who, share in shares.items()},
         "ratio_idle_to_poll": round(shares["stoker"] / shares["poll"], 2),
     }

@@ -67,6 +67,8 @@ class Batch(NamedTuple):
 class LineFeed:
     """Bytes of one stream to batches; knows nothing of files."""
 
+    __slots__ = ("_open", "_shown", "_splitter", "generation", "key", "offset")
+
     def __init__(self, key: str, offset: int = 0, number: int = 1) -> None:
         self.key = key
         self.generation = 0
@@ -133,6 +135,20 @@ class LineFeed:
 class FollowedFile:
     """One path, followed. Not thread-safe: the tail thread owns it."""
 
+    # Of hundreds of files one is written to now and then: what is cold is read in as few cache lines as will do.
+    __slots__ = (
+        "_changed_ns",
+        "_fd",
+        "_identity",
+        "_last_byte",
+        "_mark",
+        "_note_to",
+        "_quiet",
+        "_said",
+        "feed",
+        "path",
+    )
+
     def __init__(
         self,
         path: str,
@@ -169,20 +185,25 @@ class FollowedFile:
             and (now.st_dev, now.st_ino) == self._identity
         )
 
-    def read_on(self) -> Batch | None:
-        """The quick way after an event: one pread(2). None when that is not all there is to know: `read` must look."""
+    def read_on(self, hand_over: Callable[[Batch], None]) -> bool:
+        """The quick way after an event: one pread(2), and what came is handed over before the books are kept.
+
+        False when that is not all there is to know: `read` must look.
+        """
         mark = self._mark
         size = len(mark)
         if self._fd < 0 or (not size and (self.feed.offset or self.feed.generation)):
-            return None  # nothing tells that it is still the file that was read before
+            return False  # nothing tells that it is still the file that was read before
         try:
             data = os.pread(self._fd, _FIRST_BYTES, self.feed.offset - size)
         except OSError:
-            return None
+            return False
         # A whole buffer: there may be more.
         if not size < len(data) < _FIRST_BYTES or not data.startswith(mark):
-            return None
-        return self._taken(data, data[size:])
+            return False
+        hand_over(self.feed.feed(data[size:]))
+        self._note_read(data)
+        return True
 
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read on, at most `limit_bytes`; returns what came and whether more is waiting.
@@ -261,7 +282,8 @@ class FollowedFile:
             limit_bytes = 1
         if not fresh:
             return batches, self.feed.offset < size
-        batches.append(self._taken(data, fresh))
+        self._note_read(data)
+        batches.append(self.feed.feed(fresh))
         return batches, len(fresh) >= limit_bytes
 
     def _is_same(self) -> bool:
@@ -271,13 +293,12 @@ class FollowedFile:
         except OSError:
             return True
 
-    def _taken(self, data: bytes, fresh: bytes) -> Batch:
+    def _note_read(self, data: bytes) -> None:
         if self._said:
             self._said.discard(NoteCode.UNREADABLE)
         self._mark = data[-_MARK_BYTES:]
         self._last_byte = time.monotonic()
         self._quiet = False
-        return self.feed.feed(fresh)
 
     def _skip_hole(self, limit_bytes: int) -> bytes:
         """After copytruncate a writer without O_APPEND leaves zeros up to its old position: go past them."""

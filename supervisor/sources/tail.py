@@ -150,10 +150,7 @@ class Tailer:
             fresh = self._take_over() if self._pending or self._dropped else []
             for path in paths or ():
                 for file in self._files.get(path, ()):
-                    batch = file.read_on()
-                    if batch is not None:
-                        self._hand_over(batch)
-                    else:
+                    if not file.read_on(self._hand_over):
                         self._read(file)
             now = time.monotonic()
             look = paths is None or now >= next_look

@@ -35,6 +35,8 @@ class LineSplitter:
     instead, which holds the newest state of a progress bar.
     """
 
+    __slots__ = ("_cap", "_cut", "_number", "_offset", "_open", "_open_bytes")
+
     def __init__(self, offset: int = 0, number: int = 1, cap_bytes: int = 4 * LINE_CAP_BYTES) -> None:
         self._cap = cap_bytes
         self._offset = offset
