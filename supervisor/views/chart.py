@@ -15,21 +15,21 @@ from supervisor.run.series import METRICS, SeriesReader
 MAX_POINTS = 400
 
 
-def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float, float]]:
-    """(attempt, step, value) of a metric, in the order of time. Steps unknown count up by one."""
+def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
+    """(attempt, step, value) of a metric, in the order of time. A step that no line told is None."""
     reader = SeriesReader(series, METRICS)
-    points: list[tuple[int, float, float]] = []
+    points: list[tuple[int, float | None, float]] = []
     while samples := reader.read():
         for sample in samples:
             value = sample.v.get(name)
             step = sample.v.get("step")
             if value is not None and math.isfinite(value):
-                points.append((sample.a, step if step is not None else float(len(points)), value))
+                points.append((sample.a, step, value))
     return points
 
 
 def draw(
-    points: Sequence[tuple[int, float, float]],
+    points: Sequence[tuple[int, float | None, float]],
     *,
     title: str,
     width: int = 72,
@@ -38,7 +38,7 @@ def draw(
 ) -> str:
     """The curve as text, one line an attempt; "" where there are fewer than two points.
 
-    Points are thinned to `MAX_POINTS` by mean buckets: a terminal shows no more.
+    Points are thinned to `MAX_POINTS` by mean buckets: a terminal shows no more. Where a step is unknown, the values are counted.
     """
     if len(points) < 2:
         return ""
@@ -48,13 +48,19 @@ def draw(
     plotext.theme("clear")
     plotext.plotsize(width, height)
     attempts = sorted({attempt for attempt, _, _ in points})
+    has_steps = all(step is not None for _, step, _ in points)
     for attempt in attempts:
-        xs, ys = _thin([(step, value) for number, step, value in points if number == attempt])
+        mine = [
+            (step if has_steps and step is not None else float(at), value)
+            for at, (number, step, value) in enumerate(points, 1)
+            if number == attempt
+        ]
+        xs, ys = _thin(mine)
         # Without colour the marker tells the attempts apart: fine for the newest, coarse for those before.
         marker = "braille" if attempt == attempts[-1] else "dot"
         plotext.plot(xs, ys, label=f"attempt {attempt}" if len(attempts) > 1 else None, marker=marker)
     plotext.title(title)
-    plotext.xlabel("step")
+    plotext.xlabel("step" if has_steps else "value")
     drawn = str(plotext.build())
     plotext.clear_figure()
     return drawn if colour else str(plotext.uncolorize(drawn))

@@ -344,14 +344,17 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
     points = loss_points(run.node().series)
     if points:
-        lines.append(
-            f"loss      {points[0][2]:.4f} at step {points[0][1]:.0f} → {points[-1][2]:.4f} at step {points[-1][1]:.0f}"
-        )
+        (_, first, begin), (_, last, end) = points[0], points[-1]
+        lines.append(f"loss      {begin:.4f}{_at_step(first)} → {end:.4f}{_at_step(last)}")
         curve = draw(points, title="loss", colour=colour)
         if curve:
             lines += ["", curve.rstrip("\n"), ""]
     lines.append(f"directory {run.root}")
     return "\n".join(lines)
+
+
+def _at_step(step: float | None) -> str:
+    return "" if step is None else f" at step {step:.0f}"
 
 
 def _attempt_story(attempt: AttemptView, root: Path) -> list[str]:
@@ -363,7 +366,9 @@ def _attempt_story(attempt: AttemptView, root: Path) -> list[str]:
     code = "unknown" if attempt.exit_code is None else attempt.exit_code
     lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{batch}"]
     verdict = attempt.verdict
-    if verdict is not None and verdict.failure is not FailureClass.HEALTHY:
+    if attempt.wish_text:
+        lines.append(f"ended     {attempt.wish_text}")
+    elif verdict is not None and verdict.failure is not FailureClass.HEALTHY:
         lines.append(f"verdict   {verdict.failure}: {verdict.title}")
         if verdict.cause is not None:
             lines.append(f"cause     {place_text(verdict.cause, root)}")
