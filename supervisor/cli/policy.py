@@ -72,8 +72,9 @@ def run(args: argparse.Namespace) -> int:
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
     """What policy says after each ended attempt of a run, with what was done where that differs."""
     from supervisor.keeper.judgement import policy_input
-    from supervisor.policy import budget_text, decide
+    from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
+    from supervisor.run.records import DecisionKind
 
     node = run_.node()
     state = read_state(node.journal)
@@ -92,18 +93,23 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         )
         known = policy_input(record, past, node=node, env=env)
         decision = decide(known)
-        failure = view.verdict.failure.value + (
-            f"/{view.verdict.reason.value}" if view.verdict.reason else ""
-        )
+        reason = f"/{view.verdict.reason.value}" if view.verdict.reason else ""
+        ended = view.wish_text or f"{view.verdict.failure.value}{reason}"
         at = f" at step {view.last_step}" if view.last_step is not None else ""
         code = f", exit code {decision.exit_code}" if decision.exit_code is not None else ""
-        line = f"attempt {view.number}: {failure}{at} → {decision.kind.value}{code}: {decision.reason}"
-        lines.append(line)
-        if (budget := budget_text(known, decision)) is not None:
-            lines.append(f"           {budget}")
         done = view.decision
-        if done is not None and (done.kind, done.change) != (decision.kind, decision.change):
+        why = decision.reason
+        if view.ended_by_wish and done is not None and done.kind is decision.kind:
+            why = done.reason  # policy only carries it out: who asked is what there is to say
+        lines.append(f"attempt {view.number}: {ended}{at} → {decision.kind.value}{code}: {why}")
+        by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
+        budget = ASKED_FOR if by_person else budget_text(known, decision)
+        # What a person changed is nothing that policy would have done.
+        said = by_person and view.ended_by_wish
+        if done is not None and not said and (done.kind, done.change) != (decision.kind, decision.change):
             lines.append(f"           was ({view.decided_by or 'policy'}): {done.kind.value}: {done.reason}")
+        if budget is not None:
+            lines.append(f"           {budget}")
     return lines
 
 

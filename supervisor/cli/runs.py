@@ -80,7 +80,8 @@ def columns_of(run: RunPaths) -> Columns:
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
     total = f"/{state.total_steps}" if state.total_steps else ""
     # The newest attempt's own: what was recovered from is not what the run has now.
-    verdict = "-" if attempt is None or attempt.verdict is None else str(attempt.verdict.failure)
+    failed = attempt.verdict if attempt is not None and not attempt.ended_by_wish else None
+    verdict = "-" if failed is None else str(failed.failure)
     return Columns(
         run.run_id,
         word,

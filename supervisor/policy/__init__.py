@@ -4,7 +4,7 @@ Pure. `rules` holds one rule a failure class; `changes` what a rule changes; `de
 headless run never holds: what would be held is failed (exit 1, or 4 if a budget ran out).
 """
 
-from supervisor.policy.budget import budget_text
+from supervisor.policy.budget import ASKED_FOR, budget_text
 from supervisor.policy.decide import (
     EXIT_DO_NOT_REQUEUE,
     EXIT_FAILED,
@@ -18,6 +18,7 @@ from supervisor.policy.history import Gpus, PastAttempt, PolicyInput, StopCause,
 from supervisor.policy.rules import RULES, Answer, Rule, rule_for
 
 __all__ = [
+    "ASKED_FOR",
     "EXIT_DO_NOT_REQUEUE",
     "EXIT_FAILED",
     "EXIT_GAVE_UP",

@@ -1,4 +1,4 @@
-"""What counts against which budget, and the line that says so.
+"""What counts against which budget, and the line that says so. What a person asks for is taken from none.
 
 ``--max-retries`` bounds restarts of the job as it was. A plan that changes what failed (a smaller micro-batch, another port)
 differs from the try before it, and is bounded by its rule's own count.
@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from supervisor.policy.history import PastAttempt, PolicyInput, restarts_since_progress
+from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
 from supervisor.policy.rules import Answer, rule_for
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 
 HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT))
 """Answers that ``--max-retries`` does not bound, unless it is 0."""
+
+ASKED_FOR: Final = "budget: none is spent, for a person asked for it; all begin anew from here"
 
 
 def is_unchanged(change: SpecChange) -> bool:
@@ -42,6 +44,8 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
     verdict = history.now.verdict
     if decision.kind is not DecisionKind.RESTART or verdict is None:
         return None
+    if history.now.stop is StopCause.RESTART:
+        return ASKED_FOR
     rule = rule_for(verdict.failure, verdict.reason, history.retry.overrides)
     name = verdict.failure.value
     parts = []

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run import timeline as tl
+from supervisor.run.timeline import mark as _mark
 
 
 def fold(state: st.RunState, event: ev.Event) -> st.RunState:
@@ -135,23 +136,6 @@ def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
     return replace(s, attempts=attempts)
 
 
-def _mark(s: st.RunState, t: float, tone: str, text: str, step: int | None = None) -> st.RunState:
-    number = s.attempts[-1].number if s.attempts else None
-    mark = st.Mark(t=t, attempt=number, tone=tone, text=text, step=step)
-    return replace(s, timeline=(*s.timeline, mark)[-st.MAX_TIMELINE :])
-
-
-def _why(why: ev.StopWhy) -> str:
-    return {
-        ev.StopWhy.REQUEST: "asked to",
-        ev.StopWhy.SIGNAL: "signalled",
-        ev.StopWhy.RESTART: "to restart",
-        ev.StopWhy.RANK_DIED: "a rank died",
-        ev.StopWhy.REQUEUE: "to be requeued",
-        ev.StopWhy.HANG: "hang",
-    }[why]
-
-
 def _run_started(s: st.RunState, event: ev.RunStarted) -> st.RunState:
     return replace(
         s,
@@ -197,7 +181,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         condition=st.Launching(attempt=event.attempt),
         progress=None,
     )
-    return _mark(s, event.t, "info", f"attempt {event.attempt}: {event.reason}")
+    return tl.said(s, event.t, tl.launching(event, s.attempts[-2] if len(s.attempts) > 1 else None))
 
 
 def _rank_started(s: st.RunState, event: ev.RankStarted) -> st.RunState:
@@ -311,8 +295,7 @@ def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
     again = event.why in {ev.StopWhy.RESTART, ev.StopWhy.RANK_DIED, ev.StopWhy.HANG}
     s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
     s = replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
-    by = f" (by {event.by})" if event.by else ""
-    return _mark(s, event.t, "warn", f"stopping: {_why(event.why)}" + by)
+    return tl.said(s, event.t, tl.stopping(event))
 
 
 def _stop_rung_taken(s: st.RunState, event: ev.StopRungTaken) -> st.RunState:
@@ -340,8 +323,7 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
         changes["last_step"] = event.last_step
     s = _edit(s, event.attempt, **changes)
     s = replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
-    tone = "good" if event.exit_code == 0 else "bad"
-    return _mark(s, event.t, tone, f"attempt {event.attempt} ended, exit {event.exit_code}")
+    return tl.said(s, event.t, tl.ended(event, _find(s, event.attempt)))
 
 
 def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:
@@ -349,15 +331,12 @@ def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:
     if event.provisional:
         return s
     s = replace(s, condition=st.DiagnosedAs(attempt=event.attempt, verdict=event.verdict))
-    if event.verdict.failure is FailureClass.HEALTHY:
-        return s
-    return _mark(s, event.t, "bad", f"verdict: {event.verdict.title}")
+    return tl.said(s, event.t, tl.judged(event, _find(s, event.attempt)))
 
 
 def _decided(s: st.RunState, event: ev.Decided) -> st.RunState:
-    s = _edit(s, event.attempt, decision=event.decision, decided_by=event.by)
-    tone = "good" if event.decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
-    return _mark(s, event.t, tone, f"{event.decision.kind.replace('_', ' ')}: {event.decision.reason}")
+    words = tl.decided(event, _find(s, event.attempt))
+    return tl.said(_edit(s, event.attempt, decision=event.decision, decided_by=event.by), event.t, words)
 
 
 def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
@@ -390,6 +369,4 @@ def _request_done(s: st.RunState, event: ev.RequestDone) -> st.RunState:
 
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
     finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
-    tone = "good" if event.outcome is ev.Outcome.SUCCEEDED else "bad"
-    s = replace(s, condition=finished, ended_t=event.t)
-    return _mark(s, event.t, tone, f"{event.outcome.replace('_', ' ')}: {event.reason}")
+    return tl.said(replace(s, condition=finished, ended_t=event.t), event.t, tl.over(event))

@@ -15,8 +15,10 @@ import msgspec
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
-from supervisor.run.records import Decision, Finding, Verdict
+from supervisor.run.records import Decision, FailureClass, Finding, Reason, Verdict
 
+# Ends that somebody wished, as opposed to those that follow a failure.
+WISHES = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
 MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
@@ -154,6 +156,31 @@ class AttemptView(Part, frozen=True, kw_only=True):
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None
     memory_kills: int | None = None
+
+    @property
+    def ended_by_wish(self) -> bool:
+        """Whether it was ended because somebody wished it, and by no failure of its own: there is nothing to mend."""
+        if self.stop is None or self.stop.why not in WISHES:
+            return False
+        verdict = self.verdict
+        if verdict is None or verdict.failure is FailureClass.HEALTHY:
+            return True
+        return verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER
+
+    @property
+    def wish_text(self) -> str:
+        """``stopped by ada``, ``restarted by ada``; empty where no wish ended it."""
+        if self.stop is None or not self.ended_by_wish:
+            return ""
+        word = "restarted" if self.stop.why is ev.StopWhy.RESTART else "stopped"
+        return f"{word} by {self.stop.by}" if self.stop.by else word
+
+    @property
+    def failure(self) -> FailureClass | None:
+        """What it failed for; None where it did not, or nothing is known."""
+        if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_by_wish:
+            return None
+        return self.verdict.failure
 
     @property
     def begins_at(self) -> float:

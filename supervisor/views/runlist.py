@@ -52,9 +52,14 @@ class RunRow:
 
     @property
     def failure(self) -> str:
-        """The class of the newest attempt's verdict; empty without one. What was recovered from is not shown."""
+        """The class of the newest attempt's verdict; empty without one, and where somebody ended it.
+
+        What was recovered from is not shown.
+        """
         attempt = self.state.attempt
-        return str(attempt.verdict.failure) if attempt and attempt.verdict else ""
+        if attempt is None or attempt.verdict is None or attempt.ended_by_wish:
+            return ""
+        return str(attempt.verdict.failure)
 
     @property
     def step(self) -> int | None:

@@ -185,10 +185,10 @@ def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
     """Failures, then where each later attempt began; the newest first, so that it keeps its label."""
     found: list[Mark] = []
     for attempt in reversed(attempts):
-        verdict = attempt.verdict
-        if verdict is None or verdict.failure is FailureClass.HEALTHY:
+        failure = attempt.failure
+        if failure is None:
             continue
-        name = "✗ OOM" if verdict.failure in MEMORY_FAILURES else f"✗ {verdict.failure.replace('_', ' ')}"
+        name = "✗ OOM" if failure in MEMORY_FAILURES else f"✗ {failure.replace('_', ' ')}"
         found.append(Mark(attempt.last_step, attempt.ended_t or attempt.planned_t, name, Ink.BAD))
     for attempt in reversed(attempts[1:]):
         began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step

@@ -13,6 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.run import state as st
+from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
 from supervisor.views.history import median
 from supervisor.views.logs import LogNews, Tone, rank_label
@@ -80,7 +81,7 @@ class RanksPanel(ListPanel, can_focus=True):
             return EMPTY, EMPTY
         ranks = _views(self.view.snapshot)
         attempt = self.view.snapshot.state.attempt
-        well = attempt is not None and attempt.exit_code == 0
+        well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_by_wish)
         gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
         by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
         left = row(Span(self.tr(f"ranks · {len(ranks)}"), Ink.STRONG), Span(by, Ink.DIM))
@@ -175,7 +176,7 @@ class RanksPanel(ListPanel, can_focus=True):
         pace = sample.pace_s if sample is not None and not step_time else None
         skew = step_time / medians.step_time_s - 1 if step_time and medians.step_time_s else None
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
-        seen_t = _seen_t(sample)
+        seen_t = _seen_t(sample, snapshot)
         seen = self.view.now - seen_t if seen_t else None
         word, ink = rank_state(rank, snapshot)
         late, starved = _marks(values, medians)
@@ -267,7 +268,13 @@ def _ordered(
 
     def number(rank: st.RankView) -> tuple[bool, float]:
         sample = snapshot.ranks.get(rank_label(rank))
-        value = _seen_t(sample) if by == "seen" else sample.values.get(name) if sample is not None else None
+        value = (
+            _seen_t(sample, snapshot)
+            if by == "seen"
+            else sample.values.get(name)
+            if sample is not None
+            else None
+        )
         if value is None and by == "mem" and sample is not None:
             value = sample.values.get("rss_bytes")
         if value is None and by == "ms/step" and sample is not None:
@@ -288,9 +295,16 @@ def _ordered(
             return sorted(ranks, key=number)
 
 
-def _seen_t(sample: Rank | None) -> float | None:
-    """When a rank last told a step; that its process lives, where its steps are not its own."""
-    return None if sample is None else sample.stepped_t or sample.seen_t
+def _seen_t(sample: Rank | None, snapshot: Snapshot) -> float | None:
+    """When a rank last told a step; that its process lives, where its steps are not its own.
+
+    While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
+    """
+    if sample is None:
+        return None
+    attempt = snapshot.state.attempt
+    stall = attempt.stall if attempt is not None else None
+    return sample.stepped_t or (stall.since if stall is not None else sample.seen_t)
 
 
 def _views(snapshot: Snapshot) -> list[st.RankView]:
@@ -304,15 +318,39 @@ def rank_state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, Ink]:
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
             return "✓ done", Ink.DIM  # torchrun ended well, so its ranks did
+        if attempt is not None and attempt.ended_by_wish:
+            return "■ stopped", Ink.DIM
+        if hung := _hung(attempt):
+            return ("✗ hung", Ink.BAD) if rank.rank in hung else ("■ ended", Ink.DIM)
         return _exit_words(rank.exit_code)
     condition = snapshot.state.condition
     match condition:
+        case st.Running() if odd := _kept_waiting_by(attempt):
+            return ("⚠ stuck", Ink.WARN) if rank.rank in odd else ("waits", Ink.DIM)
         case st.Running():
             return str(condition.phase), Ink.LIVE if snapshot.keeper_alive else Ink.PLAIN
         case st.Stopping():
             return "stopping", Ink.WARN
         case _:
             return "ended", Ink.DIM
+
+
+def _kept_waiting_by(attempt: st.AttemptView | None) -> tuple[int, ...]:
+    """The ranks that the others wait for, as the stacks of a silence that lasts tell; empty where they do not."""
+    if attempt is None or attempt.stall is None or attempt.stacks is None:
+        return ()
+    return attempt.stacks.odd if attempt.stacks.t >= attempt.stall.since else ()
+
+
+def _hung(attempt: st.AttemptView | None) -> tuple[int, ...]:
+    """The ranks that the others waited for until we ended it, or until these gave up."""
+    if attempt is None or attempt.verdict is None:
+        return ()
+    if attempt.hang is not None:
+        return attempt.hang.ranks if attempt.verdict.failure is FailureClass.HANG else ()
+    if attempt.verdict.failure is not FailureClass.NCCL_TIMEOUT or attempt.stacks is None:
+        return ()
+    return attempt.verdict.ranks if attempt.verdict.ranks == attempt.stacks.odd else ()
 
 
 def _exit_words(code: int | None) -> tuple[str, Ink]:

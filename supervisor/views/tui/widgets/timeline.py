@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.run.records import FailureClass
 from supervisor.run.state import AttemptView
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
+from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -33,7 +33,7 @@ class AttemptsBar(Panel):
         head = row(Span(self.tr(" attempts "), Ink.DIM))
         shown = list(attempts[-6:])
         ends = [_end(attempt, now) for attempt in shown]
-        texts = [_words(attempt, end) for attempt, end in zip(shown, ends, strict=True)]
+        texts = [_words(attempt, end, self.tr) for attempt, end in zip(shown, ends, strict=True)]
         while len(shown) > 1 and sum(map(cells, texts)) + 8 * len(shown) > width - cells(head):
             shown, ends, texts = shown[1:], ends[1:], texts[1:]
         room = width - cells(head) - sum(map(cells, texts)) - 3 * len(shown)
@@ -104,17 +104,18 @@ def _end(attempt: AttemptView, now: float) -> float:
 def _ink(attempt: AttemptView) -> Ink:
     if attempt.ended_t is None:
         return Ink.LIVE
-    return Ink.DIM if attempt.exit_code == 0 else Ink.BAD
+    return Ink.DIM if attempt.exit_code == 0 or attempt.ended_by_wish else Ink.BAD
 
 
-def _words(attempt: AttemptView, end: float) -> Row:
+def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
     """How it ended, or how long it has lived."""
     span = fm.duration(end - (attempt.started_t or attempt.planned_t))
     if attempt.ended_t is None:
         return row(Span("●", Ink.LIVE), Span(f" {span}", Ink.DIM))
-    verdict = attempt.verdict
-    if verdict is not None and verdict.failure is not FailureClass.HEALTHY:
-        return row(Span(f"✗ {verdict.failure}", Ink.BAD), Span(f" {span}", Ink.DIM))
+    if attempt.failure is not None:
+        return row(Span(f"✗ {attempt.failure}", Ink.BAD), Span(f" {span}", Ink.DIM))
+    if attempt.wish_text:
+        return row(Span(f"■ {tr(attempt.wish_text)}"), Span(f" {span}", Ink.DIM))
     if attempt.exit_code == 0:
         return row(Span("✓", Ink.LIVE), Span(f" {span}", Ink.DIM))
-    return row(Span("■" if attempt.stop else "✗", Ink.WARN), Span(f" {span}", Ink.DIM))
+    return row(Span("✗", Ink.WARN), Span(f" {span}", Ink.DIM))

@@ -15,6 +15,8 @@ from supervisor.views.tui.widgets.paint import Ink, Span
 def condition_span(snapshot: Snapshot, now: float) -> Span:
     """Glyph and word of the run's state."""
     condition = snapshot.state.condition
+    attempt = snapshot.state.attempt
+    wish = attempt.wish_text if attempt is not None else ""
     match condition:
         case st.Preflight():
             return Span("○ preflight", Ink.PLAIN)
@@ -28,6 +30,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"◆ stopping{f' ({condition.rung})' if condition.rung else ''}", Ink.WARN)
         case st.Ended():
             return Span("◆ ended, reading its logs", Ink.WARN)
+        case st.DiagnosedAs() if wish:
+            return Span(f"■ {wish}", Ink.PLAIN)
         case st.DiagnosedAs():
             healthy = condition.verdict.failure is FailureClass.HEALTHY
             return Span(
@@ -37,6 +41,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", Ink.WARN)
         case st.HeldOpen():
             return Span("‖ held: you decide", Ink.WARN)
+        case st.Finished(outcome=Outcome.STOPPED) if wish:
+            return Span(f"■ {wish}", Ink.PLAIN)
         case st.Finished():
             return outcome_span(condition.outcome)
         case _ as unreachable:
@@ -49,7 +55,7 @@ def outcome_span(outcome: Outcome) -> Span:
         case Outcome.SUCCEEDED:
             return Span("✓ succeeded", Ink.LIVE)
         case Outcome.STOPPED:
-            return Span("■ stopped", Ink.WARN)
+            return Span("■ stopped", Ink.PLAIN)
         case Outcome.FAILED:
             return Span("✗ failed", Ink.BAD)
         case Outcome.GAVE_UP:
@@ -85,7 +91,7 @@ def leave_word(snapshot: Snapshot) -> str:
 def shows_failure(snapshot: Snapshot) -> bool:
     """Whether the failure card takes the place of the charts: an attempt failed and no new one runs."""
     attempt = snapshot.state.attempt
-    if attempt is None or attempt.verdict is None or attempt.verdict.failure is FailureClass.HEALTHY:
+    if attempt is None or attempt.failure is None:
         return False
     condition = snapshot.state.condition
     match condition:
@@ -98,7 +104,5 @@ def shows_failure(snapshot: Snapshot) -> bool:
 
 
 def failures(state: st.RunState) -> list[st.AttemptView]:
-    """The attempts whose verdict names a failure, oldest first."""
-    return [
-        a for a in state.attempts if a.verdict is not None and a.verdict.failure is not FailureClass.HEALTHY
-    ]
+    """The attempts that failed, oldest first; what a person ended is none of them."""
+    return [attempt for attempt in state.attempts if attempt.failure is not None]

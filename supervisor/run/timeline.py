@@ -1,0 +1,86 @@
+"""The words of the timeline for how attempts begin and end: each thing is said once, and a wish is no failure (pure)."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.records import DecisionKind, FailureClass
+
+POLICY = "policy"
+"""`events.Decided.by` of what no person decided."""
+
+Said: TypeAlias = tuple[str, str]
+"""Tone (see `state.Mark`) and text."""
+
+_WHY = {
+    ev.StopWhy.SIGNAL: "signalled",
+    ev.StopWhy.RANK_DIED: "a rank died",
+    ev.StopWhy.REQUEUE: "to be requeued",
+    ev.StopWhy.HANG: "hang",
+}
+_OUTCOMES = {ev.Outcome.SUCCEEDED: "good", ev.Outcome.STOPPED: "info"}
+
+
+def mark(s: st.RunState, t: float, tone: str, text: str, step: int | None = None) -> st.RunState:
+    """The state with one more point on its timeline."""
+    number = s.attempts[-1].number if s.attempts else None
+    point = st.Mark(t=t, attempt=number, tone=tone, text=text, step=step)
+    return replace(s, timeline=(*s.timeline, point)[-st.MAX_TIMELINE :])
+
+
+def said(s: st.RunState, t: float, words: Said | None) -> st.RunState:
+    """The same where there is something to say."""
+    return s if words is None else mark(s, t, *words)
+
+
+def launching(event: ev.LaunchIntended, before: st.AttemptView | None) -> Said:
+    """A launch, after `before`. Who asked for it stands right above."""
+    wished = before is not None and before.decision is not None and before.decided_by not in {"", POLICY}
+    return "info", f"attempt {event.attempt}: {'as asked' if wished else event.reason}"
+
+
+def stopping(event: ev.StopIntended) -> Said | None:
+    """The end that we begin; a request that asked for it has a line of its own."""
+    if event.why not in _WHY:
+        return None
+    by = f" (by {event.by})" if event.by else ""
+    tone = "info" if event.why in st.WISHES else "warn"
+    return tone, f"stopping: {_WHY[event.why]}{by}"
+
+
+def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
+    """The end, whose it was or how it came."""
+    if attempt is not None and attempt.wish_text:
+        return "info", f"attempt {event.attempt} ended: {attempt.wish_text}"
+    tone = "good" if event.exit_code == 0 else "bad"
+    return tone, f"attempt {event.attempt} ended, exit {event.exit_code}"
+
+
+def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:
+    """A failure's headline."""
+    wished = attempt is not None and attempt.ended_by_wish
+    if event.verdict.failure is FailureClass.HEALTHY or wished:
+        return None
+    return "bad", f"verdict: {event.verdict.title}"
+
+
+def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
+    """What policy settled on, once: a person's wish stands there as a request, and a stop as the attempt's end."""
+    decision = event.decision
+    if event.by != POLICY:
+        return None
+    if attempt is not None:
+        again = attempt.decision is not None and attempt.decision.reason == decision.reason
+        if again or (decision.kind is DecisionKind.STOP and attempt.ended_by_wish):
+            return None
+    tone = "good" if decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
+    return tone, f"{decision.kind.replace('_', ' ')}: {decision.reason}"
+
+
+def over(event: ev.RunEnded) -> Said:
+    """The outcome."""
+    return _OUTCOMES.get(event.outcome, "bad"), f"{event.outcome.replace('_', ' ')}: {event.reason}"

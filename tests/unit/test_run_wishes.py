@@ -1,0 +1,163 @@
+"""A stop or a restart that somebody asked for: no failure, spends no budget, and is told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.policy import explained
+from supervisor.policy import ASKED_FOR
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
+from supervisor.run.state import RunState
+from tests.unit.keeper_fakes import job_of, run_in, verdict_of
+
+RESTART = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange())
+
+
+def stopped() -> Verdict:
+    return Verdict(
+        failure=FailureClass.TERMINATED,
+        reason=Reason.USER,
+        confidence=0.97,
+        rank=None,
+        ranks=(),
+        node=None,
+        title="Stopped on request",
+        cause=None,
+        consequences=(),
+        advice=(),
+        action=Action.STOP,
+        fingerprint="",
+    )
+
+
+def begun(number: int, t: float, reason: str = "first launch") -> list[ev.Event]:
+    return [
+        ev.LaunchIntended(t=t, attempt=number, argv=("x",), reason=reason),
+        ev.AttemptStarted(t=t, attempt=number, pid=number, start_time=t),
+        ev.Progress(t=t + 1, attempt=number, step=number * 10),
+    ]
+
+
+def ended(number: int, t: float, why: ev.StopWhy, by: str, verdict: Verdict | None = None) -> list[ev.Event]:
+    return [
+        ev.StopIntended(t=t, attempt=number, why=why, by=by, grace_s=30.0),
+        ev.AttemptEnded(t=t + 1, attempt=number, exit_code=1, last_step=number * 10),
+        ev.Diagnosed(t=t + 1, attempt=number, verdict=verdict or stopped()),
+    ]
+
+
+def asked(kind: ev.RequestKind, t: float) -> ev.Event:
+    return ev.RequestDone(t=t, request_id=f"{kind}{t}", request=kind, by="ada")
+
+
+def restarted() -> list[ev.Event]:
+    return [
+        *begun(1, 1.0),
+        ev.Decided(t=5.0, attempt=1, decision=RESTART, by="ada"),
+        *ended(1, 5.0, ev.StopWhy.RESTART, "ada")[:1],
+        asked(ev.RequestKind.RESTART, 5.1),
+        *ended(1, 5.0, ev.StopWhy.RESTART, "ada")[1:],
+        ev.BackoffStarted(t=6.0, attempt=1, until=6.0, delay_s=0.0),
+        *begun(2, 7.0, RESTART.reason),
+    ]
+
+
+def tones(state: RunState) -> set[str]:
+    return {mark.tone for mark in state.timeline}
+
+
+def test_a_persons_restart_is_told_once_and_in_no_colour() -> None:
+    state = replay(restarted())
+    assert [mark.text for mark in state.timeline] == [
+        "attempt 1: first launch",
+        "ada asked: restart",
+        "attempt 1 ended: restarted by ada",
+        "attempt 2: as asked",
+    ]
+    assert tones(state) == {"info"}
+    assert state.attempts[0].failure is None
+
+
+@pytest.mark.parametrize(
+    ("why", "by", "text"),
+    [
+        (ev.StopWhy.REQUEST, "ada", "stopped by ada"),
+        (ev.StopWhy.SIGNAL, "Ctrl-C", "stopped by Ctrl-C"),
+        (ev.StopWhy.REQUEUE, "SIGUSR1", "stopped by SIGUSR1"),
+    ],
+)
+def test_a_stop_is_no_failure(why: ev.StopWhy, by: str, text: str) -> None:
+    decision = Decision(DecisionKind.STOP, "stopped on request", exit_code=5)
+    state = replay(
+        [
+            *begun(1, 1.0),
+            *ended(1, 5.0, why, by),
+            ev.Decided(t=6.0, attempt=1, decision=decision),
+            ev.RunEnded(t=6.0, outcome=ev.Outcome.STOPPED, exit_code=5, reason=decision.reason),
+        ]
+    )
+    (attempt,) = state.attempts
+    assert attempt.ended_by_wish
+    assert attempt.wish_text == text
+    assert attempt.failure is None
+    assert tones(state) == {"info"}
+    told = [mark.text for mark in state.timeline]
+    assert f"attempt 1 ended: {text}" in told
+    assert sum("stopped on request" in said for said in told) == 1
+
+
+@pytest.mark.parametrize("why", [ev.StopWhy.HANG, ev.StopWhy.RANK_DIED])
+def test_an_end_that_follows_a_failure_is_no_wish(why: ev.StopWhy) -> None:
+    state = replay([*begun(1, 1.0), *ended(1, 5.0, why, "keeper", verdict_of(FailureClass.HANG))])
+    (attempt,) = state.attempts
+    assert not attempt.ended_by_wish
+    assert attempt.failure is FailureClass.HANG
+    assert "bad" in tones(state)
+
+
+def test_a_failure_before_the_stop_stays_one() -> None:
+    oom = verdict_of(FailureClass.CUDA_OOM)
+    state = replay([*begun(1, 1.0), *ended(1, 5.0, ev.StopWhy.REQUEST, "ada", oom)])
+    assert state.attempts[0].failure is FailureClass.CUDA_OOM
+    assert state.attempts[0].wish_text == ""
+
+
+def test_the_same_decision_is_told_once() -> None:
+    """Enter in a back-off writes policy's decision again, without what was to be shown first."""
+    decision = Decision(DecisionKind.RESTART, "nccl_error: as it was", delay_s=10.0, change=SpecChange())
+    state = replay(
+        [
+            *begun(1, 1.0),
+            ev.AttemptEnded(t=5.0, attempt=1, exit_code=1),
+            ev.Decided(t=5.0, attempt=1, decision=decision),
+            ev.Decided(t=6.0, attempt=1, decision=decision),
+        ]
+    )
+    assert [mark.text for mark in state.timeline].count("restart: nccl_error: as it was") == 1
+
+
+def test_explain_counts_no_restart_of_a_persons(tmp_path: Path) -> None:
+    nccl = verdict_of(FailureClass.NCCL_ERROR)
+    again = Decision(DecisionKind.RESTART, "nccl_error: as it was", change=SpecChange())
+    run = run_in(
+        tmp_path,
+        *restarted(),
+        ev.AttemptEnded(t=20.0, attempt=2, exit_code=1, last_step=20),
+        ev.Diagnosed(t=20.0, attempt=2, verdict=nccl),
+        ev.Decided(t=20.0, attempt=2, decision=again),
+        *begun(3, 21.0, again.reason),
+        ev.AttemptEnded(t=30.0, attempt=3, exit_code=1, last_step=20),
+        ev.Diagnosed(t=30.0, attempt=3, verdict=nccl),
+        ev.Decided(t=30.0, attempt=3, decision=RESTART, by="ada"),
+    )
+    record = job_of(tmp_path, "--resume", "auto")
+    lines = [line.strip() for line in explained(run, record, {})]
+    assert lines[0] == "attempt 1: restarted by ada at step 10 → restart: ada asked for it"
+    assert lines[1] == ASKED_FOR
+    assert not any("terminated" in line for line in lines)
+    assert lines[-1] == ASKED_FOR
+    assert lines[-2] == "was (ada): restart: ada asked for it"
