@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a path, an id, a unique part of an id, a name; nothing: the newest run",
     )
     parser.add_argument(
-        "--speed", default="60x", metavar="N", help="recorded seconds a second, as 60x or 60 (default 60x)"
+        "--speed",
+        metavar="N",
+        help="recorded seconds a second, as 60x or 60 (default: the whole run in about half a minute)",
     )
     add_runs_dir(parser)
     add_taste(parser)
@@ -31,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.run.index import RunNotFound, find_run, runs_dir
     from supervisor.views.taste import BadTaste
 
-    speed = _speed(args.speed)
-    if speed is None:
+    speed = _speed(args.speed) if args.speed is not None else None
+    if args.speed is not None and speed is None:
         return complain("replay", f"--speed {args.speed}: write a number above 0, such as 60x")
     try:
         taste = taste_from(vars(args), os.environ)

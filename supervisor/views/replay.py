@@ -1,11 +1,11 @@
 """A recorded run, played again: the same journal and samples, at another pace, forward or back.
 
-Nothing is written and nobody is asked: a replay only reads. The logs' own lines bear no common time, so the
-log pane tells the run's facts instead; the log screen still opens the whole files.
+Nothing is written and nobody is asked: a replay only reads.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -23,17 +23,20 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
 from supervisor.views.gather import Gatherer
-from supervisor.views.logs import LogLine, LogNews, Tone
+from supervisor.views.logs import READ_LINES, LogLine, LogNews
 from supervisor.views.nearby import NearbyReader
+from supervisor.views.replaylog import TimedLine, told_lines
 from supervisor.views.snapshot import Snapshot
 
 # Of each stream this much is played sample by sample; what is older is there as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
-SPEEDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
+SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
 # States kept on the way, so that scrubbing back does not fold the whole journal again.
 KEEP_EVERY = 2000
-STORYTELLER = "stoker"
-TONES = {"bad": Tone.BAD, "warn": Tone.WARN}
+# A person looks at a replay for about so long; within a fifth of it, so that the speed is a number to remember.
+LASTS_S = 30.0
+FITTING = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+SLOWEST = 0.1
 
 
 class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an error
@@ -42,7 +45,7 @@ class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an err
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What is played, in the order of time. `facts_t`: when the facts of the timeline happened."""
+    """What is played, in the order of time. `facts_t`: when the facts of the timeline happened. `lines`: with them."""
 
     run: RunPaths
     run_file: RunFile | None
@@ -50,6 +53,7 @@ class Recording:
     samples: tuple[tuple[float, str, Sample], ...]
     past: tuple[se.Rollup, ...]
     facts_t: tuple[float, ...]
+    lines: tuple[TimedLine, ...]
 
     @property
     def start_t(self) -> float:
@@ -97,7 +101,16 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
     for event in events:
         state = fold(state, event)
     facts_t = tuple(sorted({mark.t for mark in state.timeline}))
-    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t)
+    end_t = max([events[-1].t, *(sample[0] for sample in samples[-1:])])
+    lines = told_lines(run, paths, state, samples, events, end_t)
+    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines)
+
+
+def fitting_speed(span_s: float) -> float:
+    """Recorded seconds a second with which so many are played in about half a minute; a round number."""
+    wanted = max(span_s / LASTS_S, SLOWEST)
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return float(f"{min((power * f for f in (*FITTING, 10.0)), key=lambda s: abs(math.log(s / wanted))):.3g}")
 
 
 class ReplayClock:
@@ -106,7 +119,7 @@ class ReplayClock:
     Args:
         start_t: the first moment, wall seconds.
         end_t: the last; there it stops.
-        speed: recorded seconds a second.
+        speed: recorded seconds a second; None: as fits the length.
         monotonic: our own clock.
     """
 
@@ -115,13 +128,13 @@ class ReplayClock:
         start_t: float,
         end_t: float,
         *,
-        speed: float = 60.0,
+        speed: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.start_t, self.end_t = start_t, end_t
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._speed = speed
+        self._speed = speed if speed is not None else fitting_speed(end_t - start_t)
         self._at = start_t
         self._since = monotonic()
         self._paused = False
@@ -179,12 +192,14 @@ class ReplayReader:
         self._clock = clock
         self._event_times = [event.t for event in recording.events]
         self._sample_times = [t for t, _, _ in recording.samples]
+        self._line_times = [timed.t for timed in recording.lines]
+        self._sources = tuple(dict.fromkeys(timed.line.path for timed in recording.lines))
         self._nearby = NearbyReader(recording.run)
         self._states: list[tuple[int, RunState]] = [(0, RunState())]
         self._revision = 0
         self._gathered = Gatherer()
         self._state = RunState()
-        self._events = self._samples = 0
+        self._events = self._samples = self._lines = 0
         self._at = float("-inf")
         self._rewind()
         self._last: Snapshot | None = None
@@ -197,14 +212,17 @@ class ReplayReader:
             self._rewind()
         events = bisect_right(self._event_times, now)
         samples = bisect_right(self._sample_times, now)
-        if self._last is not None and not back and (events, samples) == (self._events, self._samples):
+        lines = bisect_right(self._line_times, now)
+        done = (self._events, self._samples, self._lines)
+        if self._last is not None and not back and (events, samples, lines) == done:
             self._at = now
             return self._last
-        told = len(self._state.timeline) if not back else 0
+        anew = back or self._last is None
+        news = LogNews(lines=self._told(lines), sources=self._sources, sources_changed=anew)
         self._state = self._folded(events)
         for _, stream, sample in self._recording.samples[self._samples : samples]:
             self._gathered.take(stream, sample)
-        self._events, self._samples, self._at = events, samples, now
+        self._events, self._samples, self._lines, self._at = events, samples, lines, now
         self._revision += 1
         self._last = self._gathered.snapshot(
             self._revision,
@@ -213,7 +231,7 @@ class ReplayReader:
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
             run_file=self._recording.run_file,
-            news=LogNews(lines=self._story(told), sources=(STORYTELLER,), sources_changed=self._last is None),
+            news=news,
             nearby=self._nearby.refresh(self._state),
         )
         return self._last
@@ -223,7 +241,7 @@ class ReplayReader:
         for rollup in self._recording.past:
             self._gathered.take_rollup(rollup)
         self._state = RunState()
-        self._events = self._samples = 0
+        self._events = self._samples = self._lines = 0
         self._at = float("-inf")
 
     def _folded(self, count: int) -> RunState:
@@ -238,20 +256,10 @@ class ReplayReader:
                 self._states.append((number + 1, state))
         return msgspec.structs.replace(state, unknown_events=0)
 
-    def _story(self, told: int) -> tuple[LogLine, ...]:
-        """The facts since the last moment, as lines."""
-        return tuple(
-            LogLine(
-                attempt=mark.attempt or 0,
-                who=STORYTELLER,
-                stream="journal",
-                text=f"{time.strftime('%H:%M:%S', time.localtime(mark.t))}  {mark.text}",
-                tone=TONES.get(mark.tone, Tone.NOTE),
-                path=str(self._recording.run.node().journal),
-                offset=number,
-            )
-            for number, mark in enumerate(self._state.timeline[told:], start=told)
-        )
+    def _told(self, count: int) -> tuple[LogLine, ...]:
+        """The lines since the last moment, the newest of them where they are many."""
+        first = max(self._lines, count - READ_LINES)
+        return tuple(timed.line for timed in self._recording.lines[first:count])
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from supervisor.cli.main import main
+from supervisor.run import events as ev
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
@@ -22,6 +25,7 @@ from supervisor.views.replay import (
     Recording,
     ReplayClock,
     ReplayReader,
+    fitting_speed,
     next_fact,
     record_of,
 )
@@ -90,6 +94,69 @@ def test_the_clock_plays_stops_jumps_and_hastens() -> None:
     assert (clock.now(), clock.paused) == (1600.0, True)
     clock.toggle()
     assert (clock.now(), clock.paused) == (1000.0, False)
+
+
+@pytest.mark.parametrize(
+    ("span_s", "speed"),
+    [(0.5, 0.1), (13, 0.4), (20, 0.6), (30, 1), (2200, 80), (86_400, 3000), (604_800, 20_000)],
+)
+def test_the_usual_speed_fits_the_length(span_s: float, speed: float) -> None:
+    assert fitting_speed(span_s) == speed
+    assert ReplayClock(0.0, span_s).speed == speed
+
+
+@given(st.floats(3.0, 1e8))
+def test_a_replay_lasts_about_half_a_minute(span_s: float) -> None:
+    assert 20 <= span_s / fitting_speed(span_s) <= 40
+
+
+def test_no_line_is_shown_before_it_was_there(recording: Recording) -> None:
+    """The lines name their step, and the samples say when that was."""
+    heard = {s.v["step"]: t for t, name, s in recording.samples if name == "ranks" and s.a == 2}
+    said = {timed.line.text: timed.t for timed in recording.lines if timed.line.attempt == 2}
+    steps = {int(text.split()[1]): t for text, t in said.items() if text.startswith("step")}
+    assert steps.keys() == heard.keys()
+    assert all(t == pytest.approx(heard[step]) for step, t in steps.items())
+
+
+def test_a_traceback_comes_with_the_fact_that_quotes_it(recording: Recording) -> None:
+    (found,) = [t.t for t in recording.lines if t.line.text.startswith("torch.OutOfMemoryError")]
+    (fact,) = [event.t for event in recording.events if isinstance(event, ev.EvidenceSeen)]
+    assert found == fact
+
+
+def test_lines_that_nothing_tells_of_are_shown_with_a_note(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.say(0, "loading the data")
+    rec.say(0, "done")
+    rec.t += 60
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=0))
+    for log in tmp_path.rglob("*.log"):
+        os.utime(log, (1.0, 1.0))  # copied from elsewhere
+    lines = record_of(rec.close()).lines
+    start_t = next(event.t for event in record_of(rec.run).events if isinstance(event, ev.AttemptStarted))
+    mine = [(timed.t, timed.line.text) for timed in lines if timed.line.who == "0"]
+    assert mine == [
+        (start_t, "0 stdout: nothing tells when these lines were written"),
+        (start_t, "loading the data"),
+        (start_t, "done"),
+    ]
+
+
+def test_lines_with_clocks_of_their_own_go_by_those(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    began = rec.t
+    for n in range(5):
+        rec.t += 7
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(rec.t))
+        rec.say(0, f"{stamp} INFO epoch of no number {n}")
+    rec.fact(ev.AttemptEnded(t=rec.t + 60, attempt=1, exit_code=0))
+    lines = record_of(rec.close()).lines
+    assert [t.t - began for t in lines if "epoch of no" in t.line.text] == pytest.approx(
+        [7, 14, 21, 28, 35], abs=1.0
+    )
 
 
 def test_facts_are_met_one_by_one() -> None:

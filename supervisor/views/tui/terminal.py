@@ -77,9 +77,9 @@ def run_tui(
 
 
 def run_replay(
-    recording: Recording, *, speed: float = 60.0, taste: Taste = USUAL, keep: Path | None = None
+    recording: Recording, *, speed: float | None = None, taste: Taste = USUAL, keep: Path | None = None
 ) -> None:
-    """Play a run until the person leaves. Must be called in the main thread, on a terminal."""
+    """Play a run until the person leaves; `speed` None: as fits its length. Must be called in the main thread, on a terminal."""
     from supervisor.views.replay import ReplayClock
 
     clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)

@@ -111,7 +111,6 @@ class ReplayScreen(Dashboard):
         self._recording = recording
         self._replay = clock
         self._bar = ReplayBar(clock, recording, id="replay")
-        self._shown_t = float("-inf")
 
     def compose(self) -> ComposeResult:
         """The bar stands above the notice."""
@@ -137,13 +136,11 @@ class ReplayScreen(Dashboard):
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a moment; going back, the story begins anew."""
-        now = self._replay.now()
-        if now < self._shown_t:
+        if snapshot.logs.sources_changed:
             log = self.log_panel
             kept, log.buffer = log.buffer.filter, LogBuffer()
             log.set_filter(kept)
             self.ranks_panel.forget()
-        self._shown_t = now
         super().take(snapshot)
 
     def action_play(self) -> None:
