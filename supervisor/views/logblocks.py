@@ -72,19 +72,31 @@ def block_at(at: At) -> Block | None:
     return block
 
 
+def rest_at(at: At) -> Block | None:
+    """What is left of a traceback that was begun before line 0; None: nothing is.
+
+    Args:
+        at: see `block_at`.
+    """
+    text = at(0)
+    return None if text is None or is_head(text) else _frames(at, 0)
+
+
 def _one(at: At, head: int) -> Block:
     first = at(head) or ""
     if first.startswith("╭"):
         return _boxed(at, head)
-    n = head + 1
-    while n < head + MOST_LINES and (text := at(n)) is not None and (text[:1].isspace() or not text):
+    return _frames(at, head + 1, is_trace=first.startswith("Traceback"))
+
+
+def _frames(at: At, start: int, *, is_trace: bool = True) -> Block:
+    n = start
+    while n < start + MOST_LINES and (text := at(n)) is not None and (text[:1].isspace() or not text):
         n += 1
     text = at(n)
     if text is None:
         return Block(n, ended=False)
-    if not first.startswith("Traceback") or is_head(text):  # stacks have no last word
-        return Block(n)
-    return _message(at, n)
+    return _message(at, n) if is_trace and not is_head(text) else Block(n)  # stacks have no last word
 
 
 def _boxed(at: At, head: int) -> Block:

@@ -7,15 +7,15 @@ torchrun says that a rank has failed after that rank's last line, and ends with 
 from __future__ import annotations
 
 import itertools
-import re
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from supervisor.text.stamps import stamp_of
 from supervisor.views.logblocks import block_at, is_head, texts_from
 from supervisor.views.logfile import LogFile, TextLine, segment_of
+from supervisor.views.logorder import AFTER_S, after_ranks
 from supervisor.views.logs import AGENT, LogRef, speaker_of
-from supervisor.views.logtime import GrowthClock, anchor_of, is_rising, local_shift, shift_of
+from supervisor.views.logtime import GrowthClock, anchor_of, anchor_shift, is_rising, shift_of
 
 KEPT_SEGMENTS = 64
 SNIFF_LINES = 40
@@ -25,11 +25,6 @@ SNIFF_AGENT_LINES = 1200
 CARRY_SEGMENTS = 4
 # torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
 LAUNCHER_BYTES = 1 << 20
-# Stamps are those of this attempt if they lie within it, give or take clocks that differ.
-WITHIN_S = 2.0
-# Beyond what floats tell apart at today's wall time, below any clock of a log.
-AFTER_S = 1e-4
-FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
 
 
 class LogClock:
@@ -196,23 +191,12 @@ class LogClock:
         A line without a stamp goes with the one before. "failed (exitcode" comes after the rank's last line,
         torchrun's own traceback after every rank's.
         """
-        times = self._carried_on(lines, t)
         said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
-        newest = 0.0
-        n = 0
-        while n < len(lines):
-            block = block_at(texts_from(said, n))
-            count = 1
-            if block is not None and (block.is_report or not block.ended):
-                count = block.lines
-                newest = max(newest, self.written_t, *(peer.newest_t + AFTER_S for peer in self.peers))
-            elif (failed := FAILED.search(said[n])) is not None:
-                theirs = (peer.newest_t + AFTER_S for peer in self.peers if peer.local_rank == failed[1])
-                newest = max(newest, times[n], *theirs)
-            for i in range(n, min(n + count, len(lines))):
-                times[i] = newest = max(times[i], newest)
-            n += count
-        return times
+        return after_ranks(said, self._carried_on(lines, t), self.written_t, self._rank_t)
+
+    def _rank_t(self, local_rank: str | None) -> float:
+        theirs = (peer.newest_t for peer in self.peers if local_rank in {None, peer.local_rank})
+        return max(theirs, default=0.0) + AFTER_S
 
     def _keep_to_anchors(self, lines: Sequence[TextLine], keys: dict[int, float]) -> None:
         """Between two stamped lines no line is earlier than the first or later than the second."""
@@ -271,13 +255,7 @@ class LogClock:
             return
         said = (speaker_of(text, self._ref.who)[1] for text in newest)
         anchors = [t for text in said if (t := anchor_of(text, written_t)) is not None]
-        if not anchors or (len(anchors) > 1 and not is_rising(anchors)):
-            return
-        low, high = (self._start_t or 0.0) - WITHIN_S, written_t + WITHIN_S
-        for shift in (local_shift(written_t), shift_of(anchors[-1], written_t)):
-            if low <= anchors[0] + shift and anchors[-1] + shift <= high:
-                self._anchor_shift_s = shift
-                return
+        self._anchor_shift_s = anchor_shift(anchors, self._start_t, written_t)
 
 
 def acquaint(clocks: Sequence[LogClock], ended_t: float | None) -> None:

@@ -21,6 +21,8 @@ from supervisor.run.state import AttemptView, RankView, RunState
 from supervisor.text.decode import LINE_CAP_BYTES, clean
 from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import split_prefix
+from supervisor.views.logblocks import MARK, block_at, may_be_inside, texts_from
+from supervisor.views.logorder import Part, interleave
 
 # What is read of all files together when a run is opened: some screenfuls, there with the first frame (12,000 lines take
 # half a second beside a screen that is being made, and 5 MiB).
@@ -35,6 +37,8 @@ READ_BYTES = 1 << 20
 # Lines of one refresh, all files together: the screen takes in so many within some 0.1 s.
 READ_LINES = 12_000
 READ_MIN_LINES = 100
+# So long a traceback is waited for until it is whole.
+HELD_LINES = 200
 AGENT = "agent"
 
 
@@ -98,7 +102,10 @@ class LogNews(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Source:
-    """One file, followed. `begin`: what stands before it was not read when it was opened, with `opened` lines, at `opened_t`."""
+    """One file, followed. `begin`: what stands before it was not read when it was opened, with `opened` lines, at `opened_t`.
+
+    `held`: the begin of a traceback that is still being written: it is given as a whole, or when nothing follows.
+    """
 
     path: Path
     attempt: int
@@ -114,6 +121,7 @@ class _Source:
     begin: int = 0
     opened: int = 0
     opened_t: float = 0.0
+    held: list[LogLine] = field(default_factory=list)
 
     def size_bytes(self) -> int:
         """The file's size; 0 where there is none."""
@@ -124,18 +132,37 @@ class _Source:
 
     def read(self, budget_bytes: int, most_lines: int) -> list[LogLine]:
         """Lines added since the last call, the newest `most_lines` of them."""
+        held, self.held = self.held, []
         try:
             info = os.stat(self.path)
         except OSError:
-            return []
+            return held
         if info.st_ino == self.inode and info.st_size == self.offset:
-            return []
-        self.written_t = info.st_mtime
+            return held
+        opening, self.written_t = self.offset == 0, info.st_mtime
         try:
             with self.path.open("rb") as file:
-                return self._read_open(file.fileno(), info, budget_bytes, most_lines)
+                lines = held + self._read_open(file.fileno(), info, budget_bytes, most_lines)
         except OSError:
-            return []
+            return held
+        return lines if opening or len(lines) == len(held) else self._hold_back(lines)
+
+    def _hold_back(self, lines: list[LogLine]) -> list[LogLine]:
+        """Without the begin of a traceback that is still being written."""
+        last = len(lines) - 1
+        if not (MARK in lines[last].text or may_be_inside(lines[last].text, "")):
+            return lines
+        first = next((n for n in range(last, max(last - HELD_LINES, -1), -1) if MARK in lines[n].text), None)
+        block = block_at(texts_from([line.text for line in lines[first:]], 0)) if first is not None else None
+        if first is None or block is None or block.ended:
+            return lines
+        self.held = lines[first:]
+        return lines[:first]
+
+    def part(self, lines: list[LogLine], ended_t: float | None) -> Part:
+        """The lines with what is known of their time. `ended_t`: when the attempt was over."""
+        last_t = self.written_t if ended_t is None else min(self.written_t, ended_t)
+        return Part(lines, last_t, self.stream == AGENT, self.path.parent.name)
 
     def _read_open(self, fd: int, info: os.stat_result, budget_bytes: int, most_lines: int) -> list[LogLine]:
         notes: list[LogLine] = []
@@ -243,7 +270,8 @@ class LogReader:
         lines: list[LogLine] = []
         for attempt in attempts:
             mine = [s for s in self._sources.values() if s.attempt == attempt and not s.final]
-            found = [Part(read, s.written_t) for s in mine if (read := s.read(budget, most_lines))]
+            ended_t = _ended_t(state, attempt)
+            found = [s.part(read, ended_t) for s in mine if (read := s.read(budget, most_lines))]
             lines += found[0].lines if len(found) == 1 else interleave(found, _start_t(state, attempt))
         self._retire(state)
         candidates = (s.open_line() for s in self._sources.values())
@@ -271,7 +299,8 @@ class LogReader:
                 if source.attempt == attempt and (lines := source.earlier(budget, most_lines)):
                     # Lines are taken to be evenly apart (see `interleave`): these end where the others begin.
                     share = source.opened / (source.opened + len(lines))
-                    parts.append(Part(lines, source.opened_t - (source.opened_t - start_t) * share))
+                    part = source.part(lines, None)
+                    parts.append(part._replace(last_t=source.opened_t - (source.opened_t - start_t) * share))
             yield from parts[0].lines if len(parts) == 1 else interleave(parts, start_t)
 
     def _discover(self, state: RunState) -> bool:
@@ -328,6 +357,10 @@ def _start_t(state: RunState, number: int) -> float:
     return (attempt.started_t or attempt.planned_t) if attempt is not None else 0.0
 
 
+def _ended_t(state: RunState, number: int) -> float | None:
+    return next((a.ended_t for a in state.attempts if a.number == number), None)
+
+
 def rank_label(rank: RankView) -> str:
     """The global rank where it is known, else the local one."""
     return str(rank.rank if rank.rank is not None else rank.local_rank)
@@ -352,37 +385,3 @@ def tone_of(text: str) -> Tone:
     if _BAD.search(head):
         return Tone.BAD
     return Tone.WARN if _WARN.search(head) else Tone.PLAIN
-
-
-class Part(NamedTuple):
-    """Lines of one file that were read together; `last_t` is when the file was last written."""
-
-    lines: list[LogLine]
-    last_t: float
-
-
-def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
-    """Lines of several files as one list, in the order in which they were most likely written.
-
-    Most lines carry no time. The newest line of a file was written when the file was; those before it are
-    taken to be as far apart as the lines of the busiest file. An indented line and the one before it stay
-    with the line that they lead to, so that a traceback is not torn apart.
-    """
-    if not parts:
-        return []
-    busiest = max(parts, key=lambda part: len(part.lines))
-    gap_s = max((busiest.last_t - start_t) / len(busiest.lines), 0.0)
-    timed: list[tuple[float, int, int, LogLine]] = []
-    for order, part in enumerate(parts):
-        t = part.last_t
-        newest = len(part.lines) - 1
-        is_led = True  # the newest line leads nowhere yet: it keeps the file's own time
-        for index in range(newest, -1, -1):
-            line = part.lines[index]
-            is_indented = line.text[:1].isspace()
-            if not (is_led or is_indented):
-                t = part.last_t - (newest - index) * gap_s
-            timed.append((t, order, index, line))
-            is_led = is_indented
-    timed.sort()  # no two have the same file and index, so lines themselves are never compared
-    return [line for *_, line in timed]

@@ -20,6 +20,8 @@ MOST_POINTS = 512
 AGREE_S = 120.0
 ZONE_S = 900.0
 MOST_ZONE_S = 14.5 * 3600
+# Stamps are those of an attempt if they lie within it, give or take clocks that differ.
+WITHIN_S = 2.0
 
 # What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
 _ANCHOR = re.compile(r"[\[(]?(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
@@ -40,6 +42,22 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 def local_shift(t: float) -> float:
     """What makes stamps of this machine's own zone wall time."""
     return -time.localtime(t).tm_gmtoff * 1.0
+
+
+def anchor_shift(anchors: Sequence[float], start_t: float, written_t: float) -> float | None:
+    """What makes a log's few stamps wall time; None: there are none, or none that lie within its attempt.
+
+    Args:
+        anchors: what `anchor_of` gave, in the order of the lines.
+        start_t: when the attempt began, wall seconds; 0: unknown.
+        written_t: when the log was last written.
+    """
+    if not anchors or (len(anchors) > 1 and not is_rising(anchors)):
+        return None
+    for shift in (local_shift(written_t), shift_of(anchors[-1], written_t)):
+        if start_t - WITHIN_S <= anchors[0] + shift and anchors[-1] + shift <= written_t + WITHIN_S:
+            return shift
+    return None
 
 
 class GrowthClock:

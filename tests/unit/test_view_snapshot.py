@@ -13,7 +13,8 @@ from supervisor.run.series import GPU, METRICS
 from supervisor.run.state import HeldOpen, Running
 from supervisor.views import logs
 from supervisor.views import reader as sn
-from supervisor.views.logs import LogLine, Part, Tone, fair_share, interleave, tone_of
+from supervisor.views.logorder import Part, interleave
+from supervisor.views.logs import LogLine, Tone, fair_share, tone_of
 from supervisor.views.reader import SnapshotReader
 from tests.tui import recorded
 

@@ -166,6 +166,8 @@ class Dashboard(LookingScreen):
             return name in self._possible
         if action == "back":
             return self._can_go_back()
+        if action == "open_reports":
+            return bool(self.is_mounted and self.log_panel.buffer.reports)
         if action == "match":
             return bool(self.is_mounted and self.log_panel.search)
         return True

@@ -188,6 +188,10 @@ class LookingScreen(PaneScreen):
         """Let the log stand still, or follow."""
         self.log_panel.toggle_follow()
 
+    def action_open_reports(self) -> None:
+        """In the log, show torchrun's own traceback line by line, or as one line again."""
+        self.log_panel.open_reports()
+
     def action_search(self) -> None:
         """Look for words in the log while they are typed."""
         self._leave_page()

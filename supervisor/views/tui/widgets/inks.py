@@ -27,6 +27,7 @@ LOOKS: dict[Ink, tuple[str, str, bool]] = {
     Ink.FOCUS: ("success", "background", False),
     Ink.CURSOR: ("background", "success", False),
     Ink.MATCH: ("background", "warning", True),
+    Ink.ROOT: ("background", "error", True),
 }
 _COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[:2]))
 

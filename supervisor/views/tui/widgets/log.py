@@ -9,11 +9,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from supervisor.run.records import Cause, Verdict
 from supervisor.views import format as fm
 from supervisor.views.logplace import LogAt
 from supervisor.views.logs import LogLine, LogNews, Tone
 from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr
 from supervisor.views.tui.logbuffer import Entry, LogBuffer, LogFilter
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -28,6 +28,8 @@ TONES = {
 WHO_WIDTH = 9
 WHEEL_LINES = 3
 SIDE_CELLS = 16
+# Of the pane, so much below the line that a failure began with.
+BELOW_ROOT = 3
 
 
 class LogPanel(Panel, can_focus=True):
@@ -59,6 +61,11 @@ class LogPanel(Panel, can_focus=True):
         self._side = 0
         self._page = 1
         self._has_sources = False
+        self._passed: Verdict | None = None  # whose root line a person has scrolled away from
+        self._root: tuple[object, int | None] = (None, None)
+        self._bottom: int | None = (
+            None  # index after the last line in sight, while the root line is kept in sight
+        )
 
     @property
     def following(self) -> bool:
@@ -78,7 +85,32 @@ class LogPanel(Panel, can_focus=True):
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """What was added."""
-        return (snapshot.logs,)
+        attempt = snapshot.state.attempt
+        return (snapshot.logs, attempt.verdict if attempt is not None else None)
+
+    @property
+    def _verdict(self) -> Verdict | None:
+        """Why the newest attempt ended, while no other has begun."""
+        attempt = self.view.snapshot.state.attempt if self.view is not None else None
+        if attempt is None or attempt.ended_t is None or attempt.failure is None:
+            return None
+        return attempt.verdict
+
+    def _root_line(self) -> int | None:
+        """Index within what is visible of the line that the newest failure began with."""
+        verdict, visible = self._verdict, self.buffer.visible
+        if verdict is None or verdict.cause is None or verdict.cause.line is None:
+            return None
+        key = (verdict, self.buffer.total, len(visible), self.buffer.filter)
+        if self._root[0] != key:
+            self._root = (key, root_of(visible, verdict.cause))
+        return self._root[1]
+
+    def _passes(self) -> None:
+        """A person moves: the root line is no longer kept in sight."""
+        if self._bottom is not None:
+            self._end = self._bottom
+        self._passed, self._bottom = self._verdict, None
 
     def _put_before(self, lines: Sequence[LogLine]) -> None:
         """Lines from before those that are here; what is in sight stays in sight."""
@@ -121,22 +153,50 @@ class LogPanel(Panel, can_focus=True):
             start = len(self.buffer.visible) - 1 if way == 0 or self.match is None else self.match + way
             found = self.buffer.find(text, start, way or -1)
         self.match = found
+        if found is not None and self.buffer.visible[found].inner:
+            self.buffer.open_reports(True)  # the words stand in what is folded
+            return self.set_search(text, way=way)
         if found is not None:
             self._freeze(min(found + self._page // 2 + 1, len(self.buffer.visible)))
         self.repaint()
         return found is not None
 
     def place(self) -> LogAt | None:
-        """The match, else the last line in sight; None while the pane follows."""
+        """The match, the root line that is kept in sight, else the last line in sight; None while the pane follows."""
         visible = self.buffer.visible
         at = self.match if self.match is not None else self._end - 1 if self._end is not None else None
+        at = self._root_line() if at is None and self._bottom is not None else at
         if at is None or not 0 <= at < len(visible) or visible[at].is_rule:
             return None
         return LogAt(attempt=visible[at].attempt, path=visible[at].path, offset=visible[at].offset)
 
+    def open_reports(self) -> None:
+        """Show torchrun's own tracebacks line by line, the newest from its head; or each as one line again."""
+        visible = self.buffer.visible
+        if not self.buffer.opened:
+            newest = next((entry for entry in reversed(visible) if entry.inner), None)
+            self.buffer.open_reports(True)
+            if newest is not None:
+                head = next(n for n, e in enumerate(self.buffer.visible) if e is newest.inner[0])
+                self._freeze(head + max(self._page - 1, 1))
+            self.repaint()
+            return
+        last = visible[self._end - 1] if self._end else None
+        match = visible[self.match] if self.match is not None else None
+        self.buffer.open_reports(False)
+        self.match = None
+        for index, entry in enumerate(self.buffer.visible):
+            if last is not None and (entry is last or _holds(entry, last)):
+                self._end = index + 1
+            if entry is match:
+                self.match = index
+        self.repaint()
+
     def toggle_follow(self) -> None:
         """Freeze the pane, or follow again."""
-        self._end = len(self.buffer.visible) if self._end is None else None
+        was = self._end
+        self._passes()
+        self._end = (self._end or len(self.buffer.visible)) if was is None else None
         self.repaint()
 
     def titles(self) -> tuple[Row, Row]:
@@ -153,7 +213,9 @@ class LogPanel(Panel, can_focus=True):
             )
         below = len(self.buffer.visible) - self._end if self._end is not None else 0
         state = (
-            Span(tr("following"), Ink.DIM)
+            Span(tr(f"at the failure · {fm.whole(len(self.buffer.visible) - self._bottom)} below"), Ink.BAD)
+            if self._bottom is not None
+            else Span(tr("following"), Ink.DIM)
             if self.following
             else Span(tr(f"frozen · {fm.whole(below)} below"), Ink.WARN)
         )
@@ -165,12 +227,21 @@ class LogPanel(Panel, can_focus=True):
         """The lines in sight."""
         visible = self.buffer.visible
         self._page = height
-        opened = [line for line in self._open if self._accepts(line)] if self.following else []
+        root = self._root_line()
+        opened = (
+            [line for line in self._open if self._accepts(line)] if self.following and root is None else []
+        )
         opened = opened[-max(1, height // 3) :]
         room = height - len(opened)
         end = len(visible) if self._end is None else min(max(self._end, room), len(visible))
+        if self.following and root is not None and root < end - room and self._passed != self._verdict:
+            self._bottom = end = min(end, max(root + 1 + height // BELOW_ROOT, room))
+        else:
+            self._bottom = None
         start = max(end - room, 0)
-        rows = [self._row(visible[i], width, matched=i == self.match) for i in range(start, end)]
+        rows = [
+            self._row(visible[i], width, matched=i == self.match, root=i == root) for i in range(start, end)
+        ]
         rows += [self._line_row((line.who,), line.text, line.tone, width, matched=False) for line in opened]
         if not opened and all(visible[i].is_rule for i in range(start, end)):
             rows.append(row(Span(self.tr(self._nothing()), Ink.DIM)))
@@ -187,11 +258,20 @@ class LogPanel(Panel, can_focus=True):
         entry = Entry(line.attempt, (line.who,), line.text, line.tone, line.path, line.offset, line.stream)
         return self.buffer.filter.accepts(entry)
 
-    def _row(self, entry: Entry, width: int, *, matched: bool) -> Row:
+    def _row(self, entry: Entry, width: int, *, matched: bool, root: bool = False) -> Row:
         if entry.is_rule:
             text = f"── {self.tr(entry.text)} "
             return row(Span(text + "─" * max(0, width - len(text)), Ink.FRAME))
-        return self._line_row(entry.who, entry.text, entry.tone, width, matched=matched)
+        text = entry.text
+        if entry.inner:
+            text = folded_text(text, self.tr(f"{fm.whole(len(entry.inner))} lines, o opens"))
+        drawn = self._line_row(entry.who, text, entry.tone, width, matched=matched)
+        if not root:
+            return drawn
+        said = [
+            Span(span.text, Ink.ROOT if span.ink is TONES[entry.tone] else span.ink) for span in drawn[1:]
+        ]
+        return (Span(drawn[0].text[:-1], Ink.KEY), Span("▌", Ink.BAD), *said)
 
     def _line_row(self, who: tuple[str, ...], text: str, tone: Tone, width: int, *, matched: bool) -> Row:
         said = text[self._side : self._side + 2 * width].expandtabs(4)
@@ -205,6 +285,7 @@ class LogPanel(Panel, can_focus=True):
 
     def action_scroll_lines(self, lines: int) -> None:
         """Move the lines in sight; reaching the newest one follows again."""
+        self._passes()
         count = len(self.buffer.visible)
         end = (count if self._end is None else self._end) + lines
         self._wants_oldest = False
@@ -229,6 +310,7 @@ class LogPanel(Panel, can_focus=True):
 
     def action_follow(self) -> None:
         """The newest line."""
+        self._passes()
         self._end, self.match = None, None
         self.repaint()
 
@@ -248,13 +330,31 @@ class LogPanel(Panel, can_focus=True):
         self.action_scroll_lines(WHEEL_LINES)
 
     def _freeze(self, end: int) -> None:
+        self._passes()
         self._look_back()
         self._end = max(min(end, len(self.buffer.visible)), min(self._page, len(self.buffer.visible)))
 
 
-def folded_text(text: str, lines: int, tr: Tr) -> str:
+def root_of(visible: Sequence[Entry], cause: Cause) -> int | None:
+    """Index of the line that a verdict points at: in its own file, else said alike by another rank."""
+    wanted = cause.text.strip().rstrip("…")
+    alike: int | None = None
+    for index in range(len(visible) - 1, -1, -1):
+        entry = visible[index]
+        if wanted not in entry.text or not wanted:
+            continue
+        if entry.path == cause.path or entry.path.endswith(f"/{cause.path}"):
+            return index
+        alike = index if alike is None else alike
+    return alike
+
+
+def _holds(entry: Entry, line: Entry) -> bool:
+    return any(inner is line for inner in entry.inner)
+
+
+def folded_text(text: str, opens: str) -> str:
     """torchrun's own traceback in one line, with how long it is and the key that opens it."""
-    opens = tr(f"{fm.whole(lines)} lines, Enter opens")
     return f"{text} ({opens})"
 
 

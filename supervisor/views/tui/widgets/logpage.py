@@ -291,7 +291,9 @@ class LogPage(Panel, can_focus=True):
 
 def _said(each: LogRow, tr: Tr) -> str:
     """A row's text; of a folded one with how much is in it."""
-    return folded_text(each.text, len(each.parts), tr) if each.tone is Tone.FOLDED else each.text
+    if each.tone is not Tone.FOLDED:
+        return each.text
+    return folded_text(each.text, tr(f"{fm.whole(len(each.parts))} lines, Enter opens"))
 
 
 def _what(page: Page, tr: Tr) -> str:

@@ -36,6 +36,7 @@ class Ink(StrEnum):
     FOCUS = "focus"
     CURSOR = "cursor"
     MATCH = "match"
+    ROOT = "root"
 
 
 class Span(NamedTuple):
