@@ -137,7 +137,7 @@ class _Line(PairValues):
         words = set(words_of(token.name))
         if (
             token.tail.lower() in EVAL_WORDS
-            or (token.bare and words and words <= EVAL_WORDS)
+            or (words and words <= EVAL_WORDS and (token.bare or before.lstrip(" \x01")[:1] == "["))
             or (
                 EVAL_WORDS & words
                 and (

@@ -71,7 +71,11 @@ _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # Losses of a router, which stand beside the loss and are no part of it.
 _BESIDE = frozenset({"balance", "balancing", "router", "z"})
 _WORDS = re.compile(r"[A-Za-z_一-鿿]{2,}")
-_LONE_ETA = re.compile(r"\W*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*[\d:.]+\W*$")
+_LONE_ETA = re.compile(
+    r"(?:.*\x01)?[\W\d]*[A-Za-z-]+(?: [A-Za-z]+){0,3}\s*[:=]?\s*(?:[\d:.]+|(?:\d+(?:\.\d+)?\s?(?:d|h|m|s|days?|hours?|hrs?|min(?:ute)?s?|sec(?:ond)?s?)\b[,\s]*)+)"
+    r"(?:\W+time (?:passed|elapsed|spent)\b.*)?\W*$",
+    re.IGNORECASE,
+)
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
     r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",

@@ -10,6 +10,10 @@ _RAW_RANK = re.compile(
     r"\s*\[(?:RANK|Rank|rank)[ :=]{1,2}(\d{1,6})\]:?\s|\s*\[[\w.-]{1,64}:(\d{1,6})/\d{1,6}\]\s|\s*\((\d{1,6})/\d{1,6}\)\s(?=\S)(?=.*\b(?:[Ee]poch|[Ss]tep|[Ii]ter))"
 )
 
+# "[HUGECTR][03:13:26][INFO][RANK0]: …": a rank behind other tags.
+_RANK_BEHIND = re.compile(
+    r"(?:\[[^\[\]]{1,40}\]\s{0,2}|(?:DEBUG|INFO|WARNING|ERROR)\s{1,8}|[-|:]\s)+\s*\[RANK[ :=]?(\d{1,6})\]:?\s"
+)
 _NUMBERED = re.compile(r"\s{0,4}\d{1,5}: $")
 _DECIMAL = re.compile(r"-?(?:\d+\.\d|\.\d|\d+\.?$)|-\d")
 
@@ -31,7 +35,7 @@ def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
         rank = origin.task
     runs = [run.span() for run in re.finditer(r"\d+", text[:place]) if int(run.group()) == rank]
     where = runs[0] if len(runs) == 1 else None
-    if match := _RAW_RANK.match(body):
+    if match := _RAW_RANK.match(body) or ("[RANK" in body[:80] and _RANK_BEHIND.match(body)) or None:
         body = body[match.end() :]
         if rank is None:
             group = match.lastindex or 1

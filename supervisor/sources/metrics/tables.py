@@ -51,6 +51,9 @@ _CLOCK = re.compile(
     r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
     re.IGNORECASE,
 )
+# A table on its side: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
+_NAMES = frozenset({"name", "metric", "metrics", "key"})
+_VALUES = frozenset({"value", "values"})
 _LIST = re.compile(r"\[\s*[-+\d]")
 # "[   10%      ]", "[------------]": a mark before a row.
 _MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
@@ -114,6 +117,7 @@ def find_header(text: str) -> Header | None:
             continue
         if (
             ({STEP, EPOCH} & fields and (len(fields - {None}) >= 2))
+            or (cells[0].lower() in _NAMES and fields & {LOSS, VAL_LOSS, LR} and len(cells) > 2)
             or (style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells)))
             or (scores >= 2 and style != ",")
         ):
@@ -147,6 +151,8 @@ def read_row(header: Header, text: str) -> Parsed | None:
     else:
         body, extra = text, []
     cells = _cells(body, header.style)
+    if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
+        return None
     if len(cells) != len(header.names) and header.style == "  ":
         cells = [(m.start(), m.group()) for m in re.finditer(r"\S+", body)]
     names = header.names
@@ -196,7 +202,9 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
     counts = found.field in {EPOCH, STEP} and found.rank >= 7
     if found.rank == 3 and "/" in match["name"]:
         return NOTHING  # a part of a loss, in a block whose total may have a row of its own
-    gauges = found.field == GRAD_NORM and found.rank >= 8
+    gauges = (found.field == GRAD_NORM and found.rank >= 8) or (
+        found.field == LR and match["name"].lower().startswith(("train/", "optim/"))
+    )
     if not (in_section or counts or gauges or found.field in {LOSS, VAL_LOSS}):
         return NOTHING
     value = _CELL.match(match["value"])

@@ -17,7 +17,7 @@ _MASKS = re.compile(
     | \d\d?[/.-]\d\d?[/.-]\d\d(?:\d\d)?[\ ,T]+\d\d?:\d\d(?::\d\d)?(?:[.,]\d+)?
     | \b\d\d[/-]\d\d\ \d\d:\d\d:\d\d(?:[.,]\d+)?
     | (?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\ )?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\ +\d+\ (?:\d{4}\ )?\d\d:\d\d:\d\d(?:\ \d{4})?
-    | \[\d\d:\d\d:\d\d(?:[.,]\d+)?\]
+    | \[(?:(?:DEBUG|INFO|WARNING|ERROR)\s)?\d\d:\d\d:\d\d(?:[.,]\d+)?\]
     | ^\s*\d\d:\d\d:\d\d(?:[.,]\d+)?(?=\s|\|)
     | \[File:[^\]]*\]
     | \b(?:stdout|stderr)\ [FP]\                                            # a container runtime's

@@ -102,7 +102,7 @@ STEP_TIME_NAMES = {
     "ms_per_step": 7, "train_iter_time": 5, "iter_t": 5, "time_per_iter": 8, "time_iter": 6, "s_iter": 6, "s_it": 6, "sec_iter": 6, "ms_batch": 7, "ms_step": 7, "step_ms": 8, "step_s": 6, "batch_t": 5,
     "t_step": 5, "sec_batch": 6, "s_step": 6, "s_batch": 6, "sec_step": 6, "time_step": 5, "step_time_s": 8, "step_time_ms": 8, "iter_time_s": 6, "step_time_avg": 5, "ms_it": 6, "ms_iter": 6,
     "step_seconds": 7, "s_stp": 6, "stp_time": 6, "train_step_time": 8, "avg_step_time": 6, "avg_iter_time": 5, "step_duration": 6, "train_batch_cost": 5,
-    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6, "s_b": 5, "iter_dt": 6, "bch": 5, "bt": 6, "btime": 6, "btime_ms": 6, "per_step_time": 8, "per_iter_time": 8,
+    "global_step_time": 6, "batch_secs": 5, "time_it": 5, "time_batch": 5, "step_time_sec": 8, "sec_it": 6, "timing_step": 6, "perf_time_per_step": 8, "update_s": 6, "s_b": 5, "iter_dt": 6, "bch": 5, "bt": 6, "btime": 6, "batchtime": 5, "itertime": 5, "steptime": 8, "btime_ms": 6, "per_step_time": 8, "per_iter_time": 8,
     "step_latency": 5, "iter_ms": 6, "time_ms": 5, "step_time_seconds": 8, "train_step_timing": 7, "timing_train_step": 7, "timing_step_time": 7,
 }  # fmt: skip
 IGNORED_TIMES = _set(
