@@ -16,9 +16,10 @@ from supervisor.views.logclock import acquaint
 from supervisor.views.logfile import Change, LogFile
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
-from supervisor.views.logmerge import Place, Row, Stream, rows_before, rows_from
+from supervisor.views.logmerge import Place, Row, rows_before, rows_from
 from supervisor.views.logs import logs_of
 from supervisor.views.logscan import Task
+from supervisor.views.logstream import Stream
 
 
 class NothingThereError(LookupError):

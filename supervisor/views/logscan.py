@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from supervisor.views.logfile import STRIDE_BYTES, LogFile
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
-from supervisor.views.logmerge import hits_of
 from supervisor.views.logs import LogRef
+from supervisor.views.logstream import hits_of
 
 LOOK_S = 0.5
 TELL_EVERY = 64

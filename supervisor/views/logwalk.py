@@ -11,9 +11,10 @@ from supervisor.views import logwishes as lw
 from supervisor.views.logdesk import LogDesk, NothingThereError, name_of, place_after
 from supervisor.views.logfile import TextLine
 from supervisor.views.logmatch import Query, Term
-from supervisor.views.logmerge import Place, Row, Stream, rows_before, rows_from
+from supervisor.views.logmerge import Place, Row, rows_before, rows_from
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logs import Tone, speaker_of
+from supervisor.views.logstream import Stream
 
 # A clipboard takes no more through a terminal; longer texts are for the pager.
 COPY_LINES = 5000

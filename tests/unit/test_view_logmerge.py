@@ -13,8 +13,9 @@ from supervisor.text.stamps import stamp_of
 from supervisor.views import logfile
 from supervisor.views.logalign import aligned
 from supervisor.views.logfile import LogFile
-from supervisor.views.logmerge import Stream, rows_before, rows_from
+from supervisor.views.logmerge import rows_before, rows_from
 from supervisor.views.logs import LogRef
+from supervisor.views.logstream import Stream
 from supervisor.views.logtime import GrowthClock
 from tests.unit.view_logs import QUIET, never
 

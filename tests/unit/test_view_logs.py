@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views import logfile, logmerge, logscan
+from supervisor.views import logfile, logscan, logstream
 from supervisor.views.logfile import Change, LogFile
 from supervisor.views.logindex import Counts
 from supervisor.views.logjump import BadJumpError, parse_jump
 from supervisor.views.logmatch import BadQueryError, Query
-from supervisor.views.logmerge import Stream
 from supervisor.views.logs import LogRef
 from supervisor.views.logscan import Task
+from supervisor.views.logstream import Stream
 from supervisor.views.logwishes import ToLine, ToTime
 from tests.unit.view_logs import DATA, QUIET, never, opened, reference
 
@@ -213,7 +213,7 @@ def test_a_count_over_many_chunks_finds_each_match_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logfile, "CHUNK_BYTES", 100)
-    for module in (logmerge, logscan):
+    for module in (logstream, logscan):
         monkeypatch.setattr(module, "CHUNK_BYTES", 100)
     data = b"".join(b"line %d %s\n" % (n, b"hit" if n % 7 == 0 else b"y" * (n % 150)) for n in range(500))
     file = opened(tmp_path / "log", data)
