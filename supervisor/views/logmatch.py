@@ -21,6 +21,8 @@ _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
 _LEVEL = re.compile(r"level:(\w+)")
 _STREAM = re.compile(r"stream:(\w+)")
+# As in the list of runs, where it has a meaning.
+_COMPARED = re.compile(r"(step|epoch|loss|val_loss|lr|grad_norm)(<=|>=|!=|[<>])(.+)")
 # What a capture or a look-around sees beyond its own text differs between a line and a chunk of lines.
 _CONTEXTUAL = re.compile(r"\(\?|\\[AZ]")
 # All control bytes but tab and newline: a chunk with any of these is cleaned before it is searched.
@@ -88,7 +90,7 @@ class Query:
         """Read what a person typed.
 
         Raises:
-            BadQueryError: a regular expression that is none, or an unknown level.
+            BadQueryError: a regular expression that is none, an unknown level, a comparison with a value.
         """
         include: list[Term] = []
         exclude: list[Term] = []
@@ -111,6 +113,8 @@ class Query:
                 if stream not in STREAMS:
                     raise BadQueryError(f"stream:{stream}: there are stream:stdout and stream:stderr")
                 continue
+            elif quoted is None and (named := _COMPARED.fullmatch(word)):
+                raise BadQueryError(_no_values(*named.groups()))
             else:
                 term = Term((word if quoted is None else quoted).lower())
             if term.text:
@@ -235,6 +239,16 @@ def _cleaned(data: bytes) -> str:
         else:
             return "\n".join(clean(raw, cap_bytes=len(raw)) for raw in data.split(b"\n"))
     return strip_escapes(data.decode("utf-8", "replace")).replace("\r", "")
+
+
+def _no_values(name: str, sign: str, value: str) -> str:
+    try:
+        float(value)
+    except ValueError:
+        return (
+            f"{name}{sign}{value}: {value} is no number, and a log is filtered by words: write {name} alone"
+        )
+    return f"{name}{sign}{value}: a log is filtered by words, not by values: M draws {name}"
 
 
 def _regex(pattern: str) -> Term:

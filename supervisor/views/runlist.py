@@ -31,6 +31,7 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+NUMBERS = frozenset(["step", "total", "loss", "duration", "attempts"])
 _TERM = re.compile(r"(state|id|name|failure|host|step|total|loss|duration|attempts)(<=|>=|!=|[:=<>])(.+)")
 
 
@@ -194,6 +195,21 @@ def filtered(rows: Sequence[RunRow], query: str, now: float) -> list[RunRow]:
     """
     terms = query.lower().split()
     return [row for row in rows if all(_accepts(row, term, now) for term in terms)]
+
+
+def filter_trouble(query: str) -> str:
+    """What is wrong with a filter, in one line: a number is missing where one is compared. Empty: nothing is."""
+    for term in query.lower().split():
+        found = _TERM.fullmatch(term)
+        if found is None or found[2] not in _NUMBERS:
+            continue
+        if found[1] not in NUMBERS:
+            return f"{term}: {found[1]} is no number: use : or = with it, as in {found[1]}:{found[3]}"
+        try:
+            float(found[3])
+        except ValueError:
+            return f"{term}: {found[3]} is no number: write one, as in {found[1]}{found[2]}2.5"
+    return ""
 
 
 def ordered(rows: Sequence[RunRow], key: SortKey, now: float) -> list[RunRow]:

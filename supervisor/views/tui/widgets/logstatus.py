@@ -64,7 +64,7 @@ class LogStatus(Panel):
             parts.append(f"line {fm.whole(number)} of {fm.whole(page.line_count)}")
         elif page.counted_ratio < 1:
             parts.append(f"counting lines {page.counted_ratio:.0%}")
-        parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}")
+        parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.size_bytes else "empty")
         return " · ".join(map(self.tr, parts))
 
 
@@ -86,4 +86,4 @@ def _found(page: lw.Page, tr: Tr) -> Row:
 
 
 def _bytes(size: int) -> str:
-    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K"
+    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K" if size >= 1 << 10 else f"{size} B"

@@ -13,7 +13,7 @@ from textual.message import Message
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
-from supervisor.views.runlist import RunList, RunRow, Scope, SortKey, filtered, ordered
+from supervisor.views.runlist import RunList, RunRow, Scope, SortKey, filter_trouble, filtered, ordered
 from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -147,8 +147,9 @@ class RunsPanel(Panel, can_focus=True):
                 ),
             ]
         if not self.rows:
-            said = "  no run matches; / changes the filter, Esc clears it"
-            return [EMPTY, row(Span(self.tr(said), Ink.DIM))]
+            trouble = filter_trouble(self.query_text)
+            said = "no run matches; / changes the filter, Esc clears it"
+            return [EMPTY, row(Span(f"  {self.tr(trouble or said)}", Ink.WARN if trouble else Ink.DIM))]
         room = max(height - 1, 1)
         cursor = self.cursor
         self._top = max(min(self._top, cursor, len(self.rows) - room), cursor - room + 1, 0)
