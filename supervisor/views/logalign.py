@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+_NUMBER = re.compile(r"((?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w))")
 _BLANKS = re.compile(r" {2,}")
 # Longer lines do not fit beside each other anyway.
 MOST_CHARS = 400
@@ -15,32 +15,28 @@ MOST_CHARS = 400
 def aligned(texts: Sequence[str]) -> list[str]:
     """The texts, those of one shape side by side padded so that their numbers stand in columns."""
     shown: list[str] = []
-    for shape, group in groupby(texts, key=_shape):
+    cut = [_NUMBER.split(text) if len(text) <= MOST_CHARS else [text] for text in texts]
+    for shape, group in groupby(cut, key=_shape):
         same = list(group)
-        shown += _columns(same) if shape and len(same) > 1 else same
+        shown += _columns(same) if len(shape) > 1 and len(same) > 1 else ["".join(pieces) for pieces in same]
     return shown
 
 
-def _shape(text: str) -> str:
-    """What is left of a line without its numbers; empty where there is nothing to align."""
-    if len(text) > MOST_CHARS or not _NUMBER.search(text):
-        return ""
-    return _BLANKS.sub(" ", _NUMBER.sub("#", text))
+def _shape(pieces: Sequence[str]) -> tuple[str, ...]:
+    """What is left of a line without its numbers: of the gaps between them, without how wide they are."""
+    return tuple(_BLANKS.sub(" ", gap) if "  " in gap else gap for gap in pieces[::2])
 
 
-def _columns(texts: Sequence[str]) -> list[str]:
-    numbers = [_NUMBER.findall(text) for text in texts]
-    between = [_NUMBER.split(text) for text in texts]
-    # A writer may have padded its numbers already: blanks before a number count as part of it.
+def _columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of gap, number, gap, …, gap. Blanks before a number count as part of it: its writer may have padded it."""
     widths = [
-        max(len(gaps[i]) + len(mine[i]) for gaps, mine in zip(between, numbers, strict=True))
-        for i in range(len(numbers[0]))
+        max(len(pieces[i]) + len(pieces[i + 1]) for pieces in lines) for i in range(0, len(lines[0]) - 1, 2)
     ]
     shown: list[str] = []
-    for mine, gaps in zip(numbers, between, strict=True):
+    for pieces in lines:
         parts = [
             gap + " " * (width - len(gap) - len(said)) + said
-            for gap, said, width in zip(gaps, mine, widths, strict=False)
+            for gap, said, width in zip(pieces[::2], pieces[1::2], widths, strict=False)
         ]
-        shown.append("".join(parts) + gaps[-1])
+        shown.append("".join(parts) + pieces[-1])
     return shown

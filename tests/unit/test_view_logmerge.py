@@ -144,3 +144,4 @@ def test_numbers_stand_in_columns() -> None:
         "other",
     ]
     assert aligned(["a 1", "b 22"]) == ["a 1", "b 22"], "another shape"
+    assert aligned(["a 2 1", "a # 1"]) == ["a 2 1", "a # 1"], "a sign that stands for no number"

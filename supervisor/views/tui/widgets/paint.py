@@ -69,7 +69,12 @@ def spoken(span: Span, tr: Tr) -> Span:
 
 def cells(spans: Row) -> int:
     """Width of a row in cells."""
-    return sum(cell_len(plain(span.text)) for span in spans)
+    return sum(_cells_of(plain(span.text)) for span in spans)
+
+
+def _cells_of(text: str) -> int:
+    """Width of plain text: of a new line of a log, rich's own would look at every character and remember it."""
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -110,8 +115,11 @@ def clip(spans: Row, width: int) -> Row:
 
 def padded(spans: Row, width: int) -> Row:
     """The row in exactly `width` cells."""
-    kept = clip(spans, width)
-    return (*kept, Span(" " * (width - cells(kept))))
+    size = cells(spans)
+    if size > width:
+        spans = clip(spans, width)
+        size = cells(spans)
+    return (*spans, Span(" " * (width - size)))
 
 
 def wrap(text: str, width: int, most: int) -> list[str]:
@@ -196,10 +204,27 @@ def spark(
     return text.rjust(width)
 
 
-def to_strip(spans: Row, width: int, styles: Mapping[Ink, Style]) -> Strip:
-    """The row as a strip of exactly `width` cells, free of control characters."""
-    segments = [Segment(plain(span.text), styles[span.ink]) for span in spans if span.text]
-    return Strip(segments).adjust_cell_length(width, styles[Ink.PLAIN])
+def to_strip(
+    spans: Row,
+    width: int,
+    styles: Mapping[Ink, Style],
+    passed: Callable[[list[Segment]], list[Segment]] = list,
+) -> Strip:
+    """The row as a strip of exactly `width` cells, free of control characters.
+
+    `passed` is what its segments go through before they are painted; they stay as wide.
+    """
+    segments: list[Segment] = []
+    size = 0
+    for text, ink in spans:
+        if text:
+            kept = plain(text)
+            segments.append(Segment(kept, styles[ink]))
+            size += _cells_of(kept)
+    if size < width:
+        segments.append(Segment(" " * (width - size), styles[Ink.PLAIN]))
+    # A strip is dear: it carries seven caches.
+    return Strip(passed(segments), max(size, width)).adjust_cell_length(width, styles[Ink.PLAIN])
 
 
 def plain(text: str) -> str:
