@@ -1,6 +1,7 @@
 """Print the metrics found in a log: step, loss, learning rate, throughput, and more.
 
 One JSON object a line in which something was found (--json), or CSV (--csv). Of a folder or a run, `file` says which log.
+In both, `line` counts from 0; what a terminal shows, and `stoker diagnose`, count from 1.
 """
 
 from __future__ import annotations
@@ -38,9 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
-        "--json", action="store_true", help="one JSON object a metric line (the default off a terminal)"
+        "--json",
+        action="store_true",
+        help="one JSON object a metric line (the default off a terminal); `line` counts from 0, unlike diagnose's",
     )
-    form.add_argument("--csv", action="store_true", help="comma-separated values with a header")
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="comma-separated values with a header; `line` counts from 0, unlike diagnose's",
+    )
 
 
 class _Found(NamedTuple):
