@@ -14,6 +14,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config_edit import read_values
 from supervisor.job.errors import JobError
 from supervisor.job.knob_places import Places, is_argument
+from supervisor.job.launchers import launched_ranks
 from supervisor.job.loader import find_loader
 from supervisor.job.settings import Resolver
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
@@ -55,6 +56,8 @@ def with_knobs(
     configs = {name: read_values(name, text) for name, text in script_configs.items()}
     where = kn.places(script_text, configs, {**look.env, **dict(spec.env)})
     knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where)
+    if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
+        world = None  # how its ranks lie on nodes is the command's own business
     micro, total = look.get("batch.micro"), look.get("batch.global")
     args = spec.entry_args
     set_knobs: dict[str, str] = {}
@@ -160,8 +163,10 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
 
 
 def _command_world(spec: JobSpec, world: int | None) -> int | None:
-    """Ranks of a plain command: one for ``python script.py``; a launcher's own count is not ours to know."""
-    return world if is_plain_python(spec) or spec.nproc_per_node > 1 else None
+    """Ranks of a plain command: one for ``python script.py``, what a launcher's arguments say, else unknown."""
+    if is_plain_python(spec) or spec.nproc_per_node > 1:
+        return world
+    return launched_ranks((spec.entry, *spec.entry_args))
 
 
 def is_python(program: str) -> bool:

@@ -201,6 +201,10 @@ def batch_values(
     return tuple(pairs)
 
 
+SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
+"""The same where the names are known and their values are not."""
+
+
 def why_not_changeable(knobs: Knobs) -> str:
     """One line for the user: what is missing before a batch can be changed, and how to say it."""
     if knobs.batch is None:

@@ -12,7 +12,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
 from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
-from supervisor.job.foreign import is_python, with_knobs
+from supervisor.job.foreign import with_knobs
 from supervisor.job.loader import find_loader
 from supervisor.job.setting_keys import FLAT
 from supervisor.job.settings import ConfigFile, FileSettings, Resolver, check_file, convert_key
@@ -55,9 +55,8 @@ def script_path(parsed: ParsedRun, job_file: ConfigFile | None) -> str | None:
     """The foreign script whose text `resolve_job` would like, if the job names one."""
     if parsed.entry_kind is EntryKind.SCRIPT:
         return parsed.entry
-    if parsed.entry_kind is EntryKind.COMMAND and is_python(parsed.entry or ""):
-        first = parsed.entry_args[0] if parsed.entry_args else ""
-        return first if first.endswith(".py") else None
+    if parsed.entry_kind is EntryKind.COMMAND:  # python x.py, accelerate launch … x.py, deepspeed x.py
+        return next((word for word in (parsed.entry or "", *parsed.entry_args) if word.endswith(".py")), None)
     run = job_file.values.get("run") if job_file is not None and parsed.entry_kind is None else None
     script = run.get("script") if isinstance(run, dict) else None
     return script if isinstance(script, str) else None

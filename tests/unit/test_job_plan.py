@@ -271,6 +271,10 @@ def test_a_job_survives_its_way_through_the_run_file() -> None:
 def test_script_path() -> None:
     assert script_path(parse_run_argv(["a.py"]), None) == "a.py"
     assert script_path(parse_run_argv(["-m", "a"]), None) is None
+    assert script_path(parse_run_argv(["--", "python", "a.py", "b.py"]), None) == "a.py"
+    launched = ["--", "accelerate", "launch", "--num_processes", "2", "src/a.py", "--lr", "1"]
+    assert script_path(parse_run_argv(launched), None) == "src/a.py"
+    assert script_path(parse_run_argv(["--", "make", "train"]), None) is None
     file = ConfigFile("j.toml", {"run": {"script": "b.py"}})
     assert script_path(parse_run_argv(["--config", "j.toml"]), file) == "b.py"
     assert script_path(parse_run_argv(["--config", "j.toml", "a.py"]), file) == "a.py"
