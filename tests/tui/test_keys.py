@@ -21,6 +21,7 @@ from supervisor.views.tui.screens.batch import BatchScreen
 from supervisor.views.tui.screens.help import HelpScreen
 from supervisor.views.tui.screens.prompts import Confirm
 from supervisor.views.tui.terminal import result_of
+from supervisor.views.tui.widgets import bars
 from supervisor.views.tui.widgets.inks import inks_of
 from supervisor.views.tui.widgets.paint import Ink
 from supervisor.views.tui.widgets.panel import Panel
@@ -363,3 +364,29 @@ def test_footer_can_be_clicked(tmp_path: Path) -> None:
 
     drive(run, play)
     assert requests(run)[0].kind is RequestKind.HOLD
+
+
+def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("w")
+        assert "w does nothing here, ? shows the keys" in pane(app, "notice")
+        app.dashboard.notice.say("note: done")
+        await pilot.press("j", "k", "shift", "ctrl+y")
+        assert "note: done" in pane(app, "notice"), (
+            "keys that move, and those no person would miss, are no news"
+        )
+        await pilot.press("f5")
+        assert "F5 does nothing here" in pane(app, "notice")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_an_answer_fades_though_the_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "ANSWER_S", 0.05)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        app.dashboard.notice.say("note: done")
+        assert "note: done" in pane(app, "notice")
+        await until(pilot, lambda: "note: done" not in pane(app, "notice"), "the answer to fade")
+
+    drive(recorded.succeeded(tmp_path / "run"), play)

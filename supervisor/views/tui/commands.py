@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from functools import partial
 
+from rich.cells import cell_len
 from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.fuzzy import Matcher
 
 from supervisor.views.speech import Tr
 from supervisor.views.tui.keys import KEYS
+from supervisor.views.tui.widgets.paint import fit
 from supervisor.views.tui.widgets.panel import tr_of
+
+KEY_CELLS = 7
+NAME_CELLS = 17
+# A word in a name is meant sooner than one in a sentence.
+NAMED = 2.0
+
+
+class Palette(CommandPalette):
+    """Textual's palette, in the frame of what else opens."""
+
+    def on_mount(self) -> None:
+        """Its titles."""
+        tr, box = tr_of(self), self.query_one("#--container")
+        box.border_title, box.border_subtitle = tr("commands"), tr("Enter does it · Esc closes")
 
 
 class KeyCommands(Provider):
@@ -20,23 +38,20 @@ class KeyCommands(Provider):
         tr = tr_of(self.screen)
         for binding in self._possible():
             yield DiscoveryHit(
-                _name(binding, tr), partial(self.screen.run_action, binding.action), help=tr(binding.tooltip)
+                _line(binding, tr), partial(self.screen.run_action, binding.action), text=binding.description
             )
 
     async def search(self, query: str) -> Hits:
         """What matches the words typed."""
         matcher, tr = self.matcher(query), tr_of(self.screen)
         for binding in self._possible():
-            name, said = _name(binding, tr), tr(binding.tooltip)
+            name, said = tr(binding.description), tr(binding.tooltip)
             # English words are found in every language: they are what the documents call it.
-            score = max(map(matcher.match, (name, said, binding.description, binding.tooltip)))
+            named = max(map(matcher.match, (name, binding.description)))
+            score = max(NAMED * named, *map(matcher.match, (said, binding.tooltip)))
             if score > 0:
-                yield Hit(
-                    score,
-                    matcher.highlight(name),
-                    partial(self.screen.run_action, binding.action),
-                    help=said,
-                )
+                do = partial(self.screen.run_action, binding.action)
+                yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
 
     def _possible(self) -> list[Binding]:
         """Bindings whose action would do something now. The palette itself is left out."""
@@ -48,5 +63,11 @@ class KeyCommands(Provider):
         ]
 
 
-def _name(binding: Binding, tr: Tr) -> str:
-    return f"{tr(binding.description)}  ({binding.key_display or binding.key})"
+def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:
+    """Key, name and sentence in one line, as in the help."""
+    name, said = tr(binding.description), tr(binding.tooltip)
+    key = Content.styled(fit(binding.key_display or binding.key, KEY_CELLS), "bold")
+    blank = " " * max(NAME_CELLS - cell_len(name), 1)
+    # What was typed may be a word of the sentence.
+    shown = [matcher.highlight(text) if matcher and matcher.match(text) else text for text in (name, said)]
+    return Content.assemble(key, " ", shown[0], blank, shown[1])

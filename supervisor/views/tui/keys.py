@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.binding import Binding, BindingType
+from textual.screen import Screen
 
+# Keys without a character whose silence would be noticed.
+NAMED_KEYS = frozenset({"backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within this pane"}
 
 
@@ -19,6 +23,16 @@ def action_name(binding: Binding) -> str:
     """What a binding does, as `actions.possible` names it: ``ask('hold')`` is "hold"."""
     name, _, argument = binding.action.partition("(")
     return argument.strip("')") if name in {"ask", "page"} else name
+
+
+def is_silent(screen: Screen[object], event: events.Key) -> bool:
+    """Whether nothing on a screen does anything for a key that a person typed."""
+    return (event.is_printable or event.key in NAMED_KEYS) and event.key not in screen.active_bindings
+
+
+def key_said(event: events.Key) -> str:
+    """A key as a person knows it."""
+    return event.character if event.is_printable and event.character else event.key.capitalize()
 
 
 # In the footer's order: what does not fit there is dropped from the end.

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.runlist import RunList, Scope, SortKey
+from supervisor.views.tui.keys import is_silent, key_said
 from supervisor.views.tui.screens.frames import QuickFrames
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
-from supervisor.views.tui.widgets.bars import FooterBar, Hint
+from supervisor.views.tui.widgets.bars import ANSWER_S, REFUSAL_S, FooterBar, Hint
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.tui.widgets.runs import RunsPanel
 
@@ -53,6 +56,7 @@ class BrowserScreen(QuickFrames, Screen[None]):
         super().__init__()
         self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
+        self._fading: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """The table and the keys."""
@@ -136,11 +140,25 @@ class BrowserScreen(QuickFrames, Screen[None]):
         """Bring back what was deleted last."""
         self.post_message(RunsPanel.Thrown(None))
 
-    def tell(self, text: str) -> None:
-        """Say what became of it, until the next time."""
+    def tell(self, text: str, for_s: float = REFUSAL_S) -> None:
+        """Say what became of it, for a while or until the next time."""
         self.panel.said = text
+        if self._fading is not None:
+            self._fading.stop()
+        self._fading = self.set_timer(for_s, self._fade)
         self.panel.repaint()
         self._offer()
+
+    def _fade(self) -> None:
+        self.panel.said = ""
+        self.panel.repaint()
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that nothing here answers says so, once."""
+        if self.app.screen is self and is_silent(self, event):
+            said = f"{key_said(event)} does nothing here, ? shows the keys"
+            if said != self.panel.said:
+                self.tell(said, ANSWER_S)
 
     def action_sort(self) -> None:
         """The next sort key."""

@@ -12,6 +12,7 @@ from textual.binding import Binding
 
 from supervisor.run.index import RunNotFound
 from supervisor.views.logplace import LogAt, LogPoint
+from supervisor.views.places import is_stacks
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
@@ -129,9 +130,9 @@ class LookingScreen(PaneScreen):
 
     def action_commands(self) -> None:
         """All commands, to be found by their names."""
-        from textual.command import CommandPalette
+        from supervisor.views.tui.commands import Palette
 
-        self.app.push_screen(CommandPalette(placeholder=tr_of(self)("what should happen?")))
+        self.app.push_screen(Palette(placeholder=tr_of(self)("what should happen?")))
 
     def open_beside(self, other: str) -> None:
         """Show the metrics, with those of another run (a path, an id or a part of it) beside them."""
@@ -245,12 +246,41 @@ class LookingScreen(PaneScreen):
         log.set_filter(LogFilter(log.buffer.filter.text, circle[(now + way) % len(circle)]))
 
     def action_open_log(self) -> None:
-        """The whole log: at the cause while that is looked at, else at the line in sight."""
-        from supervisor.views.tui.pages.failure import FailurePage
+        """The whole log: at the cause while that is looked at, else at the line in sight; stacks where they are the cause."""
+        from supervisor.views.tui.pages.failure import FailurePage, cause_of
 
         looked_at = self._zoomed == "failure"
         cause = self.query_one("#failure", FailurePage).place() if looked_at else None
+        if cause is None and self._card_shown() and self._zoomed in {None, "card"} and self.snapshot is not None:
+            cause = cause_of(self.snapshot.state.attempt)
+            cause = cause if cause is not None and is_stacks(cause.path) else None
+        if cause is not None and is_stacks(cause.path):
+            self._feeder.submit(partial(self._load_stacks, cause))
+            return
         self.open_log(cause or self.log_panel.place())
+
+    def _load_stacks(self, cause: LogAt) -> None:
+        """In the reading thread."""
+        from supervisor.views.nearby import where_it_lies
+        from supervisor.views.tui.screens.stacks import read_stacks
+
+        path = where_it_lies(self._desk.run, cause.attempt or 1, cause.path or "")
+        try:
+            lines = read_stacks(path)
+        except OSError as error:
+            self._told(Answer(f"stacks: {error.strerror}: {path}", False))
+            return
+        self.app.call_later(self._open_stacks, f"artifacts/{path.name}", lines, cause.line)
+
+    def _open_stacks(self, name: str, lines: tuple[str, ...], at: int | None) -> None:
+        from supervisor.views.tui.screens.stacks import StackScreen
+
+        def closed(to_log: bool | None) -> None:
+            if to_log:
+                self.open_log(self.log_panel.place())
+
+        if self.app.screen is self:  # nothing else was opened meanwhile
+            self.app.push_screen(StackScreen(name, lines, at), closed)
 
     def open_log(self, at: LogAt | None = None) -> None:
         """Open the log screen at a place; None: at the newest line."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from textual import events
 from textual.message import Message
+from textual.timer import Timer
 
 from supervisor.run.events import Advisory
 from supervisor.run.state import Running
@@ -19,7 +20,9 @@ from supervisor.views.tui.widgets.words import is_live
 
 # The words beside q give way when fewer than this many other keys would fit.
 WANTED_HINTS = 8
-ANSWER_S = 20.0
+# What was done needs no more than a look; what was refused is read.
+ANSWER_S = 6.0
+REFUSAL_S = 20.0
 # An advisory stands in this line for so long; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
@@ -36,14 +39,26 @@ class NoticeBar(Panel):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self._answer: Span | None = None
-        self._answer_until = 0.0
+        self._fading: Timer | None = None
         self.can_adopt = False
         self.read_only = False
 
     def say(self, text: str, ink: Ink = Ink.PLAIN) -> None:
         """Show an answer for a while, or until the next one."""
         self._answer = Span(text, ink)
-        self._answer_until = (self.view.now if self.view else 0.0) + ANSWER_S
+        if self._fading is not None:
+            self._fading.stop()
+        # A timer of its own: of a run that is over nothing else moves, and recorded time may stand still.
+        self._fading = self.set_timer(REFUSAL_S if ink in {Ink.WARN, Ink.BAD} else ANSWER_S, self._fade)
+        self.repaint()
+
+    @property
+    def says(self) -> str:
+        """The answer that is shown, empty without one."""
+        return self._answer.text if self._answer is not None else ""
+
+    def _fade(self) -> None:
+        self._answer = None
         self.repaint()
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
@@ -58,7 +73,7 @@ class NoticeBar(Panel):
         if state.started_t is None:
             said = " no journal yet: a keeper has not begun, or this is not a run directory"
             return [row(Span(tr(said), Ink.WARN))]
-        if self._answer is not None and self.view.now < self._answer_until:
+        if self._answer is not None:
             return [row(" ", spoken(self._answer, tr))]
         if is_live(snapshot) and not snapshot.keeper_alive:
             then = (

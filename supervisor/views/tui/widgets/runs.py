@@ -216,7 +216,9 @@ def _columns(width: int, texts: dict[str, str]) -> str:
         parts.append(fit(texts["took"], 11, right=True))
     parts.append(fit(texts["seen"], 5, right=True))
     left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
-    return " ".join([*parts, f" {fit(texts['folder'], left)}"] if left >= FOLDER_LEAST else parts)
+    return " ".join(
+        [*parts, f" {fit(texts['folder'], left)}"] if texts["folder"] and left >= FOLDER_LEAST else parts
+    )
 
 
 def _head(width: int, tr: Tr, *, folders: bool) -> Row:
