@@ -26,6 +26,9 @@ WAIT_AGAIN_S = 5.0
 # Two lines without a step as close as this were read from a backlog, not as they were written.
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
+# Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
+SAME_TOTAL = 0.25
+MAX_COUNTERS = 16
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 
 
@@ -50,7 +53,9 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
-    raw: tuple[float, float] | None = None  # epoch and step as printed last
+    raw: dict[float, tuple[float, float]] = field(
+        default_factory=dict
+    )  # of a counter: epoch and step as printed last
 
 
 @dataclass(slots=True)
@@ -58,11 +63,12 @@ class StepSense:
     """Completes the samples of a run's logs, attempt by attempt.
 
     Learnt and kept for the attempts that come: `first_epoch`, what the run counts epochs from, and `in_epoch`,
-    whether its steps count from each epoch's start.
+    whether a counter's steps count from each epoch's start. Counters are told apart by how far they count: a bar over an epoch
+    and lines over the whole training stand in one log (Ignite's ``[51/64]`` beside ``Iteration[140/192]``).
     """
 
     first_epoch: float | None = None
-    in_epoch: bool = False
+    in_epoch: dict[float, bool] = field(default_factory=dict)
     _ranks: dict[int | None, _Rank] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -132,16 +138,28 @@ class StepSense:
             return values
         if self.first_epoch is None or epoch < self.first_epoch:
             self.first_epoch = epoch if epoch in {0, 1} else 0
-        if rank.raw is not None and epoch > rank.raw[0] and step < rank.raw[1]:
-            self.in_epoch = True
-        rank.raw = (epoch, step)
-        if not self.in_epoch:
+        counter = self._counter(total)
+        before = rank.raw.get(counter)
+        if before is not None and epoch > before[0] and step < before[1]:
+            self.in_epoch[counter] = True
+        rank.raw[counter] = (epoch, step)
+        if not self.in_epoch[counter]:
             return values
-        before = epoch - self.first_epoch
+        behind = epoch - self.first_epoch
         over = {name: value for name, value in values.items() if name != "eta_s"}
-        over["step"] = before * total + step
-        over["total_steps"] = values.get("total_epochs", before + 1) * total
+        over["step"] = behind * total + step
+        over["total_steps"] = values.get("total_epochs", behind + 1) * total
         return over
+
+    def _counter(self, total: float) -> float:
+        """The counter that counts so far, or about so far: an epoch may be longer than the last."""
+        known = next((one for one in self.in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
+        if known is not None:
+            return known
+        if len(self.in_epoch) >= MAX_COUNTERS:
+            return next(iter(self.in_epoch))
+        self.in_epoch[total] = False
+        return total
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:

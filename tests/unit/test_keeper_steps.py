@@ -143,3 +143,31 @@ def test_ranks_are_told_apart() -> None:
     assert shown(sense.take(other, 0.0)) == []
     assert shown(sense.take(bar(4, 40), 0.1)) == [(4, None)]
     assert shown(sense.due(9.0)) == [(None, 1.0)]
+
+
+def test_a_bar_over_an_epoch_and_lines_over_the_training_are_two_counters() -> None:
+    sense = StepSense()
+
+    def of(epoch: int, step: int, total: int) -> list[float]:
+        said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
+        seen = StepSeen(0.0, 0, said, from_wire=False, drawn=True)
+        return [one.values["step"] for one in sense.take(seen, 0.0)]
+
+    assert of(1, 60, 64) == [60]
+    assert of(1, 60, 192) == [60]
+    assert of(2, 16, 64) == [80]
+    assert of(2, 80, 192) == [80]
+    assert of(3, 60, 64) == [188]
+    assert of(3, 180, 192) == [180]
+
+
+def test_epochs_of_unlike_lengths_are_one_counter() -> None:
+    sense = StepSense()
+
+    def of(epoch: int, step: int, total: int) -> list[float]:
+        said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
+        return [one.values["step"] for one in sense.take(StepSeen(0.0, 0, said, from_wire=False), 0.0)]
+
+    assert of(0, 100, 101) == [100]
+    assert of(1, 10, 98) == [108]
+    assert of(2, 10, 103) == [216]
