@@ -39,6 +39,10 @@ _BARS = (
     ),
     # fastprogress: 34.78% [32/92 00:04<00:08 0.0812]
     re.compile(r"(?<![\d.])[\d.]++% \[(?P<n>\d+)/(?P<N>\d+) (?P<el>[\d:]+)<(?P<rem>[\d:]+)(?: (?P<loss>[\d.]+|nan|inf))?\]"),
+    # mmcv's, of an evaluation: [>>>>  ] 12/68, 3.1 task/s, elapsed: 4s, ETA: 18s
+    re.compile(
+        r"\[[> ]*\]\s*(?P<n>\d+)/(?P<N>\d+),\s*(?P<rate>[\d.]+)\s(?P<unit>task/s),\s*elapsed:\s*(?P<el>\d+)s(?:,\s*ETA:\s*(?P<rem>\d+)s)?"
+    ),
     # Keras, of a length that it does not know: 109/Unknown - 12s 11ms/step
     re.compile(r"^\s*(?P<n>\d+)/Unknown\s+-?\s*(?P<el>\d+m?s)\b"),
     # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
@@ -167,6 +171,8 @@ def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
     other = _OTHER_WORK.search(described) is not None and _METRIC_HINT.search(described + after) is None
     if (other or not named) and not in_row:
         trains = False
+    if "N" not in groups and not described.strip() and _METRIC_HINT.search(after) is None:
+        trains = False  # "180000it [00:08, 22208.38it/s]": a file is read
     is_new = not described.strip() and groups.get("el") == "00:00"
     if is_new and groups.get("n") == groups.get("N"):
         trains = False  # all done within a second: a list was read

@@ -61,6 +61,7 @@ _LED = re.compile(
 )
 _MORE_OF_LIST = re.compile(r",\s*['\"]?[-+]?\d")
 _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
+_LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
 _SETS = TRAIN_WORDS | EVAL_WORDS
 _INDEX = re.compile(r"\]\s*:")
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
@@ -226,6 +227,13 @@ class _Line(PairValues):
             self._settings += 1
             return
         if (
+            words
+            and _SETS.issuperset(words)
+            and not token.unit
+            and _LOSS_BEHIND.match(self._text, token.stop)
+        ):
+            token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]  # "Train: 0.31 loss"
+        elif (
             words
             and _SETS.issuperset(words)
             and _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name))

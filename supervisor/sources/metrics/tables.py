@@ -48,7 +48,7 @@ _CELL = re.compile(
     re.IGNORECASE,
 )
 _CLOCK = re.compile(
-    r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
+    r"(?:\d+:)+\d+(?:\.\d+)?$|\d{4}-\d\d-\d\d[ T][\d:.]+$|[\d./-]{3,10}[ T_]\d\d?:\d\d(?::\d\d)?$|n/?a$|-+$|none$|\?$|no log$|\[[^\]]*\]$",
     re.IGNORECASE,
 )
 # A table on its side: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
