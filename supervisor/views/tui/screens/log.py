@@ -164,9 +164,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """Stand still."""
         self._session.ask(lw.Follow(on=False))
 
-    def on_key(self, _event: events.Key) -> None:
+    def on_log_page_moved(self, _message: LogPage.Moved) -> None:
         """The place in the line below goes with the cursor."""
-        self.call_after_refresh(self._tell_place)
+        self._tell_place()
 
     def action_freeze(self) -> None:
         """Stand still, or follow."""

@@ -57,6 +57,9 @@ class LogPage(Panel, can_focus=True):
     class Stood(Message):
         """The cursor was moved: the page must stand still."""
 
+    class Moved(Message):
+        """The cursor is on another row of the page."""
+
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.page: Page | None = None
@@ -210,11 +213,15 @@ class LogPage(Panel, can_focus=True):
         if page.following:
             self.post_message(self.Stood())
         if 0 <= wanted < len(page.rows):
-            self.cursor = wanted
-            self.repaint()
+            self._move_to(wanted)
         else:
             self.post_message(self.Beyond(wanted if wanted < 0 else wanted - len(page.rows) + 1))
             self.cursor = 0 if wanted < 0 else len(page.rows) - 1
+
+    def _move_to(self, number: int) -> None:
+        self.cursor = number
+        self.repaint()
+        self.post_message(self.Moved())
 
     def action_page(self, pages: int) -> None:
         """A page up or down, one row of it kept in sight."""
@@ -266,9 +273,9 @@ class LogPage(Panel, can_focus=True):
         if number is None or event.button != 1:
             return
         self.post_message(self.Stood())
-        self.cursor, self.mark = number, None
+        self.mark = None
         self.capture_mouse()
-        self.repaint()
+        self._move_to(number)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Extend the selection while the button is down."""
@@ -276,8 +283,7 @@ class LogPage(Panel, can_focus=True):
         if self.app.mouse_captured is not self or number is None or number == self.cursor:
             return
         self.mark = self.mark or self.row
-        self.cursor = number
-        self.repaint()
+        self._move_to(number)
 
     def on_mouse_up(self, _event: events.MouseUp) -> None:
         """The drag is over."""
@@ -346,6 +352,8 @@ def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
 
 def _slice(spans: Row, start: int, stop: int) -> Row:
     """The characters from `start` to `stop`."""
+    if not start and sum(len(span.text) for span in spans) <= stop:
+        return spans
     kept: list[Span] = []
     at = 0
     for span in spans:

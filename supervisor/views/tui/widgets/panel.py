@@ -10,6 +10,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.dom import DOMNode
+from textual.filter import ANSIToTruecolor
 from textual.geometry import Region, Size
 from textual.reactive import reactive
 from textual.strip import Strip
@@ -17,8 +18,12 @@ from textual.widget import Widget
 
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr, english
+from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.widgets.inks import inks_of
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, cells, clip, padded, to_strip
+
+# A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
+DONE = (ANSIToTruecolor, HarmlessFilter)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -120,8 +125,9 @@ class Panel(Widget):
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
     def _gates(self) -> Callable[[list[Segment]], list[Segment]]:
-        """What the app lets a line through before it is painted."""
-        filters, background = self.get_line_filters(), self.background_colors[1]
+        """What the app lets a line through before it is painted, but for what `to_strip` and the inks have done."""
+        filters = [each for each in self.get_line_filters() if not isinstance(each, DONE)]
+        background = self.background_colors[1]
 
         def passed(segments: list[Segment]) -> list[Segment]:
             for each in filters:
