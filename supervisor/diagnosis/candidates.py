@@ -12,6 +12,7 @@ from supervisor.diagnosis.timeline import is_progress, when
 from supervisor.diagnosis.tracebacks import (
     class_by_frames,
     frames_above,
+    in_helper,
     is_quoted_code,
     last_exception_after,
 )
@@ -19,7 +20,7 @@ from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 _SOFT = Lazy(
-    r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
+    r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 # A line that ends so tells of what was done instead, whatever its level.
@@ -108,6 +109,9 @@ def _candidate(
         return None
     failure, reason, strength = signature.failure, signature.reason, signature.strength
     line, shown = hit.line, text
+    helper = False
+    if " in replica " in text and "Caught " in text and _inner_told(hit, scans):
+        return None
     if signature.id == "dl-worker-caught":
         inner = last_exception_after(hit)
         if inner is not None:
@@ -116,7 +120,9 @@ def _candidate(
 
             failure, reason, strength = worker_cause(line, shown, hit, scans, stepped, strength)
     elif signature.id in GENERIC or signature.id in {"ckpt-oserror22", "missing-file-errno"}:
-        by_frames = class_by_frames(frames_above(hit), text)
+        frames = frames_above(hit)
+        helper = in_helper(hit)
+        by_frames = class_by_frames(frames, text)
         spoken = _spoken(hit)
         if spoken is not None and (by_frames is None or spoken[1]):
             failure, strength = spoken[0], max(strength, WORDS_STRENGTH)
@@ -126,6 +132,10 @@ def _candidate(
             failure, strength = by_frames, max(strength, FRAMES_STRENGTH)
         elif signature.id == "ckpt-oserror22":
             failure, strength = FailureClass.CODE_ERROR, UNREAD_STRENGTH
+    elif signature.id == "peer-generic":
+        failure = _other_end(hit) or failure
+    elif failure is FailureClass.DISK_FULL and _in_semaphores(hit):
+        failure, reason = FailureClass.SHM_EXHAUSTED, None
     if signature.id == "ckpt-pickle" and any(
         "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
     ):
@@ -135,6 +145,7 @@ def _candidate(
         bool(_WARNING_LEVEL.search(said))
         or (bool(_SOFT.search(said)) and not _NOT_SOFT.search(said))
         or bool(_REPLACED.search(said[-80:]))
+        or helper
     )
     # A scale that fell to nothing is told by a line that speaks of one more skipped step, an end by a warning.
     soft = soft and signature.id != "nan-scale" and not (signature.id == "nan-stop" and _ENDS.search(text))
@@ -145,6 +156,29 @@ def _candidate(
         failure, reason, strength - (SOFT_COSTS if soft else 0), is_cause, hit, line, shown,
         stamp if stamp is not None else float("nan"), soft, signature.id,
     )  # fmt: skip
+
+
+def _inner_told(hit: Hit, scans: Sequence[SourceScan]) -> bool:
+    """Whether the exception that a replica's report wraps is told below it by a signature of its own."""
+    inner = last_exception_after(hit)
+    return inner is not None and any(other.line == hit.line + inner[0] for other in scans[hit.source].hits)
+
+
+def _in_semaphores(hit: Hit) -> bool:
+    """Whether no space was left for a lock or an arena of multiprocessing: those lie in /dev/shm (`man sem_overview`)."""
+    frames = frames_above(hit).frames
+    return bool(frames) and "/multiprocessing/" in frames[-1][0].replace("\\", "/")
+
+
+def _other_end(hit: Hit) -> FailureClass | None:
+    """Whose pipe broke, where Python's own processes spoke over it and no ranks: a data worker's, or the program's."""
+    paths = [path.replace("\\", "/") for path, _ in frames_above(hit).frames]
+    if not any("/multiprocessing/" in path for path in paths):
+        return None
+    pickled = any("ForkingPickler" in line for line in hit.lines_before(3))
+    if pickled or any("torch/utils/data/" in path for path in paths):
+        return FailureClass.DATALOADER_WORKER
+    return FailureClass.CODE_ERROR
 
 
 def _spoken(hit: Hit) -> tuple[FailureClass, bool] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.diagnosis.attempts import ended_anew, last_attempt
+from supervisor.diagnosis.attempts import ended_anew, last_attempt, later_runs
 from supervisor.diagnosis.candidates import Candidate
 from supervisor.diagnosis.claims import GENERIC
 from supervisor.diagnosis.exits import Exit
@@ -29,13 +29,18 @@ from supervisor.diagnosis.settle import (
 from supervisor.diagnosis.survived import ends_well
 from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
 
+_PYTHON_WARNING = Lazy(r"\wWarning: ")
 _FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 
 
 def choose(case: Case) -> Root:
     """Find the root of a failure, or say that there is none, or that it cannot be told."""
     root = _choose(case)
+    for run in later_runs(case, root):
+        if (anew := _choose(run)).failure is not FailureClass.UNKNOWN:
+            return anew
     later = last_attempt(case)
     if later is not None and ended_anew(root, last := _choose(later), later):
         return last
@@ -162,6 +167,9 @@ def _pick(causes: Sequence[Candidate]) -> Candidate | None:
         return None
     top = max(item.strength for item in causes)
     first = next(item for item in causes if item.strength >= top - 30)
+    if _PYTHON_WARNING.search(first.text):
+        # What Python warns of did not end the program: an exception did.
+        first = next((item for item in causes if item.strength >= top - 30 and not item.soft), first)
     if first.signature in GENERIC:
         # In one process a plain exception well below the strongest is only how that one came to light.
         rank = first.hit.origin.rank

@@ -17,6 +17,8 @@ GUESS = 0.6
 # One word more than a plain exception needs: these lines have not even an exception's type.
 ENOUGH = 4
 LAST_LINES = 400
+# A printed configuration or text has all words in it.
+LONGEST_COMPLAINT = 1200
 # A line below the last step, in a log that else would be healthy, must be of a kind that ends a process at once.
 _AT_ONCE = frozenset(
     (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.TERMINATED)
@@ -46,10 +48,12 @@ def _best(case: Case, root: Root, only: frozenset[FailureClass] | None = None) -
         known = {
             hit.line for hit in scan.hits
             if hit.signature.role in (Role.ADVICE, Role.CONSEQUENCE) or hit.signature.id.startswith(_BY_LAUNCHER)
+            or (only is not None and hit.signature.role is Role.CAUSE)  # known, and survived
         }  # fmt: skip
         for row in _complaints(scan, below_steps=only is not None):
             line = scan.tail_line + row
-            found = class_by_words(scan.tail[row], enough=ENOUGH) if line not in known else None
+            said = scan.tail[row].removeprefix("wandb: ")  # whoever prints a line, it may be about anything
+            found = class_by_words(said, enough=ENOUGH) if line not in known else None
             if found is None or (only is not None and found[0] not in only):
                 continue
             if best is None or found[1] > best[0]:
@@ -68,6 +72,11 @@ def _complaints(scan: SourceScan, *, below_steps: bool) -> list[int]:
         if is_progress(line) and "(core dumped)" not in line:
             if below_steps:
                 rows.clear()
-        elif _COMPLAINT.search(line) and not _NO_COMPLAINT.search(line) and not is_quoted_code(line):
+        elif (
+            len(line) <= LONGEST_COMPLAINT
+            and _COMPLAINT.search(line)
+            and not _NO_COMPLAINT.search(line)
+            and not is_quoted_code(line)
+        ):
             rows.append(row)
     return rows

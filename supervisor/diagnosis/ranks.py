@@ -14,6 +14,9 @@ from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
+# Ascend's own record of who failed, in the lines of an exception's message.
+_ASCEND = r"\(PID:\d+, Device:\d+, RankID:(\d+)\)"
+
 
 @cache
 def _inline() -> tuple[Lazy, ...]:
@@ -33,6 +36,7 @@ def _inline() -> tuple[Lazy, ...]:
             r"^\[(\d+)\]: ",
             r"\bRank (\d+) is running collective",
             r"\b[Rr]ank[ :](\d+)[,:)\]]",
+            _ASCEND,
         )
     )
 
@@ -227,7 +231,7 @@ class Ranks:
 
     def _near(self, line: str) -> int | None:
         """A continuation line right below may carry the words ``for rank 2:``."""
-        match = re.search(r"did not receive grad for rank (\d+)|terminated.*\[Rank (\d+)\]", line)
+        match = re.search(rf"did not receive grad for rank (\d+)|terminated.*\[Rank (\d+)\]|{_ASCEND}", line)
         return whole(next(group for group in match.groups() if group)) if match else None
 
     def blamed(self) -> int | None:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from supervisor.diagnosis.candidates import INFORMS, Candidate
 from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.timeline import is_progress, went_on, when
-from supervisor.diagnosis.tracebacks import frames_above
+from supervisor.diagnosis.tracebacks import frames_above, in_helper
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
+# Ranks that are torn down with their job print tracebacks; a program that goes on prints this much else.
+NEXT_JOB_LINES = 100
 _RAISED_TOO = frozenset(
     (FailureClass.CUDA_OOM, FailureClass.FD_LIMIT, FailureClass.COMPILE_ERROR, FailureClass.PORT_IN_USE)
 )
@@ -49,7 +51,7 @@ def without_survived(
         and not _outlived(item, found, steps[item.hit.source])
     ]
     told = [item for item in open_ if not (item.is_cause and is_talk(item) and _passed_by(item, open_))]
-    left = _plain_lines_after_exceptions(told)
+    left = _plain_lines_after_exceptions(_not_in_passing(told))
     raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
     if died or raised or _trouble(scans):
         return left
@@ -101,6 +103,22 @@ def _plain_lines_after_exceptions(found: list[Candidate]) -> list[Candidate]:
     ]  # fmt: skip
 
 
+def _not_in_passing(found: list[Candidate]) -> list[Candidate]:
+    """Without tracebacks that were logged as notices, or that a helper's thread left, where another one was raised."""
+    passing = {
+        id(item)
+        for item in found
+        if item.is_cause and _EXCEPTION.match(item.text) and (item.soft or frames_above(item.hit).logged)
+        and (frames_above(item.hit).logged or in_helper(item.hit))
+    }  # fmt: skip
+    if not passing or not any(
+        item.is_cause and id(item) not in passing and not item.soft and _EXCEPTION.match(item.text)
+        for item in found
+    ):
+        return found
+    return [item for item in found if id(item) not in passing]
+
+
 def _trouble(scans: Sequence[SourceScan]) -> bool:
     """Whether any log tells of a traceback or of a process that ended."""
     ids = ("traceback-head", "launch-", "crash-", "silent-death")
@@ -130,6 +148,8 @@ def _recovered(
     if item.signature.startswith("host-oom-k") or item.failure is FailureClass.GPU_FAULT:
         return went_on(mine, need=12)
     if item.failure is FailureClass.TERMINATED:
+        if "*** JOB " in item.text and _other_job_after(item, scan):
+            return True
         return went_on(mine, need=3 if "SIGUSR" in item.text else 25)
     if (
         not died
@@ -145,6 +165,16 @@ def _recovered(
         return went_on(mine, need=3) and not _dies_soon(hit)
     # A traceback in a job that died: logs put together file by file show a rank's earlier steps after it.
     return went_on(mine, need=60 if died else 6) and not _dies_soon(hit)
+
+
+def _other_job_after(item: Candidate, scan: SourceScan) -> bool:
+    """Whether a long quiet part follows the word that a batch job was cancelled: the next job writes to the same file."""
+    if scan.lines - item.line < NEXT_JOB_LINES:
+        return False
+    return not any(
+        hit.line > item.line and hit.signature.id.startswith(("traceback-", "launch-", "slurm-", "crash-"))
+        for hit in scan.hits
+    )
 
 
 def _launcher_is_content(scans: Sequence[SourceScan]) -> bool:

@@ -189,6 +189,8 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
     for row, line in enumerate(lines):
         values = [value.lower() for value in _patterns()["nan"].findall(line)]
         if not values:
+            # What tensorboardX says of each scalar that it is given as nan.
+            count += first is not None and "NaN or Inf found in input tensor" in line
             continue
         if any(value in {"nan", "inf"} for value in values):
             first = row if first is None else first

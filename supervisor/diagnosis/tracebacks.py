@@ -12,11 +12,23 @@ from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import Origin, split_prefix
 
+_HELPERS = (
+    "/tensorboard",
+    "/wandb/",
+    "/tqdm/",
+    "/comet_ml/",
+    "/mlflow/",
+    "/neptune/",
+    "/swanlab/",
+    "multiprocessing/queues.py",
+)
+_LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(most recent")
+
 
 class Frames(NamedTuple):
     """The traceback above an exception line: `File` frames as (path, function), outermost first.
 
-    `told_of` is the rank that a distributed checkpoint's report quotes.
+    `told_of` is the rank that a distributed checkpoint's report quotes; `logged`: the program logged it as a notice.
     """
 
     found: bool
@@ -25,6 +37,7 @@ class Frames(NamedTuple):
     spawn_rank: int | None
     announced: int | None = None
     told_of: int | None = None
+    logged: bool = False
 
 
 @cache
@@ -52,7 +65,7 @@ def frames_above(hit: Hit) -> Frames:
     spawn_rank: int | None = None
     announced: int | None = None
     told_of: int | None = None
-    chained = False
+    chained = logged = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
     while row >= 0:
@@ -62,6 +75,7 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
+            logged = _LOGGED.search(lines[row + 1]) is not None
             if match := re.search(r"\(RANK (\d+)\)", text):
                 told_of = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
@@ -79,7 +93,22 @@ def frames_above(hit: Hit) -> Frames:
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced, told_of)
+    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced, told_of, logged)
+
+
+def in_helper(hit: Hit) -> bool:
+    """Whether a thread raised that only keeps records or hands on data: it ends alone, and the program goes on.
+
+    Such threads end together and mix their lines, so that what stands above is looked at as a whole.
+    """
+    seen = False
+    for line in reversed(hit.lines_before(60)):
+        if "Exception in thread" in line:
+            return seen
+        if ", in <module>" in line:
+            return False
+        seen = seen or any(part in line.replace("\\", "/") for part in _HELPERS)
+    return False
 
 
 def _announced(lines: list[str]) -> int | None:

@@ -17,6 +17,8 @@ from supervisor.text.patterns import Lazy
 
 ENOUGH = 3
 _CAMEL = Lazy(r"(?<=[a-z])(?=[A-Z])")
+# Where a C++ source lies in its tree says nothing: XLA is in `tensorflow/compiler`. Its own name may.
+_FOLDERS = Lazy(r"(?:[\w.-]+/)+(?=[\w-]+\.(?:cc|cpp|cu|cuh|h|hpp)\b)")
 _BETWEEN = Lazy(r"[^A-Za-z0-9]+")
 
 
@@ -76,7 +78,7 @@ def _shape(word: str) -> str:
 
 def plain_words(text: str) -> str:
     """A line as lower-case words with single blanks between and around them."""
-    return " " + _BETWEEN.sub(" ", _CAMEL.sub(" ", text)).strip().lower() + " "
+    return " " + _BETWEEN.sub(" ", _CAMEL.sub(" ", _FOLDERS.sub("", text))).strip().lower() + " "
 
 
 def scores(text: str) -> dict[FailureClass, int]:

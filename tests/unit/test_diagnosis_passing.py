@@ -1,0 +1,184 @@
+"""Tracebacks and words that tell of something else than what ended the run: helpers, notices, other runs, other ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.judgement import Judgement
+from supervisor.diagnosis.verdict import judge
+from supervisor.diagnosis.vocabulary import class_by_words
+from supervisor.run.failures import FailureClass
+from supervisor.sources.signature_files import Engine, load_engine
+
+HEAD = "Traceback (most recent call last):\n"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return load_engine(None)
+
+
+def judged(text: str, engine: Engine) -> Judgement:
+    job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
+    return judge(job, engine.signatures, engine.matcher)
+
+
+def steps(first: int, count: int = 8) -> str:
+    return "".join(f"step {first + n} loss {3 - n / 100:.3f}\n" for n in range(count))
+
+
+def traceback(*frames: tuple[str, str], raised: str) -> str:
+    return HEAD + "".join(f'  File "{path}", line 7, in {name}\n' for path, name in frames) + raised + "\n"
+
+
+WRITER = (
+    ("/usr/lib/python3.10/threading.py", "_bootstrap_inner"),
+    ("/v/site-packages/tensorboardX/event_file_writer.py", "run"),
+    ("/usr/lib/python3.10/multiprocessing/connection.py", "_check_closed"),
+)
+CLOSED = "\nException in thread Thread-1:\n" + traceback(*WRITER, raised="OSError: handle is closed")
+OWN = traceback(("/w/train.py", "<module>"), raised="RuntimeError: permute: wrong number of dimensions")
+
+
+def test_a_recorders_thread_ends_alone(engine: Engine) -> None:
+    assert judged(steps(1) + "End training\n" + CLOSED, engine).failure is FailureClass.HEALTHY
+    verdict = judged(CLOSED + OWN, engine)
+    assert verdict.cause is not None
+    assert verdict.cause.text.startswith("RuntimeError: permute")
+
+
+def test_another_threads_exception_may_be_the_end(engine: Engine) -> None:
+    own = "Exception in thread Thread-1:\n" + traceback(("/w/feed.py", "run"), raised="KeyError: 'image'")
+    assert judged(own, engine).failure is FailureClass.CODE_ERROR
+
+
+def test_a_traceback_logged_as_a_notice_is_passed_over(engine: Engine) -> None:
+    noticed = "[INFO:swift] " + traceback(
+        ("/v/swift/template.py", "encode"), raised="MaxLengthError: row(2174) is too long"
+    )
+    verdict = judged(noticed + "[WARNING:swift] the row is left out\n" + OWN, engine)
+    assert verdict.cause is not None
+    assert "permute" in verdict.cause.text
+    assert judged(noticed, engine).failure is FailureClass.CODE_ERROR  # nothing else is there
+
+
+def test_pythons_warning_is_not_the_cause(engine: Engine) -> None:
+    warned = (
+        "/v/joblib/_helpers.py:46: UserWarning: [Errno 28] No space left on device.  joblib will be serial\n"
+    )
+    locks = traceback(
+        ("/w/train.py", "<module>"),
+        ("/usr/lib/python3.8/multiprocessing/synchronize.py", "__init__"),
+        raised="OSError: [Errno 28] No space left on device",
+    )
+    verdict = judged(warned + locks, engine)
+    assert verdict.failure is FailureClass.SHM_EXHAUSTED  # locks lie in /dev/shm, whatever a disk has left
+    assert verdict.cause is not None
+    assert verdict.cause.line == 5
+
+
+def test_a_pipe_between_pythons_own_processes_is_no_peer(engine: Engine) -> None:
+    frames = (("/w/train.py", "<module>"), ("/usr/lib/python3.10/multiprocessing/connection.py", "_send"))
+    broken = "BrokenPipeError: [Errno 32] Broken pipe"
+    assert judged(traceback(*frames, raised=broken), engine).failure is FailureClass.CODE_ERROR
+    loader = (("/v/site-packages/torch/utils/data/dataloader.py", "__iter__"), *frames)
+    assert judged(traceback(*loader, raised=broken), engine).failure is FailureClass.DATALOADER_WORKER
+    ranks = traceback(("/v/site-packages/torch/distributed/c10d.py", "barrier"), raised=broken)
+    assert judged(ranks, engine).failure is FailureClass.NCCL_ERROR
+
+
+def test_a_replicas_report_gives_way_to_what_it_wraps(engine: Engine) -> None:
+    outer = traceback(
+        ("/w/train.py", "<module>"),
+        raised="torch.OutOfMemoryError: Caught OutOfMemoryError in replica 0 on device 0.",
+    )
+    inner = "Original " + traceback(
+        ("/w/model.py", "forward"),
+        raised="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB.",
+    )
+    verdict = judged(outer + inner, engine)
+    assert verdict.failure is FailureClass.CUDA_OOM
+    assert verdict.cause is not None
+    assert verdict.cause.line == 6
+
+
+def test_the_last_of_several_runs_in_one_log_counts(engine: Engine) -> None:
+    start = "2026-05-07 10:0{n}:00,186 - main - INFO - Loading the tokenizer\n2026-05-07 10:0{n}:01,186 - main - INFO - Model built with 7 layers\n"
+    first = start.format(n=1) + traceback(("/w/train.py", "<module>"), raised="KeyError: 'image'")
+    full = "OSError: [Errno 28] No space left on device: '/ckpt/1.pt'"
+    second = start.format(n=2) + traceback(("/w/train.py", "<module>"), raised=full)
+    assert judged(first + second, engine).failure is FailureClass.DISK_FULL
+    assert judged(first + start.format(n=3) + steps(1), engine).failure is FailureClass.HEALTHY
+    assert (
+        judged(first + start.format(n=3), engine).failure is FailureClass.CODE_ERROR
+    )  # it has said nothing yet
+    ranked = f"[rank0]: {second}".replace("\n", "\n[rank0]: ") + f"\n[rank1]: {first}".replace(
+        "\n", "\n[rank1]: "
+    )
+    assert judged(ranked, engine).failure is FailureClass.DISK_FULL  # each rank opens its output alike
+
+
+def test_the_next_batch_job_writes_to_the_same_file(engine: Engine) -> None:
+    cancelled = "slurmstepd: error: *** JOB 21751557 ON n18 CANCELLED AT 2025-04-15T20:47:43 ***\n"
+    quiet = "".join(f"note {n} of the evaluation\n" for n in range(140))
+    assert judged(steps(1) + cancelled, engine).failure is FailureClass.TERMINATED
+    assert judged(steps(1) + cancelled + quiet, engine).failure is not FailureClass.TERMINATED
+
+
+def test_what_tensorboard_says_of_a_scalar_counts_as_a_nan(engine: Engine) -> None:
+    told = "WARNING:root:NaN or Inf found in input tensor.\n" * 3
+    verdict = judged("[epoch 3][iter 0/110] loss: nan, lr: 1.00e-10\n" + told, engine)
+    assert verdict.failure is FailureClass.NAN_LOSS
+    assert judged(steps(1) + told + steps(20), engine).failure is FailureClass.HEALTHY  # some other scalar
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Unexpected keys: 8",
+        "Unexpected keys (norm_head.bias, classifier.weight) found while loading pretrained weights. This may be expected.",
+        "I0601 application.py:351] path /favicon.ico not found, sending 404",
+        "1. ✅ Fixed shape mismatch error: mat1 and mat2 shapes cannot be multiplied",
+        "wandb: \tearly_stopping_delta: 0.0005",
+        "config: {'loss': 'nan or inf', " + "'clip': 'cannot exceed', " * 80 + "}",
+    ],
+)
+def test_notices_raise_no_alarm(line: str, engine: Engine) -> None:
+    assert judged(steps(1) + line + "\n" + steps(20), engine).failure is FailureClass.HEALTHY
+    assert judged(line + "\n" + steps(1), engine).failure is FailureClass.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("line", "failure"),
+    [
+        ("tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[2,64]", "cuda_oom"),
+        ("AssertionError: no_sync is incompatible with gradient partitioning of ZeRO stage 2", "code_error"),
+        ("AssertionError: MMCV 2.1.0 is incompatible with mmdet", "import_error"),
+        ("srun: error: Task launch for StepId=10.0 failed on node hpc-2: Can't find an address, check slurm.conf", "terminated"),
+        ("srun: error: Task launch for StepId=10.0 failed on node hpc-2: No such file or directory", "missing_file"),
+    ],
+)  # fmt: skip
+def test_wordings(line: str, failure: str, engine: Engine) -> None:
+    raised = line if line.startswith("srun") else traceback(("/w/train.py", "main"), raised=line)
+    assert judged(raised, engine).failure.value == failure
+
+
+def test_where_a_source_lies_in_its_tree_says_nothing() -> None:
+    assert (
+        class_by_words("tensorflow/compiler/xla/client/tf_logging.cc:11] Check failed: Run(feeds) == OK")
+        is None
+    )
+    assert class_by_words("ATen/native/cuda/Indexing.cu:1292: an index out of bounds") == (
+        FailureClass.CUDA_ERROR,
+        4,
+    )
+
+
+def test_ascends_record_names_the_rank(engine: Engine) -> None:
+    text = (
+        "RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64\n"
+        "[ERROR] 2024-05-21-11:57:54 (PID:927000, Device:3, RankID:11) ERR02200 DIST call hccl api failed.\n"
+    )
+    verdict = judged(text, engine)
+    assert (verdict.failure, verdict.rank) == (FailureClass.NCCL_ERROR, 11)
