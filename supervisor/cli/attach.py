@@ -47,6 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Attach to whatever `target` names."""
+    if not _has_screen(args):
+        return _run(args)
+    from supervisor.views.tui.garbage import held_back
+
+    with held_back():
+        return _run(args)
+
+
+def _has_screen(args: argparse.Namespace) -> bool:
+    return not (args.no_ui or args.adopt) and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _run(args: argparse.Namespace) -> int:
     from supervisor.views.taste import BadTaste
 
     if args.interval <= 0:
@@ -91,8 +104,10 @@ def _attach_foreign(target: str, args: argparse.Namespace, taste: Taste) -> int:
     from supervisor.views.glimpse import Glimpse
 
     with Glimpse() as glimpse:
-        if not args.no_ui and sys.stdin.isatty() and sys.stdout.isatty():
-            glimpse.show(os.path.expanduser(target), os.environ, plain_ascii=taste.ascii)
+        if _has_screen(args):
+            from supervisor.cli.screen import look_of
+
+            glimpse.show_log(os.path.expanduser(target), look_of(taste, os.environ), os.environ)
 
         from supervisor.cli.observe import observe
 
@@ -122,12 +137,15 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
-    from supervisor.run.journal import read_state
+    from supervisor.run.journal import StateReader
     from supervisor.run.lock import keeper_is_alive
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
-    state = read_state(paths.node().journal)
+    journal = StateReader(paths.node().journal)
+    while journal.refresh():
+        pass
+    state = journal.state
     orphaned = not state.is_over and not keeper_is_alive(paths.node().lock) and state.mode == "launched"
     if orphaned and state.host != socket.gethostname():
         # From here its processes cannot be seen: a keeper of ours would take them for dead and launch again.
@@ -153,11 +171,15 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
         print(f"{paths.run_id}: nothing to adopt: {why}")
     if args.adopt:
         return 0
-    if args.no_ui or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not _has_screen(args):
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.screen import show
+    from supervisor.views.glimpse import Glimpse
 
-    return show(paths, read_only=args.read_only, env=os.environ, taste=taste, state=state)
+    with Glimpse() as glimpse:
+        return show(
+            paths, read_only=args.read_only, env=os.environ, taste=taste, glimpse=glimpse, journal=journal
+        )
 
 
 def follow(root: Path, *, as_json: bool) -> int:

@@ -102,11 +102,17 @@ def _with_screen(
         glimpse.leave()
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
-        from supervisor.cli.screen import kept_file
-        from supervisor.views.tui.terminal import run_tui
+        from supervisor.cli.screen import kept_file, load_app
 
-        glimpse.hand_over()
-        run_tui(run, read_only=args.read_only, taste=taste, keep=kept_file(os.environ), painted=watcher.go)
+        run_tui = load_app()
+        run_tui(
+            run,
+            read_only=args.read_only,
+            taste=taste,
+            keep=kept_file(os.environ),
+            painted=watcher.go,
+            begun=glimpse.hand_over(),
+        )
     print(_supervise_hint(target))
     return 0
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor.run.index import state_home
-from supervisor.run.journal import read_state
+from supervisor.run.journal import StateReader, read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import Backoff, Finished, HeldOpen, RunState
+from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.text.decode import strip_escapes
+from supervisor.views.firstlook import run_scene
 from supervisor.views.glimpse import Glimpse
-from supervisor.views.logs import logs_of
+from supervisor.views.palette import chosen
+from supervisor.views.picture import Look, depth_of
 from supervisor.views.speech import speech
 from supervisor.views.taste import Taste
-from supervisor.views.tui.garbage import held_back
+from supervisor.views.tui.kept import load
+
+if TYPE_CHECKING:
+    from supervisor.views.tui.terminal import TuiResult
 
 
 def show(
@@ -26,22 +31,36 @@ def show(
     read_only: bool,
     env: Mapping[str, str],
     taste: Taste,
-    state: RunState | None = None,
+    glimpse: Glimpse,
+    journal: StateReader | None = None,
 ) -> int:
     """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code.
 
-    `state`: the run as it was just now, whose newest log is shown until the app is there.
+    Args:
+        run: the run directory.
+        read_only: no requests can be sent.
+        env: the environment.
+        taste: how it looks.
+        glimpse: shows what is known until the app is there.
+        journal: the run's, where it was read; the run is then shown at once.
     """
     adopter = None if read_only else partial(adopt, env)
-    with held_back(), Glimpse() as glimpse:
-        log = newest_log(run, state) if state is not None else None
-        if state is not None and log is not None:
-            glimpse.show(log, env, name=state.name, plain_ascii=taste.ascii)
-
-        from supervisor.views.tui.terminal import run_tui
-
-        glimpse.hand_over()
-        run_tui(run, read_only=read_only, adopt=adopter, taste=taste, keep=kept_file(env))
+    if journal is not None:
+        kept = load(kept_file(env))
+        scene = run_scene(
+            run, journal.state, speech(taste.spoken), log_more=kept.log_more, side_more=kept.side_more
+        )
+        glimpse.show(scene, look_of(taste, env), env)
+    run_tui = load_app()
+    run_tui(
+        run,
+        read_only=read_only,
+        adopt=adopter,
+        taste=taste,
+        keep=kept_file(env),
+        begun=glimpse.hand_over(),
+        journal=journal,
+    )
     state = read_state(run.node().journal)
     tr = speech(taste.spoken)
     if isinstance(state.condition, Finished):
@@ -62,14 +81,20 @@ def show(
     return 0
 
 
-def newest_log(run: RunPaths, state: RunState) -> str | None:
-    """The log of the newest attempt that was written last; None while none has anything."""
-    found = []
-    for ref in logs_of(state, run.node(), state.attempts[-1:]):
-        with suppress(OSError):
-            info = ref.path.stat()
-            found += [(info.st_mtime, str(ref.path))] if info.st_size else []
-    return max(found)[1] if found else None
+def load_app() -> Callable[..., TuiResult]:
+    """The app, and the library that draws it: most of what a start takes."""
+    from supervisor.views.tui.loading import load_asyncio_without_tls
+
+    load_asyncio_without_tls()
+    from supervisor.views.tui.terminal import run_tui
+
+    return run_tui
+
+
+def look_of(taste: Taste, env: Mapping[str, str]) -> Look:
+    """How what comes before the app is painted: as the app will be."""
+    palette = chosen(taste.theme, load(kept_file(env)).theme)
+    return Look(palette, depth_of(env), plain_ascii=taste.ascii)
 
 
 def kept_file(env: Mapping[str, str]) -> Path:

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from supervisor import __version__
 from supervisor.cli.common import complain
@@ -31,6 +32,9 @@ from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.views.taste import BadTaste, Taste
 
+if TYPE_CHECKING:
+    from supervisor.cli.curtain import Curtain
+
 
 def dry_run(job: Job, env: Mapping[str, str]) -> int:
     """Print attempt 1 as a command one could paste; start and write nothing."""
@@ -45,17 +49,33 @@ def dry_run(job: Job, env: Mapping[str, str]) -> int:
 
 def start(job: Job, env: Mapping[str, str]) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
-    spec, parsed = job.spec, job.parsed
+    parsed = job.parsed
     taste = _taste(parsed, env)
+    if parsed.switch("no_ui") or parsed.switch("detach") or not _has_terminal():
+        return _start(job, env, taste, None)
+    from supervisor.cli.curtain import Curtain
+    from supervisor.views.glimpse import Glimpse
+    from supervisor.views.tui.garbage import held_back
+
+    with held_back(), Glimpse() as glimpse:
+        return _start(job, env, taste, Curtain(glimpse, job.spec, taste, env))
+
+
+def _start(job: Job, env: Mapping[str, str], taste: Taste, curtain: Curtain | None) -> int:
+    spec, parsed = job.spec, job.parsed
     interpreter = find_interpreter(spec, env)
     runs = runs_dir(parsed.flag("runs_dir"), env)
     findings = run_checks(spec, runs_dir=runs, env=env)
     refused = [finding for finding in findings if finding.level is FindingLevel.REFUSE]
     if refused:
+        if curtain is not None:
+            curtain.fall()
         for finding in refused:
             fix = f": {finding.fix}" if finding.fix else ""
             print(f"stoker run: {finding.check}: {finding.what}{fix}", file=sys.stderr)
         return 3
+    if curtain is not None:
+        curtain.found(findings)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, interpreter, runs / "RUN", env)
     try:
@@ -74,7 +94,7 @@ def start(job: Job, env: Mapping[str, str]) -> int:
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
-    return _detached(run, record, parsed, env, notable, taste)
+    return _detached(run, record, parsed, env, notable, taste, curtain)
 
 
 def _taste(parsed: ParsedRun, env: Mapping[str, str]) -> Taste:
@@ -91,7 +111,11 @@ def _taste(parsed: ParsedRun, env: Mapping[str, str]) -> Taste:
 
 def _wants_screen_or_detach(parsed: ParsedRun) -> bool:
     """Without a terminal there is no screen: the run is headless, unless it was to be detached."""
-    return parsed.switch("detach") or (sys.stdin.isatty() and sys.stdout.isatty())
+    return parsed.switch("detach") or _has_terminal()
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _first_plan(spec: JobSpec, interpreter: Interpreter, run: Path, env: Mapping[str, str]) -> LaunchPlan:
@@ -192,6 +216,7 @@ def _detached(
     env: Mapping[str, str],
     findings: tuple[Finding, ...],
     taste: Taste,
+    curtain: Curtain | None,
 ) -> int:
     from supervisor.keeper.detach import KeeperDidNotStart, start_detached, teardown_warning
 
@@ -199,15 +224,32 @@ def _detached(
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             print(f"stoker run: {finding.check}: {finding.what}", file=sys.stderr)
     warning = teardown_warning(env)
-    if warning:
-        print(f"stoker run: {warning}", file=sys.stderr)
+    if curtain is None:
+        _warn(warning)
+    meanwhile = None
+    if curtain is not None:
+        from supervisor.cli.screen import load_app
+
+        meanwhile = (
+            load_app  # most of a second's half on a core of its own, while the keeper loads what it needs
+        )
     try:
-        start_detached(run, env, record=record, findings=findings)
+        start_detached(run, env, record=record, findings=findings, meanwhile=meanwhile)
     except (KeeperDidNotStart, OSError) as error:
+        if curtain is not None:
+            curtain.fall()
         return complain("run", str(error), 1)
-    if parsed.switch("detach"):
+    if curtain is None:
         print(run.run_id)
         return 0
     from supervisor.cli.screen import show
 
-    return show(run, read_only=parsed.switch("read_only"), env=env, taste=taste)
+    try:
+        return show(run, read_only=parsed.switch("read_only"), env=env, taste=taste, glimpse=curtain.glimpse)
+    finally:
+        _warn(warning)  # before, the screen would cover it at once
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        print(f"stoker run: {warning}", file=sys.stderr)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -39,11 +39,13 @@ def start_detached(
     record: RunFile | None = None,
     findings: Sequence[Finding] = (),
     node: int = 0,
+    meanwhile: Callable[[], object] | None = None,
 ) -> int:
     """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
 
     `record` goes through a pipe, because what is on disk holds no secrets; without it (adoption) the
-    keeper reads run.json. `findings`, what pre-flight said, go with it: the keeper journals them.
+    keeper reads run.json. `findings`, what pre-flight said, go with it: the keeper journals them. `meanwhile` is
+    called while it starts.
 
     Raises:
         KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
@@ -66,6 +68,8 @@ def start_detached(
     if record is not None and process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
             pipe.write(handover(record, findings))
+    if meanwhile is not None:
+        meanwhile()
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline:
         if keeper_is_alive(paths.lock):

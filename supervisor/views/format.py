@@ -170,3 +170,9 @@ def near_path(path: str) -> str:
 def short_path(path: str) -> str:
     """The last two parts of a path: enough to know a rank's stream or a file."""
     return "/".join(path.rstrip("/").split("/")[-2:])
+
+
+def short_id(run_id: str) -> str:
+    """The two words of a run's id, without its date: ``brave-otter``."""
+    parts = run_id.split("-", 2)
+    return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id

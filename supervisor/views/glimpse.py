@@ -1,7 +1,7 @@
-"""The end of a log on the terminal, while the app is still being loaded.
+"""The terminal's other screen, while the app is still being loaded.
 
-The app and its library take ten times as long to load as Python itself. So the last lines of a log that was asked for
-are put where the app will put them, on the terminal's other screen; its first frame paints over them.
+The app and its library take ten times as long to load as Python itself. So what is known is put where the app will put
+it, on the terminal's other screen; its first frame paints over it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,21 @@ from types import FrameType
 from typing import Self
 
 from supervisor.text.decode import clean, is_packed
-from supervisor.views.tui.layout import Needs, plan
+from supervisor.views.picture import Look, Said, Scene, paint
+from supervisor.views.tui.layout import Needs
 
 TAIL_BYTES = 1 << 16
 HEAD_BYTES = 512
-# Rows of the header above the panes, and of the lines below them; the frame of a pane and who said a line.
-HEADER_ROWS = 2
-LEGS_ROWS = 2
-FRAME = 1
-WHO_CELLS = 10
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # The other screen, an invisible cursor, nothing beyond the edge; and all of it back.
-_ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[?7l"
-_READY = "\x1b[?7h\x1b[H"
-_LEAVE = b"\x1b[?7h\x1b[?1049l\x1b[?25h"
+_ENTER = "\x1b[?1049h\x1b[?25l"
+_READY = "\x1b[0m\x1b[?7h\x1b[H"
+_CLEAR = "\x1b[?7l\x1b[2J"
+_LEAVE = b"\x1b[0m\x1b[?7h\x1b[?1049l\x1b[?25h"
 
 
 class Glimpse:
-    """A context in which the other screen may show a log; whatever ends it, the terminal is given back.
+    """A context in which the other screen may show a picture; whatever ends it, the terminal is given back.
 
     Args:
         out: the terminal's descriptor.
@@ -40,42 +37,57 @@ class Glimpse:
 
     def __init__(self, out: int = 1) -> None:
         self._out = out
-        self._shown = False
+        self.shown = False
 
-    def show(
-        self, path: str, env: Mapping[str, str], *, name: str | None = None, plain_ascii: bool = False
-    ) -> None:
-        """Show a log's last lines. A log that cannot be read as it lies (packed, binary, absent) is not shown.
+    def show(self, scene: Scene, look: Look, env: Mapping[str, str]) -> None:
+        """Show what is known, in place of what was shown before. Without a terminal nothing is.
 
         Args:
-            path: the log.
+            scene: what to show.
+            look: how.
             env: TERM tells whether this is a terminal with another screen.
-            name: what stands above it; None: the log's own name.
-            plain_ascii: no glyph beyond ASCII.
         """
         if env.get("TERM", "dumb") == "dumb":
             return
         try:
             width, height = os.get_terminal_size(self._out)
-            painted = paint(name or os.path.basename(path), last_lines(path, height), width, height)
+            painted = paint(scene, look, width, height)
+            if not painted:
+                return
             for number in SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     signal.signal(number, self._end)
-            self._shown = bool(painted)
-            if painted:
-                text = _ENTER + painted + _READY
-                self._write(text.encode("ascii" if plain_ascii else "utf-8", "replace"))
+            enter = "\x1b[?7l" if self.shown else _ENTER + look.ground() + _CLEAR
+            self.shown = True
+            self._write(look.encode(enter + painted + _READY))
         except (OSError, ValueError):  # no terminal, or not in the main thread: the app comes without
             return
 
-    def hand_over(self) -> None:
-        """The app takes the terminal, and gives it back."""
-        self._shown = False
+    def show_log(self, path: str, look: Look, env: Mapping[str, str], *, name: str | None = None) -> None:
+        """Show a log's last lines. A log that cannot be read as it lies (packed, binary, absent) is not shown.
+
+        Args:
+            path: the log.
+            look: how.
+            env: see `show`.
+            name: what stands above it; None: the log's own name.
+        """
+        with contextlib.suppress(OSError, ValueError):
+            lines = last_lines(path, os.get_terminal_size(self._out).lines)
+            if lines:
+                said = Said(f" {clean(os.fsencode(name or os.path.basename(path)))}")
+                scene = Scene(header=((), (said,)), lines=lines, needs=Needs(devices=0, ranks=0))
+                self.show(scene, look, env)
+
+    def hand_over(self) -> bool:
+        """The app takes the terminal, and gives it back; whether its other screen is shown already."""
+        shown, self.shown = self.shown, False
+        return shown
 
     def leave(self) -> None:
         """Back to the usual screen: something is to be said there."""
-        if self._shown:
-            self._shown = False
+        if self.shown:
+            self.shown = False
             with contextlib.suppress(OSError):
                 self._write(_LEAVE)
 
@@ -118,19 +130,3 @@ def last_lines(path: str, most: int) -> list[str]:
     if not raw[-1]:
         raw.pop()
     return [clean(line) for line in (raw[1:] if start and len(raw) > 1 else raw)[-most:]]
-
-
-def paint(name: str, lines: list[str], width: int, height: int) -> str:
-    """The lines where the app's log pane will have them, and the log's name; nothing where there is no room."""
-    layout = plan(width, height, Needs(devices=0, ranks=0))
-    middle = layout.middle_height or 0
-    top = HEADER_ROWS + middle + len(layout.shown & {"attempts", "tiles"}) + FRAME
-    rows = height - top - FRAME - LEGS_ROWS
-    room = width - layout.timeline_width - 2 * FRAME - WHO_CELLS
-    if rows < 1 or room < 1 or not lines:
-        return ""
-    parts = [f"\x1b[{HEADER_ROWS};1H {clean(os.fsencode(name))}"]
-    left = FRAME + WHO_CELLS + 1
-    for row, line in enumerate(lines[-rows:], start=top + 1):
-        parts.append(f"\x1b[{row};{left}H{line.expandtabs(4)[:room]}")
-    return "".join(parts)

@@ -41,6 +41,7 @@ class SnapshotReader:
         node: whose journal and series are read.
         monotonic: clock for how often the keeper's lock is looked at.
         glance: the first `refresh` leaves run.json to the second: a screen is painted without it a moment sooner.
+        journal: the node's, where it was read already.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class SnapshotReader:
         node: int = 0,
         monotonic: Callable[[], float] = time.monotonic,
         glance: bool = False,
+        journal: StateReader | None = None,
     ) -> None:
         self._run = run
         self._node = run.node(node)
         self._monotonic = monotonic
-        self._state = StateReader(self._node.journal)
+        self._state = journal or StateReader(self._node.journal)
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._gathered = Gatherer()
         self._logs = LogReader(self._node)

@@ -15,12 +15,15 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
-from supervisor.views.glimpse import last_lines, paint
+from supervisor.views.glimpse import last_lines
+from supervisor.views.palette import chosen
+from supervisor.views.picture import Depth, Look, Said, Scene, paint
 from supervisor.views.tui.app import StokerApp
 from tests.integration.harness import STOKER, environment
 from tests.tui import recorded
 from tests.tui.driving import drive, shown, until
 
+DARK = Look(chosen(None, None), Depth.TRUE)
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
@@ -35,7 +38,8 @@ def test_the_app_puts_the_lines_where_they_are(tmp_path: Path, size: tuple[int, 
     rec.fact(ev.RankStarted(t=rec.t, attempt=1, local_rank=0, stdout=str(log)))
     run = rec.close()
     screen = pyte.Screen(*size)
-    pyte.Stream(screen).feed(paint(log.name, last_lines(str(log), size[1]), *size))
+    scene = Scene(header=((), (Said(log.name),)), lines=last_lines(str(log), size[1]))
+    pyte.Stream(screen).feed(paint(scene, DARK, *size))
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "number 299" in shown(app), "the log")

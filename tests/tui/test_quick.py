@@ -11,9 +11,9 @@ import msgspec
 import pexpect
 from textual.pilot import Pilot
 
-from supervisor.cli.screen import newest_log
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
+from supervisor.views.firstlook import newest_log
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.screens.frames import FRAME_S
 from tests.integration.harness import STOKER, environment

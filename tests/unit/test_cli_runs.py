@@ -14,6 +14,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.views.glimpse import Glimpse
 from supervisor.views.taste import Lang, Taste
 
 OTTER = Columns(
@@ -132,7 +133,8 @@ def test_what_is_said_after_leaving_is_in_the_persons_language(
     monkeypatch.setattr(terminal, "run_tui", left)
     lock = KeeperLock(run.node().lock, start_time=1.0) if alive else None
     try:
-        assert screen.show(run, read_only=True, env={"HOME": str(tmp_path)}, taste=taste) == 0
+        env = {"HOME": str(tmp_path)}
+        assert screen.show(run, read_only=True, env=env, taste=taste, glimpse=Glimpse()) == 0
     finally:
         if lock is not None:
             lock.release()

@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.glimpse import TAIL_BYTES, Glimpse, last_lines, paint
+from supervisor.views.glimpse import TAIL_BYTES, Glimpse, last_lines
+from supervisor.views.palette import chosen
+from supervisor.views.picture import Depth, Look, Said, Scene, paint
 from tests.hostile import ESCAPES
 
-PLACED = re.compile(r"\x1b\[(\d+);(\d+)H([^\x1b]*)")
+OURS = re.compile(r"\x1b\[(?:\d+;\d+H|K|\d+X|[\d;]+m)")
+PLACED = re.compile(r"\x1b\[(\d+);(\d+)H((?:(?!\x1b\[\d+;\d+H).)*)", re.DOTALL)
+LOOK = Look(chosen(None, None), Depth.TRUE)
 
 
 def test_the_last_lines_and_no_more_is_read(tmp_path: Path) -> None:
@@ -54,13 +58,14 @@ def test_it_stays_within_the_screen_and_sends_no_escape_of_a_log(
 ) -> None:
     log = tmp_path_factory.mktemp("glimpse") / "a.log"
     log.write_bytes(b"text first\n" + b"".join(line.replace(b"\0", b"") + b"\n" for line in lines))
-    painted = paint("a\x1b[31m.log", last_lines(str(log), height), width, height)
-    places = PLACED.findall(painted)
-    assert "".join(f"\x1b[{row};{column}H{text}" for row, column, text in places) == painted
-    rows = [int(row) for row, _, _ in places]
+    scene = Scene(header=((), (Said("a\x1b[31m.log"),)), lines=last_lines(str(log), height))
+    painted = paint(scene, LOOK, width, height)
+    assert OURS.sub("", painted).isprintable()
+    places = [(int(row), int(column), OURS.sub("", text)) for row, column, text in PLACED.findall(painted)]
+    rows = [row for row, _, _ in places]
     assert rows == sorted(set(rows))
     assert all(1 <= row < height for row in rows)
-    assert all(text.isprintable() and int(column) + len(text) <= width + 12 for _, column, text in places)
+    assert all(column + len(text) <= width + 12 for row, column, text in places if row > 2)
 
 
 def test_where_nothing_can_be_shown_nothing_is_written(tmp_path: Path) -> None:
@@ -69,9 +74,10 @@ def test_where_nothing_can_be_shown_nothing_is_written(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     try:
         with Glimpse(write_end) as glimpse:  # no terminal
-            glimpse.show(str(log), {"TERM": "xterm"})
-            glimpse.show(str(log), {"TERM": "dumb"})
-            glimpse.show(str(tmp_path / "none"), {})
+            glimpse.show_log(str(log), LOOK, {"TERM": "xterm"})
+            glimpse.show(Scene(lines=["a line"]), LOOK, {"TERM": "xterm"})
+            glimpse.show(Scene(lines=["a line"]), LOOK, {"TERM": "dumb"})
+            glimpse.show_log(str(tmp_path / "none"), LOOK, {})
         os.set_blocking(read_end, False)
         with pytest.raises(BlockingIOError):
             os.read(read_end, 1)

@@ -38,7 +38,9 @@ from supervisor.views.tui.themes import THEMES
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.command import Provider
+    from textual.driver import Driver
 
+    from supervisor.run.journal import StateReader
     from supervisor.views.replay import Recording, ReplayClock
     from supervisor.views.runlist import RunList, RunsReader, Scope
     from supervisor.views.tui.screens.browser import BrowserScreen
@@ -72,6 +74,8 @@ class StokerApp(ThemedApp):
         keep: the file that remembers choices; None: they are forgotten.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
         painted: called once a run's first moment is on the screen.
+        begun: the terminal shows its other screen already.
+        journal: the run's, where it was read.
     """
 
     CSS_PATH = "stoker.tcss"
@@ -119,7 +123,10 @@ class StokerApp(ThemedApp):
         signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
         painted: Callable[[], object] | None = None,
+        begun: bool = False,
+        journal: StateReader | None = None,
     ) -> None:
+        self._begun, self._journal = begun, journal
         self.kept = load(keep)
         super().__init__(taste.theme, self.kept.theme)
         self._painted = painted
@@ -160,6 +167,15 @@ class StokerApp(ThemedApp):
             raise LookupError("no run is open")
         return self._dashboard
 
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's own, which leaves a picture alone that stands there already."""
+        usual = super().get_driver_class()
+        if not self._begun:
+            return usual
+        from supervisor.views.tui.driver import BegunDriver
+
+        return BegunDriver if issubclass(BegunDriver, usual) else usual
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
         return [*super().get_line_filters(), *self._gates]
@@ -191,7 +207,7 @@ class StokerApp(ThemedApp):
         if self._replay is None and self.browser is not None:
             self._list()
 
-    def get_default_screen(self) -> Screen[object]:
+    def get_default_screen(self) -> Screen[None]:
         """The first screen itself: an empty one below it would be made, laid out and painted too."""
         if self._replay is not None:
             return self._open_replay(*self._replay)
@@ -312,8 +328,9 @@ class StokerApp(ThemedApp):
         self._read_with(feeder)
 
     def _open(self, run: RunPaths) -> Dashboard:
+        journal, self._journal = self._journal, None
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run, glance=True),
+            SnapshotReader(run, glance=True, journal=journal),
             deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )

@@ -19,6 +19,7 @@ from supervisor.views.tui.garbage import held_back
 from supervisor.views.tui.widgets.paint import plain
 
 if TYPE_CHECKING:
+    from supervisor.run.journal import StateReader
     from supervisor.views.replay import Recording, ReplayClock
     from supervisor.views.runlist import Scope
 
@@ -64,13 +65,33 @@ def run_tui(
     taste: Taste = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
+    begun: bool = False,
+    journal: StateReader | None = None,
 ) -> TuiResult:
-    """Show a run until the person leaves; `painted` is called once its first moment is on the screen.
+    """Show a run until the person leaves.
 
     Must be called in the main thread, on a terminal.
+
+    Args:
+        run: the run directory.
+        read_only: no requests can be sent.
+        adopt: adopts a run whose keeper died.
+        taste: how it looks.
+        keep: the file that remembers choices.
+        painted: called once the run's first moment is on the screen.
+        begun: the terminal shows its other screen already.
+        journal: the run's, where it was read.
     """
     app = StokerApp(
-        run, read_only=read_only, adopt=adopt, taste=taste, keep=keep, signals=True, painted=painted
+        run,
+        read_only=read_only,
+        adopt=adopt,
+        taste=taste,
+        keep=keep,
+        signals=True,
+        painted=painted,
+        begun=begun,
+        journal=journal,
     )
     _show(app)
     return result_of(run, app.dashboard.snapshot, app.tr)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from textual.app import App
 from textual.theme import Theme
 
+from supervisor.views.palette import chosen
 from supervisor.views.taste import ThemeName
-from supervisor.views.tui.themes import DARK, THEMES
+from supervisor.views.tui.themes import THEMES
 
 NAMED = {theme.name: theme for theme in THEMES.values()}
 
@@ -20,8 +21,7 @@ class ThemedApp(App[None]):
     """
 
     def __init__(self, asked: ThemeName | None, remembered: str | None) -> None:
-        name = THEMES[asked].name if asked is not None else remembered
-        self.set_reactive(App.theme, name if name in NAMED else DARK.name)
+        self.set_reactive(App.theme, chosen(asked, remembered).name)
         super().__init__()
         for theme in THEMES.values():
             self.register_theme(theme)

@@ -32,7 +32,7 @@ class HeaderPanel(Panel):
         snapshot = self.view.snapshot
         state = snapshot.state
         tr = self.tr
-        left = [Span(" stoker  ", Ink.DIM), Span(_short_id(state.run_id) or "…", Ink.STRONG)]
+        left = [Span(" stoker  ", Ink.DIM), Span(fm.short_id(state.run_id) or "…", Ink.STRONG)]
         if state.attempt is not None and state.mode != "observed":
             left.append(Span(tr(f" · attempt {state.attempt.number}")))
         if state.mode == "observed":
@@ -117,9 +117,3 @@ def _job(snapshot: Snapshot, tr: Tr) -> Row:
         unit = " tokens" if batch.unit is BatchUnit.TOKENS else ""
         parts.append(Span(tr(f" · {product} = {fm.whole(batch.global_batch)}{unit}"), Ink.DIM))
     return tuple(parts)
-
-
-def _short_id(run_id: str) -> str:
-    """The two words of an id, without its date: ``brave-otter``."""
-    parts = run_id.split("-", 2)
-    return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id
