@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,15 +28,18 @@ from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
-from supervisor.text.prefixes import Origin, origin_of_path
+from supervisor.text.decode import HEAD_BYTES, clean, is_binary, is_packed
+from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path, split_prefix
 
 if TYPE_CHECKING:
     from supervisor.keeper.observe import Observer
+    from supervisor.run.records import Verdict
     from supervisor.views.glimpse import Glimpse
     from supervisor.views.taste import Taste
 
 LEFT_BEHIND_S = 3600.0
+# So much of a log's end tells whether its lines name ranks.
+NAMED_BYTES = 1 << 18
 PIPE_BYTES = 1 << 18
 
 
@@ -150,18 +154,36 @@ def observer_of(
 
     from supervisor.diagnosis.verdict import diagnose
     from supervisor.keeper.observe import Observer
-    from supervisor.run.records import Verdict
     from supervisor.sources.signature_files import Engine
 
     def judge(engine: Engine) -> Verdict:
         try:
-            return diagnose(read(), engine.signatures, engine.matcher)
+            return _of_known_rank(diagnose(read(), engine.signatures, engine.matcher), what)
         except (BadInputError, OSError):  # the log was removed while it was watched: nothing is left to judge
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
     host = socket.gethostname()
     observer = Observer(run, what, host=host, judge=judge, interval_s=interval_s, beginning=beginning)
     return observer, what
+
+
+def _of_known_rank(verdict: Verdict, what: Target) -> Verdict:
+    """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
+    if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.logs[0].origin != NOWHERE:
+        return verdict
+    if what.logs[0].packed or _names_ranks(what.logs[0].path):
+        return verdict
+    return replace(verdict, rank=None, title=verdict.title.removesuffix(" on rank 0"))
+
+
+def _names_ranks(path: str) -> bool:
+    """Whether one of a log's last lines says which rank speaks."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - NAMED_BYTES, 0))
+        lines = file.read(NAMED_BYTES).splitlines()
+    said = (split_prefix(clean(line))[0] for line in lines)
+    return any(origin.rank is not None or origin.local_rank is not None for origin in said)
 
 
 def _clear_away(observed: Path) -> None:

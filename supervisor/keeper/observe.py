@@ -15,6 +15,7 @@ from pathlib import Path
 from supervisor.keeper.beginning import ATTEMPT, Beginning
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.copies import PipeCopy, Unpacking
+from supervisor.keeper.dating import span_of_logs
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
 from supervisor.keeper.judgement import write_stacks
@@ -148,9 +149,27 @@ class Observer(Powerless):
         if self._pipe is not None:
             self._logs.follow(LogKey(PIPE_NAME, LogKind.RANK, Origin()), str(self._pipe.path))
             self._pipe.start()
+        self._date()
         self._recorder.begin(ATTEMPT)
         self._logs.start()
         self._sensors.start()
+
+    def _date(self) -> None:
+        """Say what the logs' own clocks tell: when somebody looks is no time of the job."""
+        if not self._target.logs or self._target.processes:
+            return
+        paths = [self._beginning.path_of(index, log) for index, log in enumerate(self._target.logs)]
+        span, over = span_of_logs(paths), self._target.ended
+        began_t, over_t = span if span is not None else (None, None)
+        if began_t is not None or over:
+            dated = ev.LogsDated(
+                t=self._clock.wall(),
+                attempt=ATTEMPT,
+                began_t=began_t,
+                over_t=over_t if over else None,
+                over=over,
+            )
+            self.emit(dated)
 
     def _observe(self) -> None:
         try:
@@ -220,6 +239,7 @@ class Observer(Powerless):
             now, attempt = self._clock.wall(), self.state.attempt
             last = attempt.last_step if attempt is not None else None
             self.emit(ev.AttemptEnded(t=now, attempt=ATTEMPT, exit_code=None, last_step=last))
+            self._date()
             self._tell(verdict, provisional=False)
         return verdict
 

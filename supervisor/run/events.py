@@ -270,6 +270,18 @@ class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
     rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
 
 
+class LogsDated(Fact, frozen=True, kw_only=True, tag="logs_dated"):
+    """What the clocks in watched logs tell: when their job began and ended. None: their lines carry no time.
+
+    `over`: the job was over when it was found, so that no time of the watching is one of its own.
+    """
+
+    attempt: int
+    began_t: float | None
+    over_t: float | None = None
+    over: bool = False
+
+
 class Diagnosed(Fact, frozen=True, kw_only=True, tag="diagnosed"):
     """The verdict on an attempt. `provisional`: given at the first death, before all logs are in."""
 
@@ -362,6 +374,7 @@ Event: TypeAlias = (
     | StopIntended
     | StopRungTaken
     | AttemptEnded
+    | LogsDated
     | Diagnosed
     | Decided
     | BackoffStarted

@@ -69,6 +69,8 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _stop_intended(s, event)
         case ev.StopRungTaken():
             return _stop_rung_taken(s, event)
+        case ev.LogsDated():
+            return _logs_dated(s, event)
         case ev.AttemptEnded():
             return _attempt_ended(s, event)
         case ev.Diagnosed():
@@ -324,6 +326,16 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     s = _edit(s, event.attempt, **changes)
     s = replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
     return tl.said(s, event.t, tl.ended(event, _find(s, event.attempt)))
+
+
+def _logs_dated(s: st.RunState, event: ev.LogsDated) -> st.RunState:
+    found = _find(s, event.attempt)
+    if found is None or (event.began_t is None and not event.over):
+        return s
+    s = _edit(s, event.attempt, started_t=event.began_t, found_over=event.over)
+    if found.ended_t is not None and event.over_t is not None:
+        s = _edit(s, event.attempt, ended_t=event.over_t)
+    return s
 
 
 def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:

@@ -117,6 +117,7 @@ class RankView(Part, frozen=True, kw_only=True):
 class AttemptView(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
+    `found_over`: its logs were watched after its end; `started_t` is then what they say, None where they say nothing.
     `stall` is set while nothing moves; `stacks` is the newest round; `hang` is why the attempt was ended, if it was.
     """
 
@@ -156,6 +157,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None
     memory_kills: int | None = None
+    found_over: bool = False
 
     @property
     def ended_by_wish(self) -> bool:

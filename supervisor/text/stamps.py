@@ -1,14 +1,22 @@
-"""The time that a line of a log says of itself (pure)."""
+"""The time that a line of a log says of itself (pure but for the local zone)."""
 
 from __future__ import annotations
 
 import calendar
 import re
-import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 
 # A stamp stands at a line's head; what follows may quote any date.
 HEAD_CHARS = 80
+# A file's last stamp and its time of change agree to within this, once the zone is known.
+AGREE_S = 120.0
+ZONE_S = 900.0
+MOST_ZONE_S = 14.5 * 3600
+
+# What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
+_ANCHOR = re.compile(r"[\[(]?(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
 
 _ISO = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
@@ -34,16 +42,64 @@ def stamp_of(text: str, day_t: float) -> float | None:
             return t - _zone_s(zone) if zone else t
         if match := _GLOG.search(head):
             *date, fraction = match.groups()
-            t = _seconds([time.gmtime(day_t).tm_year, *(int(part) for part in date)], fraction)
+            t = _seconds([datetime.fromtimestamp(day_t, UTC).year, *(int(part) for part in date)], fraction)
             # Written in December, read in January.
             return t if t < day_t + 30 * 86400 else t - 365 * 86400
         if match := _CLOCK.search(head):
             hour, minute, second, fraction = match.groups()
-            t = _seconds([*time.gmtime(day_t)[:3], int(hour), int(minute), int(second)], fraction)
+            day = datetime.fromtimestamp(day_t, UTC)
+            t = _seconds([day.year, day.month, day.day, int(hour), int(minute), int(second)], fraction)
             return t + 86400 * round((day_t - t) / 86400)
     except (ValueError, OverflowError):  # 2026-99-99
         return None
     return None
+
+
+def anchor_of(text: str, day_t: float) -> float | None:
+    """What `stamp_of` gives, of lines that begin with a whole date: believed where few lines carry one."""
+    return stamp_of(text, day_t) if _ANCHOR.match(text) else None
+
+
+def is_rising(values: Sequence[float]) -> bool:
+    """Whether most neighbours do not go back: stamps of one writer do not."""
+    return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
+
+
+def shift_of(last_stamp_t: float, written_t: float) -> float:
+    """What makes a file's stamps wall time: whole quarters of an hour, if they then agree with its last change."""
+    shift = round((written_t - last_stamp_t) / ZONE_S) * ZONE_S
+    agrees = abs(shift) <= MOST_ZONE_S and abs(written_t - last_stamp_t - shift) <= AGREE_S
+    return shift if agrees else local_shift(written_t)
+
+
+def local_shift(t: float) -> float:
+    """What makes stamps of this machine's own zone wall time."""
+    offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
+    return -offset.total_seconds() if offset is not None else 0.0
+
+
+def span_of(head: Sequence[str], tail: Sequence[str], written_t: float) -> tuple[float, float] | None:
+    """When a log began and ended by its own clock, wall seconds; None: its lines carry none.
+
+    Args:
+        head: its first lines.
+        tail: its last lines.
+        written_t: when it was last written.
+    """
+    first, last = _clock_of(head, written_t), _clock_of(tail, written_t)
+    if not first or not last or first[0] > last[-1]:
+        return None
+    shift = shift_of(last[-1], written_t)
+    return first[0] + shift, last[-1] + shift
+
+
+def _clock_of(texts: Sequence[str], day_t: float) -> list[float]:
+    """The stamps of some lines: of those that begin with a whole date, else of all, if a third of them has one."""
+    anchors = [t for text in texts if (t := anchor_of(text, day_t)) is not None]
+    if anchors and (len(anchors) == 1 or is_rising(anchors)):
+        return anchors
+    stamps = [t for text in texts if (t := stamp_of(text, day_t)) is not None]
+    return stamps if len(stamps) > 1 and len(stamps) * 3 >= len(texts) and is_rising(stamps) else []
 
 
 def _seconds(parts: Sequence[int], fraction: str | None) -> float:

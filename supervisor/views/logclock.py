@@ -10,12 +10,12 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from supervisor.text.stamps import stamp_of
+from supervisor.text.stamps import anchor_of, is_rising, shift_of, stamp_of
 from supervisor.views.logblocks import block_at, is_head, texts_from
 from supervisor.views.logfile import LogFile, TextLine, segment_of
 from supervisor.views.logorder import AFTER_S, after_ranks
 from supervisor.views.logs import AGENT, LogRef, speaker_of
-from supervisor.views.logtime import GrowthClock, anchor_of, anchor_shift, is_rising, shift_of
+from supervisor.views.logtime import GrowthClock, anchor_shift
 
 KEPT_SEGMENTS = 64
 SNIFF_LINES = 40

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from supervisor.text.stamps import anchor_of
 from supervisor.views.logblocks import MARK, block_at, texts_from
-from supervisor.views.logtime import anchor_of, anchor_shift
+from supervisor.views.logtime import anchor_shift
 
 if TYPE_CHECKING:
     from supervisor.views.logs import LogLine

@@ -6,42 +6,15 @@ was looked at; between two such points its lines are taken to be evenly spread.
 
 from __future__ import annotations
 
-import re
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from itertools import pairwise
 
-from supervisor.text.stamps import stamp_of
+from supervisor.text.stamps import is_rising, local_shift, shift_of
 
 # Beyond this many points every second one is forgotten: a day of bursts stays a page of memory.
 MOST_POINTS = 512
-# A file's last stamp and its time of change agree to within this, once the zone is known.
-AGREE_S = 120.0
-ZONE_S = 900.0
-MOST_ZONE_S = 14.5 * 3600
 # Stamps are those of an attempt if they lie within it, give or take clocks that differ.
 WITHIN_S = 2.0
-
-# What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
-_ANCHOR = re.compile(r"[\[(]?(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
-
-
-def anchor_of(text: str, day_t: float) -> float | None:
-    """What `stamp_of` gives, of lines that begin with a whole date: believed where few lines carry one."""
-    return stamp_of(text, day_t) if _ANCHOR.match(text) else None
-
-
-def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """What makes a file's stamps wall time: whole quarters of an hour, if they then agree with its last change."""
-    shift = round((written_t - last_stamp_t) / ZONE_S) * ZONE_S
-    agrees = abs(shift) <= MOST_ZONE_S and abs(written_t - last_stamp_t - shift) <= AGREE_S
-    return shift if agrees else local_shift(written_t)
-
-
-def local_shift(t: float) -> float:
-    """What makes stamps of this machine's own zone wall time."""
-    return -time.localtime(t).tm_gmtoff * 1.0
 
 
 def anchor_shift(anchors: Sequence[float], start_t: float, written_t: float) -> float | None:
@@ -106,8 +79,3 @@ def _between(x: float, xs: Sequence[float], ys: Sequence[float], right: int) -> 
     if x1 <= x0:
         return y1
     return y0 + (y1 - y0) * min(max((x - x0) / (x1 - x0), 0.0), 1.0)
-
-
-def is_rising(values: Sequence[float]) -> bool:
-    """Whether most neighbours do not go back: stamps of one writer do not."""
-    return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)

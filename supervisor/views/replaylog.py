@@ -20,10 +20,9 @@ from supervisor.run.series import Sample
 from supervisor.run.state import RunState
 from supervisor.sources.metrics import MetricReader
 from supervisor.text.lines import Line, LineSplitter
-from supervisor.text.stamps import stamp_of
+from supervisor.text.stamps import is_rising, shift_of, stamp_of
 from supervisor.views.format import time_of_day
 from supervisor.views.logs import LogLine, LogRef, Tone, fair_share, logs_of, speaker_of, tone_of
-from supervisor.views.logtime import is_rising, shift_of
 
 # Of all logs together so much is played, the newest part of each; some 70,000 lines.
 PLAYED_BYTES = 4 << 20

@@ -69,6 +69,11 @@ class RunRow:
 
     def duration_s(self, now: float) -> float | None:
         """Seconds from its start to its end, to `now` while it lives, else to its last fact."""
+        attempt = self.state.attempt
+        # Of a log that was read afterwards only its own clock tells.
+        if attempt is not None and attempt.found_over:
+            known = attempt.started_t is not None and attempt.ended_t is not None
+            return (attempt.ended_t or 0.0) - (attempt.started_t or 0.0) if known else None
         if self.state.started_t is None:
             return None
         end = now if self.live and not self.state.is_over else self.state.ended_t or self.state.last_t

@@ -72,11 +72,16 @@ class HeaderPanel(Panel):
         state = snapshot.state
         end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
         elapsed = end - state.started_t if state.started_t is not None and end is not None else None
+        began_t = state.started_t
+        if state.attempt is not None and state.attempt.found_over:
+            # A log that was read afterwards: how long that took is no time of the job's.
+            began_t, over_t = state.attempt.started_t, state.attempt.ended_t
+            elapsed = over_t - began_t if began_t is not None and over_t is not None else None
         spans = [Span(tr("elapsed "), Ink.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
             spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot)))]
         if width >= 100:
-            spans += [Span(tr("  started "), Ink.DIM), Span(fm.time_of_day(state.started_t)[:5])]
+            spans += [Span(tr("  started "), Ink.DIM), Span(fm.time_of_day(began_t)[:5])]
         return (*spans, Span(" "))
 
 

@@ -109,7 +109,8 @@ def _ink(attempt: AttemptView) -> Ink:
 
 def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
     """How it ended, or how long it has lived."""
-    span = fm.duration(end - (attempt.started_t or attempt.planned_t))
+    unknown = attempt.found_over and attempt.started_t is None
+    span = "" if unknown else fm.duration(end - (attempt.started_t or attempt.planned_t))
     if attempt.ended_t is None:
         return row(Span("●", Ink.LIVE), Span(f" {span}", Ink.DIM))
     if attempt.failure is not None:

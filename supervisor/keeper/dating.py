@@ -1,0 +1,33 @@
+"""When a watched job began and ended, by the clocks in its logs: the watching says nothing of that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from supervisor.text.decode import clean
+from supervisor.text.stamps import span_of
+
+LOOKED_AT_BYTES = 1 << 16
+LOOKED_AT_LINES = 400
+
+
+def span_of_logs(paths: Iterable[str]) -> tuple[float, float] | None:
+    """The first and the last time, wall seconds, that logs of one job carry; None: none carries any."""
+    spans = [span for path in paths if (span := _span(path)) is not None]
+    if not spans:
+        return None
+    return min(first for first, _ in spans), max(last for _, last in spans)
+
+
+def _span(path: str) -> tuple[float, float] | None:
+    try:
+        with open(path, "rb") as file:
+            info = os.fstat(file.fileno())
+            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
+            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(info.st_size - LOOKED_AT_BYTES, 0))
+    except OSError:
+        return None
+    first = [clean(raw) for raw in head.splitlines()[:LOOKED_AT_LINES]]
+    last = [clean(raw) for raw in tail.splitlines()[-LOOKED_AT_LINES:]]
+    return span_of(first, last, info.st_mtime)
