@@ -34,7 +34,7 @@ def verdict_lines(
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
     lines = [
         _safe(f"{where}: {tr(verdict.title)}"),
-        f"  {verdict.failure.value}{reason} · {tr(f'confidence {verdict.confidence:.2f}')}",
+        f"  {verdict.failure.value}{reason} · {tr(f'{100 * verdict.confidence:.0f} % sure')}",
     ]
     if verdict.node is not None:
         lines[-1] += _safe(tr(f" · node {verdict.node}"))

@@ -17,7 +17,7 @@ import msgspec
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config_edit import read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs import why_not_changeable
+from supervisor.job.knobs import SIZE_NOT_KNOWN, why_not_changeable
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.redact import HIDDEN, redact, redact_argv
@@ -157,7 +157,7 @@ def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecCh
         if not job.knobs.can_change_batch:
             raise BadChange(why_not_changeable(job.knobs))
         if before is None:
-            raise BadChange("the batch's size is not known: start it with --micro-batch")
+            raise BadChange(SIZE_NOT_KNOWN)
         try:
             batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
         except JobError as error:

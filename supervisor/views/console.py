@@ -30,6 +30,7 @@ from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLev
 from supervisor.run.recurrence import recurrence_lines, same_failure
 from supervisor.run.state import AttemptView, RunState
 from supervisor.text.decode import clean, strip_escapes
+from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 
 POLL_S = 0.2
@@ -250,7 +251,7 @@ def verdict_lines(verdict: Verdict, root: Path | None = None) -> Iterator[tuple[
     if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
         yield Level.INFO, verdict.title
         return
-    yield Level.ERROR, f"{verdict.failure} ({verdict.confidence:.2f}): {verdict.title}"
+    yield Level.ERROR, f"{verdict.failure} ({fm.sure(verdict.confidence)}): {verdict.title}"
     if verdict.cause is not None:
         yield Level.ERROR, f"cause  {place_text(verdict.cause, root)}  {shortened(verdict.cause.text, 240)}"
         frame = user_frame(verdict.cause, root)

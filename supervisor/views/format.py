@@ -38,6 +38,11 @@ def short(value: float | None) -> str:
     return f"{value:.3g}"
 
 
+def sure(confidence: float) -> str:
+    """How sure a verdict is, such as ``92 % sure``."""
+    return f"{100 * confidence:.0f} % sure"
+
+
 def loss(value: float | None) -> str:
     """A loss with as many digits as matter; NaN is said, because it is a finding."""
     if value is None:

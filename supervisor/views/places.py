@@ -31,6 +31,12 @@ def place_of(attempt: AttemptView, path: str, line: int | None, tr: Tr = english
     return f"{below_run(attempt.number, path)}{number}"
 
 
+def is_stacks(path: str | None) -> bool:
+    """Whether a verdict's path is that of stacks that were taken, not of a log."""
+    folder, _, name = (path or "").rpartition("/")
+    return name.startswith("stacks-") and folder.rpartition("/")[2] == "artifacts"
+
+
 def below_run(attempt: int, path: str) -> str:
     """A path without the run's own folder or its attempt's; one that lies elsewhere by its last two parts."""
     home = f"{_ATTEMPTS}/{attempt}"

@@ -185,7 +185,7 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "smaller batch" not in pane(app, "footer")
         await pilot.press("b")
-        await until(pilot, lambda: "accumulation flag is not known" in pane(app, "notice"), "the reason")
+        await until(pilot, lambda: "no accumulation flag beside" in pane(app, "notice"), "the reason")
         assert on_dashboard(app)
 
     drive(run, play)
@@ -239,7 +239,7 @@ def test_read_only_asks_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("maker", "key", "said"),
     [
-        (recorded.succeeded, "s", "the run is over: start it again with `stoker run`"),
+        (recorded.succeeded, "s", "the run is over: start it again with `stoker run "),
         (recorded.empty, "r", "it is only starting: ask again when it runs"),
         (recorded.held, "K", "nothing runs"),
         (recorded.healthy, "A", "a keeper is there already"),

@@ -46,7 +46,7 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) 
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
     if state.is_over:
-        return "the run is over: start it again with `stoker run`"
+        return f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
     if read_only:
         return "this view only looks (--read-only): nothing is asked of the keeper"
     if state.mode == "observed":
@@ -93,16 +93,41 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 
 def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
-    knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else None
-    if knobs is None or knobs.batch is None:
-        return "the script's batch flag is not known: start it with --batch-knob"
-    from supervisor.job.spec import KnobScope  # slow to load: the first screen must not wait for it
+    # Slow to load: the first screen must not wait for them.
+    from supervisor.job.knobs import SIZE_NOT_KNOWN, why_not_changeable
+    from supervisor.job.spec import Knobs
 
-    if knobs.batch_scope is KnobScope.UNKNOWN:
-        return f"what {knobs.batch} counts is not known: start it with --batch-scope per_rank (or global)"
-    if not knobs.keeps_global_batch:
-        return "the script's accumulation flag is not known: start it with --accumulation-knob"
-    return "the batch's size is not known: start it with --micro-batch"
+    knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else Knobs()
+    return SIZE_NOT_KNOWN if knobs.can_change_batch else why_not_changeable(knobs)
+
+
+def resume_text(snapshot: Snapshot) -> str:
+    """Where a next attempt would begin, in one line."""
+    state = snapshot.state
+    saved, attempt = state.checkpoint, state.attempt
+    if saved is None:
+        return "from the first step, unless the script resumes by itself: no checkpoint is known"
+    at = fm.whole(saved.step)
+    if not _can_resume(snapshot):
+        return f"from the first step, unless the script resumes by itself: no flag takes the checkpoint at step {at}"
+    last = attempt.last_step if attempt is not None else None
+    lost = last - saved.step if last is not None else 0
+    again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
+    return f"from the checkpoint at step {at}{again}"
+
+
+def _can_resume(snapshot: Snapshot) -> bool:
+    """Whether a checkpoint can be handed to the script; taken for granted where that is not known."""
+    return snapshot.run_file is None or snapshot.run_file.job.knobs.start is not None
+
+
+def again_text(snapshot: Snapshot) -> str:
+    """The command that starts this job again; empty where it cannot be told."""
+    if snapshot.run_file is None or snapshot.state.mode == "observed":
+        return ""
+    from supervisor.job.again import command_of  # only once a run is over
+
+    return command_of(snapshot.run_file.job) or ""
 
 
 def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:
@@ -143,6 +168,14 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
         case RequestKind.STOP if lost:
             return f"stop? may be lost: {lost}"
         case RequestKind.RESTART | RequestKind.RESTART_WITH if lost:
-            return f"restart? may be lost: {lost}"
+            return f"restart? {_begins(snapshot)}; may be lost: {lost}"
         case _:
             return None
+
+
+def _begins(snapshot: Snapshot) -> str:
+    """Where the next attempt begins, in the few words that a question has room for."""
+    saved = snapshot.state.checkpoint
+    if saved is None or not _can_resume(snapshot):
+        return "from the first step, unless the script resumes by itself"
+    return "from that checkpoint"

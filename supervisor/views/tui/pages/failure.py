@@ -14,7 +14,7 @@ from supervisor.run.recurrence import same_failure
 from supervisor.views import format as fm
 from supervisor.views.logplace import LogAt
 from supervisor.views.nearby import AFTER_LINES, BEFORE_LINES
-from supervisor.views.places import place_of
+from supervisor.views.places import is_stacks, place_of
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
 from supervisor.views.tui.actions import suggested_batch
@@ -57,9 +57,9 @@ class FailurePage(Page):
         said = f" · attempt {attempt.number}"
         if len(failed) > 1:
             said += f" ({failed.index(attempt) + 1} of {len(failed)}, ← →)"
-        said += (
-            " · L opens its log" if attempt.verdict is not None and attempt.verdict.cause is not None else ""
-        )
+        cause = cause_of(attempt)
+        if cause is not None:
+            said += " · L opens the stacks" if is_stacks(cause.path) else " · L opens its log"
         return (*left, Span(self.tr(said), Ink.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
@@ -102,11 +102,7 @@ class FailurePage(Page):
 
     def place(self) -> LogAt | None:
         """The line that the page points at."""
-        attempt = self._attempt(failures(self.view.snapshot.state)) if self.view else None
-        cause = attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
-        if attempt is None or cause is None:
-            return None
-        return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
+        return cause_of(self._attempt(failures(self.view.snapshot.state))) if self.view else None
 
     def action_attempt(self, way: int) -> None:
         """Another failed attempt."""
@@ -125,13 +121,24 @@ class FailurePage(Page):
         return failed[-1] if failed else None
 
 
+def cause_of(attempt: st.AttemptView | None) -> LogAt | None:
+    """The line that an attempt's verdict points at."""
+    cause = attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
+    if attempt is None or cause is None:
+        return None
+    return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
+
+
 def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:
     reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
     rows = [row(Span(line, Ink.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
     name = f"{verdict.failure.value}{reason}"
-    parts = [f"confidence {verdict.confidence:.2f}"]
+    parts = [fm.sure(verdict.confidence)]
     if verdict.rank is not None:
-        parts.append(f"rank {verdict.rank} fell first")
+        held_up = verdict.cause is not None and is_stacks(verdict.cause.path)
+        parts.append(
+            f"rank {verdict.rank} kept the others waiting" if held_up else f"rank {verdict.rank} fell first"
+        )
     elif len(verdict.ranks) > 1:
         parts.append(f"ranks {fm.ranges(verdict.ranks)} alike")
     if verdict.node is not None:
@@ -185,7 +192,8 @@ def _cause(
         return [*section(tr, "cause"), row(Span(tr(said), Ink.DIM))]
     where = place_of(attempt, cause.path, cause.line, tr)
     rows = [*section(tr, "cause"), *own_code(snapshot, attempt, "code", width, tr)]
-    rows.append(row(Span(fit(tr("log"), LABEL), Ink.DIM), Span(fit(where, width - LABEL).rstrip(), Ink.KEY)))
+    label = "stacks" if is_stacks(cause.path) else "log"
+    rows.append(row(Span(fit(tr(label), LABEL), Ink.DIM), Span(fit(where, width - LABEL).rstrip(), Ink.KEY)))
     if context is None or not context.lines:
         rows += [row(Span(line)) for line in wrap(cause.text.strip(), width, 6)]
         if context is not None and context.trouble:
@@ -198,8 +206,9 @@ def _cause(
             continue
         mark = Span(f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", Ink.BAD if here else Ink.FRAME)
         if here:
-            lines = wrap(text, width - NUMBER_CELLS, 6 if height >= LOW else 3) or [""]
-            rows.append(row(mark, Span(lines[0], Ink.STRONG)))
+            indent = " " * min(len(text) - len(text.lstrip()), width // 3)
+            lines = wrap(text, width - NUMBER_CELLS - len(indent), 6 if height >= LOW else 3) or [""]
+            rows.append(row(mark, Span(indent + lines[0], Ink.STRONG)))
             rows += [row(Span(" " * NUMBER_CELLS), Span(line, Ink.STRONG)) for line in lines[1:]]
         else:
             rows.append(row(mark, Span(fit(text, width - NUMBER_CELLS).rstrip(), Ink.DIM)))

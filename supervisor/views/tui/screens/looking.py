@@ -251,7 +251,12 @@ class LookingScreen(PaneScreen):
 
         looked_at = self._zoomed == "failure"
         cause = self.query_one("#failure", FailurePage).place() if looked_at else None
-        if cause is None and self._card_shown() and self._zoomed in {None, "card"} and self.snapshot is not None:
+        if (
+            cause is None
+            and self._card_shown()
+            and self._zoomed in {None, "card"}
+            and self.snapshot is not None
+        ):
             cause = cause_of(self.snapshot.state.attempt)
             cause = cause if cause is not None and is_stacks(cause.path) else None
         if cause is not None and is_stacks(cause.path):

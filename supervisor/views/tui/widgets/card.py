@@ -9,12 +9,13 @@ from rich.cells import cell_len
 
 from supervisor.job.batch import describe_change
 from supervisor.run import state as st
-from supervisor.run.records import Decision, SpecChange, Verdict
+from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
 from supervisor.views import format as fm
-from supervisor.views.places import of_project, place_of
+from supervisor.views.places import is_stacks, of_project, place_of
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
+from supervisor.views.tui.actions import again_text, resume_text
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 
 LABEL = 9
@@ -52,7 +53,7 @@ class FailureCard(Panel, can_focus=True):
         name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
         return (
             row(Span(self.tr(f"✗ attempt {attempt.number} failed{after}, {step}"), Ink.BAD)),
-            row(Span(name, Ink.BAD), Span(f" · {verdict.confidence:.2f}", Ink.DIM)),
+            row(Span(name, Ink.BAD), Span(self.tr(f" · {fm.sure(verdict.confidence)}"), Ink.DIM)),
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -113,11 +114,14 @@ def _cause(attempt: st.AttemptView, verdict: Verdict, width: int, most: int, tr:
     if verdict.cause is None:
         return [_labelled("cause", Span(tr("no line to point at"), Ink.DIM), width, tr)]
     where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
-    lines = wrap(verdict.cause.text.strip(), width - LABEL, most)
-    return [
-        _labelled("cause", Span(where, Ink.KEY), width, tr),
-        *(_labelled("", Span(text), width, tr) for text in lines),
-    ]
+    text = verdict.cause.text.strip()
+    if is_stacks(verdict.cause.path):
+        text = tr(text)  # our own words on what the stacks show, where a log has its own
+    first = _labelled("cause", Span(where, Ink.KEY), width, tr)
+    leads = tr("L opens the stacks") if is_stacks(verdict.cause.path) else ""
+    if leads and cells(first) + cell_len(leads) + 2 <= width:
+        first = (*first, Span(f"  {leads}", Ink.DIM))
+    return [first, *(_labelled("", Span(line), width, tr) for line in wrap(text, width - LABEL, most))]
 
 
 def own_code(snapshot: Snapshot, attempt: st.AttemptView, label: str, width: int, tr: Tr) -> list[Row]:
@@ -185,9 +189,8 @@ def _plan(
                 tr,
             )
         )
-    resume = _resume_text(attempt)
-    if resume and not isinstance(condition, st.Finished):
-        rows.append(_labelled("resume", Span(tr(resume)), width, tr))
+    if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
+        rows += _wrapped("resume", tr(resume_text(snapshot)), width, why_rows, tr)
     if not change or change not in decision.reason:
         rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
     match condition:
@@ -199,6 +202,9 @@ def _plan(
         case st.Finished():
             over = tr(f"the run is over, exit code {condition.exit_code}")
             rows.append(_labelled("next", Span(over, Ink.DIM), width, tr))
+            again = again_text(snapshot)
+            if again:
+                rows += _wrapped("again", again, width, why_rows, tr)
         case _:
             rows.append(_labelled("next", Span(tr(decision.kind.replace("_", " "))), width, tr))
     return rows
@@ -233,10 +239,8 @@ def change_text(change: SpecChange) -> str:
     return " · ".join(parts) or "as it was"
 
 
-def _resume_text(attempt: st.AttemptView) -> str:
-    if not attempt.checkpoint_steps:
-        return "no checkpoint of this attempt is known"
-    step = attempt.checkpoint_steps[-1]
-    lost = attempt.last_step - step if attempt.last_step is not None else None
-    again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost and lost > 0 else ""
-    return f"from the checkpoint at step {fm.whole(step)}{again}"
+def _goes_on(decision: Decision, condition: st.Condition) -> bool:
+    """Whether a next attempt is planned or on offer, so that where it would begin is of interest."""
+    if decision.change is not None and decision.change.from_scratch:
+        return False  # that stands in the plan
+    return decision.kind is DecisionKind.RESTART or isinstance(condition, st.HeldOpen)
