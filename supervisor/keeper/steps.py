@@ -6,6 +6,7 @@ Three habits of printing stand between a log and a curve over steps:
   bar on stderr is wiped before and drawn again after (transformers/trainer_callback.py, ProgressCallback; tqdm's
   `write`). The state drawn after a wipe is exact (a `StepHint`); any other may be older by tqdm's mininterval.
 - a counter that starts again with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34.
+  Keras heads each bar with a line ``Epoch 2/3``; a bare ``for batch in tqdm(loader)`` names no epoch at all.
 - a second bar within the first, over an evaluation: its counter is not the training's.
 """
 
@@ -29,6 +30,7 @@ MAX_WAITING = 10_000
 # Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
 SAME_TOTAL = 0.25
 MAX_COUNTERS = 16
+HEADING = frozenset({"epoch", "total_epochs"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 
 
@@ -38,6 +40,14 @@ class _Waiting(NamedTuple):
     seen: StepSeen
     since: float
     before: float | None
+
+
+class _Pass(NamedTuple):
+    """Where a counter stands, and the steps of its passes before."""
+
+    behind: float
+    step: float
+    total: float
 
 
 @dataclass(slots=True)
@@ -53,6 +63,8 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
+    heading: dict[str, float] = field(default_factory=dict)  # the epoch that a line of its own named
+    passes: dict[float, _Pass] = field(default_factory=dict)  # of a counter that no epoch is named for
     raw: dict[float, tuple[float, float]] = field(
         default_factory=dict
     )  # of a counter: epoch and step as printed last
@@ -79,6 +91,8 @@ class StepSense:
         """One sample in; what is complete comes out, in the order in which it was printed."""
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
+            if seen.values.keys() <= HEADING:
+                rank.heading = seen.values
             yield from self._without_step(rank, seen, now)
             return
         if seen.drawn and _is_second_bar(rank, seen.values):
@@ -133,8 +147,15 @@ class StepSense:
 
         The total is then that of all epochs, or, where nobody said how many there are, the end of this one.
         """
-        step, total, epoch = values["step"], values.get("total_steps"), values.get("epoch")
-        if total is None or epoch is None or not math.isfinite(epoch) or epoch % 1 or not 0 <= step <= total:
+        step, total = values["step"], values.get("total_steps")
+        if total is None or not 0 <= step <= total:
+            return values
+        if "epoch" not in values:
+            values = {**values, **rank.heading}
+        epoch = values.get("epoch")
+        if epoch is None:
+            return self._over_passes(rank, values, step, total)
+        if not math.isfinite(epoch) or epoch % 1:
             return values
         if self.first_epoch is None or epoch < self.first_epoch:
             self.first_epoch = epoch if epoch in {0, 1} else 0
@@ -150,6 +171,21 @@ class StepSense:
         over["step"] = behind * total + step
         over["total_steps"] = values.get("total_epochs", behind + 1) * total
         return over
+
+    def _over_passes(
+        self, rank: _Rank, values: dict[str, float], step: float, total: float
+    ) -> dict[str, float]:
+        """The same where no epoch is named: a counter that was full and stands in its first half has begun again."""
+        counter = self._counter(total)
+        last = rank.passes.get(counter)
+        behind = last.behind if last is not None else 0.0
+        if last is not None and last.step >= last.total and step <= total / 2:
+            behind += last.total
+        rank.passes[counter] = _Pass(behind, step, total)
+        if not behind:
+            return values
+        over = {name: value for name, value in values.items() if name != "eta_s"}
+        return {**over, "step": behind + step, "total_steps": behind + total}
 
     def _counter(self, total: float) -> float:
         """The counter that counts so far, or about so far: an epoch may be longer than the last."""

@@ -171,3 +171,39 @@ def test_epochs_of_unlike_lengths_are_one_counter() -> None:
     assert of(0, 100, 101) == [100]
     assert of(1, 10, 98) == [108]
     assert of(2, 10, 103) == [216]
+
+
+def counted(sense: StepSense, *states: tuple[int, int], **values: float) -> list[float]:
+    said = (
+        {"step": float(step), "total_steps": float(total), "loss": 1.0, **values} for step, total in states
+    )
+    taken = (
+        one
+        for values in said
+        for one in sense.take(StepSeen(0.0, 0, values, from_wire=False, drawn=True), 0.0)
+    )
+    return [one.values["step"] for one in taken]
+
+
+def test_a_bar_an_epoch_without_a_word_of_epochs_counts_on() -> None:
+    sense = StepSense()
+    assert counted(sense, (1, 103), (60, 103), (103, 103), (103, 103)) == [1, 60, 103, 103]
+    assert counted(sense, (0, 103), (70, 103), (103, 103)) == [103, 173, 206]
+    assert counted(sense, (2, 103), (103, 103)) == [208, 309]
+    assert counted(sense, (1, 99), (99, 99), (1, 101)) == [310, 408, 409]  # epochs of other lengths
+
+
+def test_a_late_rank_or_a_start_anew_is_no_next_epoch() -> None:
+    sense = StepSense()
+    assert counted(sense, (39, 40), (40, 40), (38, 40), (40, 40)) == [39, 40, 38, 40]
+    sense = StepSense()
+    assert counted(sense, (30, 100), (1, 100)) == [30, 1]
+
+
+def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
+    sense = StepSense()
+    list(sense.take(line(epoch=1.0, total_epochs=3.0), 0.0))
+    assert counted(sense, (50, 103), (103, 103)) == [50, 103]
+    list(sense.take(line(epoch=2.0, total_epochs=3.0), 0.0))
+    (seen,) = sense.take(bar(1, 103, loss=1.0), 0.0)
+    assert seen.values == {"step": 104, "total_steps": 309, "epoch": 2, "total_epochs": 3, "loss": 1}
