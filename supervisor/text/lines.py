@@ -33,47 +33,36 @@ class LineSplitter:
 
     A line longer than the cap keeps its head. If it was redrawn with carriage returns, it keeps the end
     instead, which holds the newest state of a progress bar.
+
+    Attributes:
+        offset: the stream offset of the first byte of the line now open.
+        number: its number, from 1.
+        open_bytes: how much of it has come.
     """
 
-    __slots__ = ("_cap", "_cut", "_number", "_offset", "_open", "_open_bytes")
+    __slots__ = ("_cap", "_cut", "_open", "number", "offset", "open_bytes")
 
     def __init__(self, offset: int = 0, number: int = 1, cap_bytes: int = 4 * LINE_CAP_BYTES) -> None:
         self._cap = cap_bytes
-        self._offset = offset
-        self._number = number
+        self.offset = offset
+        self.number = number
         self._open = b""
-        self._open_bytes = 0
+        self.open_bytes = 0
         self._cut = False
-
-    @property
-    def offset(self) -> int:
-        """The stream offset of the first byte of the line now open."""
-        return self._offset
-
-    @property
-    def number(self) -> int:
-        """The 1-based number of the line now open."""
-        return self._number
 
     def feed(self, data: bytes) -> list[Line]:
         """Take in the next bytes of the stream; give the lines that they complete, without newlines."""
         if not data:
             return []
-        if not self._open_bytes and data.find(b"\n") == len(data) - 1 <= self._cap:
-            # What mostly comes of a log that is written line by line.
-            line = Line(self._offset, self._number, data[:-1])
-            self._offset += len(data)
-            self._number += 1
-            return [line]
         rest = data.split(b"\n")
         lines: list[Line] = []
-        if self._open_bytes:
+        if self.open_bytes:
             self._extend(rest.pop(0))
             if not rest:
                 return []
             lines.append(self._close())
         last = rest.pop()
-        offset, number, cap = self._offset, self._number, self._cap
+        offset, number, cap = self.offset, self.number, self._cap
         for raw in rest:
             size = len(raw)
             lines.append(
@@ -81,23 +70,23 @@ class LineSplitter:
             )
             offset += size + 1
             number += 1
-        self._offset, self._number = offset, number
+        self.offset, self.number = offset, number
         if last:
             self._extend(last)
         return lines
 
     def finish(self) -> Line | None:
         """Close the stream: the half last line, if there is one."""
-        return self._close() if self._open_bytes else None
+        return self._close() if self.open_bytes else None
 
     def reset(self) -> None:
         """Start again at offset 0, line 1: the file was truncated or replaced."""
-        self._offset = self._open_bytes = 0
-        self._number = 1
+        self.offset = self.open_bytes = 0
+        self.number = 1
         self._open, self._cut = b"", False
 
     def _extend(self, data: bytes) -> None:
-        self._open_bytes += len(data)
+        self.open_bytes += len(data)
         if not self._cut or b"\r" in data:
             self._open += data
         if len(self._open) > self._cap:
@@ -105,10 +94,10 @@ class LineSplitter:
             self._cut = self._cut or cut
 
     def _close(self) -> Line:
-        line = Line(self._offset, self._number, self._open, self._cut)
-        self._offset += self._open_bytes + 1
-        self._number += 1
-        self._open, self._open_bytes, self._cut = b"", 0, False
+        line = Line(self.offset, self.number, self._open, self._cut)
+        self.offset += self.open_bytes + 1
+        self.number += 1
+        self._open, self.open_bytes, self._cut = b"", 0, False
         return line
 
 
