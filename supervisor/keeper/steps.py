@@ -169,7 +169,8 @@ class StepSense:
         behind = epoch - self.first_epoch
         over = {name: value for name, value in values.items() if name != "eta_s"}
         over["step"] = behind * total + step
-        over["total_steps"] = values.get("total_epochs", behind + 1) * total
+        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
+        over["total_steps"] = max(values.get("total_epochs", 0.0), behind + 1) * total
         return over
 
     def _over_passes(

@@ -207,3 +207,11 @@ def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
     list(sense.take(line(epoch=2.0, total_epochs=3.0), 0.0))
     (seen,) = sense.take(bar(1, 103, loss=1.0), 0.0)
     assert seen.values == {"step": 104, "total_steps": 309, "epoch": 2, "total_epochs": 3, "loss": 1}
+
+
+def test_a_total_is_never_less_than_the_step() -> None:
+    sense = StepSense()
+    for epoch in range(4):
+        for step in (1, 128):
+            (seen,) = sense.take(bar(step, 128, epoch=float(epoch), total_epochs=3.0), 0.0)
+    assert (seen.values["step"], seen.values["total_steps"]) == (512, 512)
