@@ -39,8 +39,13 @@ class StackPage(MovingPanel):
     def __init__(self, name: str, lines: Sequence[str], at: int | None, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.name_shown, self.lines, self.at = name, tuple(lines), at
-        self._top = max((at or 1) - 1 - ABOVE, 0)
+        self._top: int | None = None  # opens where the line is in sight, which takes the height
         self._height = 1
+
+    @property
+    def top(self) -> int:
+        """The first line in sight, from 0."""
+        return self._top or 0
 
     @property
     def ready(self) -> bool:
@@ -49,17 +54,19 @@ class StackPage(MovingPanel):
 
     def titles(self) -> tuple[Row, Row]:
         """Which file, whose stack is in sight, how far it was scrolled."""
-        head = self._head_above(self._top + min(ABOVE, self._height - 1))
+        seen = self.at is not None and self.top < self.at <= self.top + self._height
+        head = self._head_above((self.at or 1) - 1 if seen else self.top)
         left = row(Span(self.tr("stacks"), Ink.STRONG), Span(f" · {self.name_shown}{head}", Ink.DIM))
-        last = min(self._top + self._height, len(self.lines))
-        return left, row(Span(self.tr(f"{self._top + 1}-{last} of {len(self.lines)}"), Ink.DIM))
+        last = min(self.top + self._height, len(self.lines))
+        return left, row(Span(self.tr(f"{self.top + 1}-{last} of {len(self.lines)}"), Ink.DIM))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The lines in sight."""
         self._height = height
-        self._top = min(max(self._top, 0), max(len(self.lines) - height, 0))
+        wanted = (self.at or 1) - 1 - min(ABOVE, height // 3) if self._top is None else self._top
+        self._top = top = min(max(wanted, 0), max(len(self.lines) - height, 0))
         rows: list[Row] = []
-        for number, text in enumerate(self.lines[self._top : self._top + height], start=self._top + 1):
+        for number, text in enumerate(self.lines[top : top + height], start=top + 1):
             here = number == self.at
             mark = Span(
                 f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", Ink.BAD if here else Ink.FRAME
@@ -83,7 +90,7 @@ class StackPage(MovingPanel):
 
     def action_move(self, rows: int) -> None:
         """Scroll by rows."""
-        self._top += rows
+        self._top = self.top + rows
         self.repaint()
 
     def action_edge(self, way: int) -> None:
@@ -98,9 +105,9 @@ class StackPage(MovingPanel):
     def to_rank(self, way: int) -> None:
         """The stack of the next rank, or of the one before."""
         heads = [index for index, text in enumerate(self.lines) if text.startswith(HEAD)]
-        later = [index for index in heads if index > self._top]
-        earlier = [index for index in heads if index < self._top]
-        self._top = (later[0] if later else self._top) if way > 0 else (earlier[-1] if earlier else 0)
+        later = [index for index in heads if index > self.top]
+        earlier = [index for index in heads if index < self.top]
+        self._top = (later[0] if later else self.top) if way > 0 else (earlier[-1] if earlier else 0)
         self.repaint()
 
 
