@@ -56,6 +56,8 @@ def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
     """The end, whose it was or how it came."""
     if attempt is not None and attempt.wish_text:
         return "info", f"attempt {event.attempt} ended: {attempt.wish_text}"
+    if event.exit_code is None:
+        return "info", f"attempt {event.attempt} ended"  # nobody could see how
     tone = "good" if event.exit_code == 0 else "bad"
     return tone, f"attempt {event.attempt} ended, exit {event.exit_code}"
 

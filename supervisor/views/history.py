@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 
@@ -96,24 +98,31 @@ class Recent:
 
 
 def smooth(points: Sequence[Point]) -> tuple[float, ...]:
-    """A moving mean of each attempt's means, exponential, over about a thirtieth of what is shown.
+    """A moving mean of each attempt's means, exponential to both sides, over about a thirtieth of what is shown.
 
-    Its start is corrected for the missing past (Kingma and Ba 2015, section 3, name it bias correction), so
-    that the first values are not pulled to zero.
+    A mean of the past alone runs behind a falling loss; this one stands amid its values, and at the newest point it is
+    that of the past alone. Its ends are corrected for what is missing (Kingma and Ba 2015, section 3, name it bias
+    correction), so that the first values are not pulled to zero.
     """
     span = max(4.0, len(points) / 30)
     keep = 1 - 2 / (span + 1)
     smoothed: list[float] = []
-    total = weight = 0.0
-    attempt: int | None = None
-    for point in points:
-        if point.attempt != attempt:
-            total = weight = 0.0
-            attempt = point.attempt
-        total = keep * total + (1 - keep) * point.mean
-        weight = keep * weight + (1 - keep)
-        smoothed.append(total / weight)
+    for _, mine in groupby(points, key=attrgetter("attempt")):
+        values = [point.mean for point in mine]
+        past = _sums(values, keep)
+        future = _sums(values[::-1], keep)
+        weights = _sums([1.0] * len(values), keep)
+        # A value is in the sums of both sides.
+        for value, before, after, left, right in zip(
+            values, past, reversed(future), weights, reversed(weights), strict=True
+        ):
+            smoothed.append((before + after - value) / (left + right - 1.0))
     return tuple(smoothed)
+
+
+def _sums(values: Sequence[float], keep: float) -> list[float]:
+    """Of each value the sum with those before it, each weighted by `keep` a place."""
+    return list(accumulate(values, lambda total, value: keep * total + value))
 
 
 def last(points: Sequence[Point]) -> float | None:

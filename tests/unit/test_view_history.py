@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +62,9 @@ def test_smooth_begins_anew_with_each_attempt() -> None:
 def test_median_of_two_is_the_quicker() -> None:
     assert median([118.0, 3.0]) == 3.0
     assert median([]) is None
+
+
+def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
+    falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
+    smoothed = smooth(falling)
+    assert smoothed[50] == pytest.approx(50.0, abs=0.01)

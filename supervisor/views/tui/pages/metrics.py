@@ -26,6 +26,8 @@ AXIS_CELLS = 9  # "2.0e-05" and its tick
 CHART_LEAST = 7
 # A moving mean of fewer points lags behind what it should show.
 SMOOTH_FROM = 60
+# What is set and not measured has no noise to smooth.
+EXACT = frozenset(["lr", "learning_rate"])
 FIRST = (
     "loss",
     "val_loss",
@@ -215,7 +217,7 @@ class MetricsPage(ChartPanel):
         mine, other = self._both(name)
         theirs = self.other.cuts if self.other is not None else NONE
         curves = [Curve(other, ink=Ink.STRONG, cuts=theirs)] if other else []
-        smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM else ()
+        smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
         curves += [Curve(mine, smoothed, cuts=self.view.snapshot.state.cuts)] if mine else []
         drawn = plot(
             curves,

@@ -17,7 +17,7 @@ from supervisor.views.tui.widgets.canvas import Canvas
 from supervisor.views.tui.widgets.chart import ChartPanel
 from supervisor.views.tui.widgets.curves import Curve, Mark, plot, readout
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
-from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.tui.widgets.plotting import Scale, buckets, draw_area
 
 WINDOW_S = 600.0
@@ -116,6 +116,7 @@ class UsePanel(Panel):
     def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
         self.memory = memory
+        self._age = ""
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The newest reading of anything."""
@@ -128,7 +129,22 @@ class UsePanel(Panel):
         what, track = self._track(self.view.snapshot)
         if not track:
             return row(Span(self.tr(what), Ink.STRONG)), EMPTY
-        return row(Span(self.tr(what), Ink.STRONG)), row(Span(self._text(track[-1].mean), Ink.LIVE))
+        self._age = self._said_age(self.view)
+        value = Span(self._text(track[-1].mean), Ink.DIM if self._age else Ink.LIVE)
+        return row(Span(self.tr(what), Ink.STRONG)), row(value, Span(self._age, Ink.WARN))
+
+    def tick(self, view: View) -> None:
+        """Time has gone on: that matters to a reading that is old."""
+        self.view = view
+        if self._said_age(view) != self._age:
+            self.repaint()
+
+    def _said_age(self, view: View) -> str:
+        """How old the newest reading of a run that goes on is; empty while it is as new as they are."""
+        _, track = self._track(view.snapshot)
+        if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
+            return ""
+        return f"  {fm.age(view.now - track[-1].t)} ⚠"
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The chart."""

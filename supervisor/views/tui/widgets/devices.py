@@ -83,10 +83,23 @@ class DevicesPanel(ListPanel, can_focus=True):
     def item(self, index: int, width: int) -> Row:
         """One device."""
         if not self._devices:
-            return row(Span(self.tr("no reading yet"), Ink.DIM))
-        if not self.framed:
-            return (Span(" "), *self._device(self._devices[index], width - 2))
-        return self._device(self._devices[index], width)
+            return self._set_in(row(Span(self.tr("no reading yet"), Ink.DIM)))
+        return self._set_in(self._device(self._devices[index], width if self.framed else width - 2))
+
+    def rest(self, first: int, width: int) -> Row:
+        """How many there are, and how busy: the range, and each side by side."""
+        name = "util_ratio" if self.view is not None and self.view.snapshot.gpus else "cpu_ratio"
+        busy = [value for device in self._devices[first:] if (value := device.values.get(name)) is not None]
+        said = super().rest(first, width)
+        if not busy:
+            return self._set_in(said)
+        span = row(Span(f"  {100 * min(busy):.0f}–{100 * max(busy):.0f} % "))
+        line = spark(busy, min(len(busy), max(width - cells((*said, *span)) - 1, 0)), 0.0, max(1.0, *busy))
+        return self._set_in((*said, *span, Span(line, Ink.LIVE)))
+
+    def _set_in(self, found: Row) -> Row:
+        """Without a frame, a cell from the edge as all else is."""
+        return found if self.framed else (Span(" "), *found)
 
     def _device(self, device: Gpu | Machine | Rank, width: int) -> Row:
         match device:

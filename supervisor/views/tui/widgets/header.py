@@ -79,15 +79,18 @@ class HeaderPanel(Panel):
             elapsed = over_t - began_t if began_t is not None and over_t is not None else None
         spans = [Span(tr("elapsed "), Ink.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
-            spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot)))]
+            moves = quiet_s(snapshot, self.view.now) is None
+            spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
             spans += [Span(tr("  started "), Ink.DIM), Span(fm.time_of_day(began_t)[:5])]
         return (*spans, Span(" "))
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Seconds without a step, where that is longer than a run that steps is ever quiet; else None."""
-    condition = snapshot.state.condition
+    """Seconds without a step, where the keeper flagged that or it is longer than a run is ever quiet; else None."""
+    condition, attempt = snapshot.state.condition, snapshot.state.attempt
+    if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
+        return now - attempt.stall.since
     steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None

@@ -62,6 +62,10 @@ class ListPanel(MovingPanel):
         """One row. Only those in sight are asked for."""
         raise NotImplementedError
 
+    def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
+        """What stands for the rows from `first` on, which have no room."""
+        return (Span(self.tr(f"… {self._count - first} more"), Ink.DIM),)
+
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight, the cursor's among them."""
         heading = list(self.heading(width))
@@ -78,7 +82,7 @@ class ListPanel(MovingPanel):
         shown = [self.item(index, width) for index in range(self._top, min(self._top + room, count))]
         hidden = count - self._top - len(shown)
         if hidden > 0 and shown and not self.has_focus:
-            shown[-1] = (Span(self.tr(f"… {hidden + 1} more"), Ink.DIM),)
+            shown[-1] = self.rest(self._top + len(shown) - 1, width)
         at = self.cursor - self._top
         if self.has_focus and 0 <= at < len(shown) and count > 1:
             shown[at] = tuple(Span(span.text, Ink.CURSOR) for span in padded(shown[at], width))

@@ -20,7 +20,7 @@ from supervisor.views.logs import LogNews, Tone, rank_label
 from supervisor.views.snapshot import Rank, Snapshot
 from supervisor.views.tui.kept import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, fit, row, spark
 
 # A rank this much slower than the median is marked; so is one that waits this long and ten times the median.
 SKEW_RATIO = 0.05
@@ -129,6 +129,22 @@ class RanksPanel(ListPanel, can_focus=True):
         if not self._ranks:
             return row(Span(self.tr("no rank has started yet"), Ink.DIM))
         return self._row(self._ranks[index], self.view.snapshot, self._medians, width)
+
+    def rest(self, first: int, width: int) -> Row:
+        """How many there are, and how long each takes for a step, side by side: one that lags stands out."""
+        samples = (
+            [self.view.snapshot.ranks.get(rank_label(rank)) for rank in self._ranks[first:]]
+            if self.view
+            else []
+        )
+        took = [sample.values.get("step_time_s") or sample.pace_s for sample in samples if sample is not None]
+        known = [value for value in took if value is not None]
+        said = super().rest(first, width)
+        if len(known) < 2:
+            return said
+        name = Span(f"  {self.tr('ms/step')} ", Ink.DIM)
+        line = spark(known, min(len(known), width - cells((*said, name))), pick=max)
+        return (*said, name, Span(line, Ink.LIVE))
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor."""

@@ -49,7 +49,8 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
     waited = snapshot.latest("data_wait_s")
     took, is_derived = snapshot.step_time_s
     share = waited / took if waited is not None and took else None
-    wait_ink = Ink.WARN if share is not None and share > WAIT_WARN_RATIO else Ink.STRONG
+    wait_ink = Ink.WARN if share is not None and share > WAIT_WARN_RATIO else _ink(share)
+    waits = _values(metrics["data_wait_s"])
     gaps = snapshot.pace if is_derived else metrics["step_time_s"]
     return [
         _tile("lr", snapshot.latest("lr"), fm.rate, metrics["lr"], 7),
@@ -63,7 +64,7 @@ def _tiles(snapshot: Snapshot) -> list[Tile]:
             max,
         ),
         _tile("step", took, fm.about(fm.seconds) if is_derived else fm.seconds, gaps, 6 + is_derived),
-        ("data wait", fm.percent(share).rjust(4), wait_ink, _values(metrics["data_wait_s"]), fmean),
+        ("data wait", (fm.DASH if share is None else fm.percent(share)).rjust(4), wait_ink, waits, fmean),
     ]
 
 
@@ -86,7 +87,12 @@ def _tile(
     width: int,
     pick: Pick = fmean,
 ) -> Tile:
-    return label, text_of(value).rjust(width), Ink.STRONG, _values(track), pick
+    return label, text_of(value).rjust(width), _ink(value), _values(track), pick
+
+
+def _ink(value: float | None) -> Ink:
+    """What is not known is no news."""
+    return Ink.DIM if value is None else Ink.STRONG
 
 
 def _values(track: Track) -> list[float]:

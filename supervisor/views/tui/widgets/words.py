@@ -22,6 +22,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span("○ preflight", Ink.PLAIN)
         case st.Launching():
             return Span("○ launching", Ink.LIVE)
+        case st.Running() if is_stalled(snapshot):
+            return Span("⚠ stalled", Ink.WARN)
         case st.Running():
             # Without a keeper nobody knows: what is shown is the last that one wrote.
             known = snapshot.keeper_alive
@@ -47,6 +49,12 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return outcome_span(condition.outcome)
         case _ as unreachable:
             assert_never(unreachable)
+
+
+def is_stalled(snapshot: Snapshot) -> bool:
+    """Whether a keeper flagged that nothing moves, and looks on."""
+    attempt = snapshot.state.attempt
+    return snapshot.keeper_alive and attempt is not None and attempt.stall is not None
 
 
 def outcome_span(outcome: Outcome) -> Span:

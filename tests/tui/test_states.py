@@ -1,0 +1,50 @@
+"""What is old shows its age, what stands still is not said to move, and what has no room is summed up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from supervisor.views.tui.app import StokerApp
+from tests.tui import recorded
+from tests.tui.driving import drive, pane
+
+
+def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        header = pane(app, "header")
+        assert "⚠ stalled · no step for" in header
+        assert "stepping" not in header
+        assert "ETA --:--:--" in header
+
+    drive(recorded.stalled(tmp_path / "run"), play)
+
+
+def test_old_readings_of_a_run_that_goes_on_show_their_age(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "12 s ⚠" in pane(app, "util").splitlines()[0]
+
+    drive(recorded.stalled(tmp_path / "run"), play)
+
+
+def test_fresh_readings_and_those_of_a_run_that_is_over_do_not(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "⚠" not in pane(app, "util").splitlines()[0]
+
+    drive(recorded.healthy(tmp_path / "fresh"), play)
+    drive(recorded.succeeded(tmp_path / "over"), play)
+
+
+def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        (rest,) = [line for line in pane(app, "ranks").splitlines() if "more" in line]
+        bars = rest.partition("ms/step ")[2].strip(" │")
+        assert bars.count(max(bars)) == 1
+        assert bars.index(max(bars)) == (17 - 2) * len(bars) // 62
+
+    drive(recorded.many(tmp_path / "run"), play)
