@@ -7,9 +7,13 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from supervisor.cli.common import add_scope, complain
 from supervisor.cli.tastes import add_taste, taste_from
+
+if TYPE_CHECKING:
+    from supervisor.views.glimpse import Glimpse
 
 
 def main(argv: list[str]) -> int:
@@ -24,6 +28,14 @@ def main(argv: list[str]) -> int:
 
 def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Open the list of runs."""
+    from supervisor.views.glimpse import Glimpse
+    from supervisor.views.tui.garbage import held_back
+
+    with held_back(), Glimpse() as glimpse:
+        return _browse(args, env, glimpse)
+
+
+def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) -> int:
     from supervisor.run.index import known_runs, runs_dir
     from supervisor.run.trash import empty
     from supervisor.views.taste import BadTaste
@@ -34,8 +46,13 @@ def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         return complain("runs", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
-    from supervisor.cli.screen import adopt, kept_file
+    from supervisor.cli.screen import adopt, kept_file, load_app, look_of
+    from supervisor.views.firstlook import runs_scene
     from supervisor.views.runlist import Scope
+    from supervisor.views.speech import speech
+
+    glimpse.show(runs_scene(speech(taste.spoken)), look_of(taste, env), env)
+    load_app()
     from supervisor.views.tui.terminal import run_browser
 
     place = runs_dir(args.runs_dir, env)
@@ -46,5 +63,6 @@ def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
         adopt=partial(adopt, env),
         taste=taste,
         keep=kept_file(env),
+        begun=glimpse.hand_over(),
     )
     return 0

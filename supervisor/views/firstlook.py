@@ -89,6 +89,11 @@ def start_scene(name: str, command: str, findings: Iterable[Finding], tr: Tr) ->
     )
 
 
+def runs_scene(tr: Tr) -> Scene:
+    """The list of runs, before any is read."""
+    return Scene(alone=tr("runs"))
+
+
 def newest_log(run: RunPaths, state: RunState) -> str | None:
     """The log of the newest attempt that was written last; None while none has anything."""
     found = []

@@ -95,12 +95,14 @@ class Scene(NamedTuple):
     """What is known. `needs` None: where the panes will be is not, so the newest lines stand alone.
 
     `indent`: cells between them and the frame.
+    `alone`: the title of a pane that has all but the line of keys; there is nothing else then.
     """
 
     header: tuple[Sequence[Said], ...] = ()
     lines: Sequence[str] = ()
     indent: int = WHO_CELLS
     needs: Needs | None = None
+    alone: str = ""
 
 
 class Box(NamedTuple):
@@ -149,6 +151,8 @@ def _right(layout: Layout, left: int, width: int, height: int) -> Iterator[Box]:
 
 def paint(scene: Scene, look: Look, width: int, height: int) -> str:
     """The sequences that put it on a terminal whose lines do not wrap; nothing where there is no room for a line."""
+    if scene.alone:
+        return _alone(scene.alone, look, width, height)
     layout = plan(width, height, scene.needs or Needs(devices=0, ranks=0))
     frames = list(boxes(layout, width, height))
     log = frames[0]
@@ -188,6 +192,16 @@ def _cut(text: str, cells: int) -> str:
         if used > cells:
             return text[:index]
     return text
+
+
+def _alone(title: str, look: Look, width: int, height: int) -> str:
+    """One pane with its title. The list of runs has one line below it."""
+    box = Box(0, 0, width, height - 1)
+    if box.width <= 2 * len(title) + 6 or box.height < 3:
+        return ""
+    frame = _frame(box, look, look.palette.live)
+    named = look.ink(look.palette.strong, bold=True) + _harmless(title) + look.ink(look.palette.live)
+    return f"{look.ground()}{frame}\x1b[1;2H {named} "
 
 
 def _frame(box: Box, look: Look, colour: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +14,14 @@ from textual.pilot import Pilot
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
-from supervisor.views.firstlook import run_scene, start_scene
+from supervisor.views.firstlook import run_scene, runs_scene, start_scene
 from supervisor.views.palette import PALETTES, Palette, chosen
 from supervisor.views.picture import Depth, Look, depth_of, paint
 from supervisor.views.speech import english
 from supervisor.views.taste import ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
-from tests.tui.driving import drive, shown
+from tests.tui.driving import drive, shown, until
 
 DARK = Look(chosen(None, None), Depth.TRUE)
 EDGES = frozenset("╭╮╰╯│")
@@ -66,6 +67,24 @@ def test_nothing_in_it_moves_when_the_app_comes(
     for y in (0, 1):
         assert rows[y].startswith(screen.display[y].rstrip())
         assert screen.display[y].strip()
+
+
+def test_the_list_of_runs_begins_as_it_goes_on(tmp_path: Path) -> None:
+    recorded.healthy(tmp_path / "20261121-0000-brave-otter")
+    screen = screen_of(paint(runs_scene(english), DARK, 120, 40), (120, 40))
+    app = StokerApp(None, known=lambda: [RunPaths(tmp_path / "20261121-0000-brave-otter")])
+    rows: list[str] = []
+
+    async def play() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: "brave-otter" in shown(app), "the run")
+            rows.extend(shown(app).splitlines())
+
+    asyncio.run(play())
+    assert rows[0].startswith("╭ runs ")
+    assert screen.display[0].startswith("╭ runs ─")
+    for mine, its in zip(screen.display[1:], rows[1:], strict=True):
+        assert all(a == b for a, b in zip(mine, its, strict=True) if a in EDGES)
 
 
 @pytest.mark.parametrize("make", [recorded.failed, recorded.held, recorded.backing_off])

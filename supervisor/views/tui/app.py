@@ -204,8 +204,6 @@ class StokerApp(ThemedApp):
             self.set_interval(SWEEP_S, self._sweep)
             loop = asyncio.get_running_loop()
             self._continuing = Continuing(lambda: loop.call_soon_threadsafe(self.refresh))
-        if self._replay is None and self.browser is not None:
-            self._list()
 
     def get_default_screen(self) -> Screen[None]:
         """The first screen itself: an empty one below it would be made, laid out and painted too."""
@@ -214,6 +212,7 @@ class StokerApp(ThemedApp):
         if self.run_paths is not None:
             return self._open(self.run_paths)
         assert self.browser is not None, "without a run there is the list of runs"
+        self._list(wait_s=FIRST_PAINT_LATEST_S)
         return self.browser
 
     def _sweep(self) -> None:
@@ -317,15 +316,22 @@ class StokerApp(ThemedApp):
         self._read_with(feeder)
         return screen
 
-    def _list(self) -> None:
-        if self._reader is None:
+    def _list(self, *, wait_s: float = 0.0) -> None:
+        """Read the list, and show what is read within `wait_s` at once."""
+        if self._reader is None or self.browser is None:
             return
         feeder: Feeder[RunList] = Feeder(
             self._reader,
             deliver=lambda runs: self.post_message(self.Listed(runs)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
-        self._read_with(feeder)
+        self._end_reading()
+        self._feeders.append(feeder)
+        first = feeder.start_with_first(wait_s)
+        if first is not None:
+            show = self.browser.take if self.browser.is_mounted else self.browser.begin_with
+            show(first)
+            feeder.taken()
 
     def _open(self, run: RunPaths) -> Dashboard:
         journal, self._journal = self._journal, None

@@ -134,9 +134,24 @@ def run_browser(
     adopt: Callable[[RunPaths], None] | None = None,
     taste: Taste = USUAL,
     keep: Path | None = None,
+    begun: bool = False,
 ) -> None:
-    """Show the list of runs until the person leaves. Must be called in the main thread, on a terminal."""
-    _show(StokerApp(None, known=known, scope=scope, adopt=adopt, taste=taste, keep=keep, signals=True))
+    """Show the list of runs until the person leaves; `begun`: the terminal shows its other screen already.
+
+    Must be called in the main thread, on a terminal.
+    """
+    _show(
+        StokerApp(
+            None,
+            known=known,
+            scope=scope,
+            adopt=adopt,
+            taste=taste,
+            keep=keep,
+            signals=True,
+            begun=begun,
+        )
+    )
 
 
 def _show(app: StokerApp) -> None:

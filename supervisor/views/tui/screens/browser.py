@@ -57,6 +57,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
         self.panel = RunsPanel(clock, scope, id="runs")
         self.thrown: list[RunPaths] = []
         self._fading: Timer | None = None
+        self._first: RunList | None = None
+
+    def begin_with(self, runs: RunList) -> None:
+        """What was read before this is mounted."""
+        self._first = runs
 
     def compose(self) -> ComposeResult:
         """The table and the keys."""
@@ -66,7 +71,11 @@ class BrowserScreen(QuickFrames, Screen[None]):
     def on_mount(self) -> None:
         """The table has the keys; ages move once a second."""
         self.panel.focus()
-        self._offer()
+        if self._first is not None:
+            self.take(self._first)
+            self._first = None
+        else:
+            self._offer()
         self.set_interval(TICK_S, self._tick)
 
     def take(self, runs: RunList) -> None:
