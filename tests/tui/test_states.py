@@ -45,6 +45,6 @@ def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_p
         (rest,) = [line for line in pane(app, "ranks").splitlines() if "more" in line]
         bars = rest.partition("ms/step ")[2].strip(" │")
         assert bars.count(max(bars)) == 1
-        assert bars.index(max(bars)) == (17 - 2) * len(bars) // 62
+        assert abs(bars.index(max(bars)) - (17 - 2) * len(bars) / 62) <= 1
 
     drive(recorded.many(tmp_path / "run"), play)
