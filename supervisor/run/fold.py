@@ -111,7 +111,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _mark(s, event.t, "info", event.text) if event.text else s
         case ev.Recovered():
             s = _edit(s, event.attempt, recovery=event)
-            return _mark(s, event.t, "good", f"the next step came {event.total_s:.1f} s after the failure")
+            return tl.said(s, event.t, tl.recovered(event, _find(s, event.after)))
         case ev.ProbeStarted():
             text = f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
             return _mark(replace(s, probing=event), event.t, "info", text)

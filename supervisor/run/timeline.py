@@ -83,6 +83,13 @@ def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
     return tone, f"{decision.kind.replace('_', ' ')}: {decision.reason}"
 
 
+def recovered(event: ev.Recovered, before: st.AttemptView | None) -> Said:
+    """The first step after an end."""
+    if before is not None and before.ended_by_wish:
+        return "info", f"the next step came {event.total_s:.1f} s after the stop"
+    return "good", f"the next step came {event.total_s:.1f} s after the failure"
+
+
 def over(event: ev.RunEnded) -> Said:
     """The outcome."""
     return _OUTCOMES.get(event.outcome, "bad"), f"{event.outcome.replace('_', ' ')}: {event.reason}"

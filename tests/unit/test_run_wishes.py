@@ -66,6 +66,11 @@ def restarted() -> list[ev.Event]:
     ]
 
 
+def test_the_step_after_a_persons_restart_came_after_no_failure() -> None:
+    step = ev.Recovered(t=9.0, attempt=2, after=1, total_s=4.0)
+    assert replay([*restarted(), step]).timeline[-1].text == "the next step came 4.0 s after the stop"
+
+
 def tones(state: RunState) -> set[str]:
     return {mark.tone for mark in state.timeline}
 

@@ -129,6 +129,8 @@ WHOLE = (
     "A collective timed out: ranks 1, 3 did not come to it",
     "attempt 1 ended: restarted by bob_7",
     "attempt 2: as asked",
+    "the next step came 4.0 s after the stop",
+    "the next step came 4.0 s after the failure",
     "■ stopped by bob_7",
     "the same failure as attempt 1",
     "the same failure as attempts 1-3",
