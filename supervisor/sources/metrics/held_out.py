@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 EVALUATES = re.compile(
-    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w./@-]|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
+    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
     re.IGNORECASE,
 )
 TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)

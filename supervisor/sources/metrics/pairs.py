@@ -8,6 +8,7 @@ from supervisor.sources.metrics.named import NamedValues
 from supervisor.sources.metrics.names import (
     EPOCH,
     LOSS,
+    LR,
     MEMORY,
     STEP,
     TOTAL_EPOCHS,
@@ -19,7 +20,7 @@ from supervisor.sources.metrics.names import (
 )
 from supervisor.sources.metrics.readings import BAR_RANK, RANK, Reading
 from supervisor.sources.metrics.tokens import Token, is_adjacent, tokens
-from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude, memory_conversion
+from supervisor.sources.metrics.values import PLAIN, WHOLE, Conversion, How, magnitude, memory_conversion
 from supervisor.sources.metrics.words import TRAIN_WORDS
 
 # "3/100 epochs", "5/10 steps": the unit says what the pair counts.
@@ -130,8 +131,14 @@ class PairValues(NamedValues):
         return place > 0 and self._tokens[place - 1].kind == "frac"
 
     def _ratio(self, token: Token) -> None:
-        """A pair with decimals: of these only used and total memory are wanted, and only the first."""
+        """A pair with decimals: of these only used and total memory are wanted, and rates of two groups; the first of both."""
         found = meaning(token.name) if token.name else Meaning(None)
+        if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
+            first = token.text.partition("/")[0].rstrip()
+            self._out.append(
+                Reading(LR, token.name, found.rank, token.start, token.start + len(first), PLAIN)
+            )
+            return
         match = _MEMORY_PAIR.match(self._text, token.start)
         if match is None:
             return

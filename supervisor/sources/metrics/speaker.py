@@ -14,6 +14,8 @@ _RAW_RANK = re.compile(
 _RANK_BEHIND = re.compile(
     r"(?:\[[^\[\]]{1,40}\]\s{0,2}|(?:DEBUG|INFO|WARNING|ERROR)\s{1,8}|[-|:]\s)+\s*\[RANK[ :=]?(\d{1,6})\]:?\s"
 )
+# "2020-11-08 20:32:35 [1,0]<stderr>:": MPI's tag behind a time.
+_MPI_BEHIND = re.compile(r"[-\d]{10}[T ][\d:.,]{8,15}\s?\[\d+,(\d{1,6})\]<std(?:out|err)>:")
 _NUMBERED = re.compile(r"\s{0,4}\d{1,5}: $")
 _DECIMAL = re.compile(r"-?(?:\d+\.\d|\.\d|\d+\.?$)|-\d")
 
@@ -35,7 +37,12 @@ def who(text: str) -> tuple[int | None, str, tuple[int, int] | None]:
         rank = origin.task
     runs = [run.span() for run in re.finditer(r"\d+", text[:place]) if int(run.group()) == rank]
     where = runs[0] if len(runs) == 1 else None
-    if match := _RAW_RANK.match(body) or ("[RANK" in body[:80] and _RANK_BEHIND.match(body)) or None:
+    if (
+        match := _RAW_RANK.match(body)
+        or ("[RANK" in body[:80] and _RANK_BEHIND.match(body))
+        or ("]<std" in body[:48] and _MPI_BEHIND.match(body))
+        or None
+    ):
         body = body[match.end() :]
         if rank is None:
             group = match.lastindex or 1

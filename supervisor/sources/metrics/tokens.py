@@ -6,6 +6,17 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from supervisor.sources.metrics.words import (
+    EPOCH_NAMES,
+    EVAL_WORDS,
+    ONE_LOSS_EACH,
+    SAMPLE_WORDS,
+    SCORES,
+    STEP_NAMES,
+    TOKEN_WORDS,
+    TRAIN_WORDS,
+)
+
 MASKED = "\x01"  # stands for text that cannot hold a metric: a time stamp, a source line, a URL
 
 _MASKS = re.compile(
@@ -43,7 +54,7 @@ _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\S)|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+(?
 _UNITS = (
     r"%|(?:tok(?:en)?s?|samples?|im(?:a?ge?s?)?|examples?|seq(?:uence)?s?)[_ ]per[_ ]s(?:ec(?:ond)?)?|(?:tok(?:en)?s?|words?|samples?|records?|im(?:a?ge?s?)?|examples?|seq(?:uence)?s?|sent(?:ence)?s?|ex|utts?|frames?|clips?|items?|batch(?:es)?|ba|it(?:er)?s?|steps?"
     r"|updates?)\s?/\s?s(?:ec(?:ond)?)?(?:/\w+)?|tok(?:en)?s?/(?:gpu|device|chip)/s(?:ec)?"
-    r"|(?:ms|us|µs|s|secs?|seconds?|min)\s?/\s?(?:it(?:er(?:ation)?)?|step|batch|update|sample|img|image|epoch|tick|kimg)|/s(?:ec)?(?:/\w+)?"
+    r"|(?:ms|us|µs|s|secs?|seconds?|min)\s?/\s?(?:it(?:e?r(?:ation)?)?|step|batch|update|sample|img|image|epoch|tick|kimg)|/s(?:ec)?(?:/\w+)?"
     r"|[KMGT]i?[Bb](?:/s)?|bytes|ms(?:ec)?|milliseconds|us|µs|secs?|seconds?|mins?|minutes?|hours?|hrs?|days?"
     r"|TFLOP\w*(?:/s)?(?:/\w+)?"
 )
@@ -81,6 +92,17 @@ _INDEXED = re.compile(
     r"\b(?:gpu|cuda|device|worker|process|node|stage|layer|expert|group|top)[ :]?$", re.IGNORECASE
 )
 _NUMBERED = re.compile(r"\)\s*[=:]")
+_LOSS_NUMBERED = re.compile(r" loss\s?[:=]", re.IGNORECASE)
+_NOT_NUMBERED = (
+    STEP_NAMES,
+    EPOCH_NAMES,
+    ONE_LOSS_EACH,
+    EVAL_WORDS,
+    TRAIN_WORDS,
+    SCORES,
+    SAMPLE_WORDS,
+    TOKEN_WORDS,
+)
 _COUNTS = re.compile(r"\((?:epoch|step|iter(?:ation)?|batch)\s*$", re.IGNORECASE)  # "(epoch 180):"
 _MORE_NAME = re.compile(r" [A-Za-z]|:? ?[A-Za-z_ ]{1,40}[:=]")
 _TAIL_WORDS = re.compile(
@@ -140,6 +162,13 @@ def tokens(text: str) -> tuple[Token, ...]:
         ):
             continue  # "LR (group 0)=1e-4": part of a name
         name, tail, bare = name_of(before)
+        if (
+            bare
+            and (match["num"] or "").isdigit()
+            and _LOSS_NUMBERED.match(text, match.end("num"))
+            and _is_numbered(name)
+        ):
+            continue  # "Content 1 loss: 79.6": one of several, which no metric's name says
         end = match.end()
         if match["a"] is not None:
             span = match.span("a")
@@ -212,6 +241,12 @@ def name_of(before: str) -> tuple[str, str, bool]:
     while shorter := _TAIL_WORDS.search(name):
         name = name[: shorter.start()]
     return name.removeprefix("and "), tail, bare
+
+
+def _is_numbered(name: str) -> bool:
+    """Whether a number behind this name says which of several losses is meant, and not when."""
+    word = name.lower()
+    return word.isalpha() and not any(word in known for known in _NOT_NUMBERED)
 
 
 def is_adjacent(before: str) -> bool:

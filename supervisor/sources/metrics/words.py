@@ -42,6 +42,10 @@ EPOCH_NAMES = {
 LOSS_WORDS = frozenset(
     {"loss", "losses", "trl", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
 )
+# What runs one after the other, each with a loss of the whole: "Episode 12 loss: 0.3".
+ONE_LOSS_EACH = _set(
+    "episode game chunk fold trial run attempt generation pass phase rank worker gpu node client time day hour seed shard file section tick cycle kimg era session loss lr"
+)
 # What may stand beside "loss" and still leave it the whole: kinds of the one objective of a language model or classifier.
 # Which of several held-out sets: their losses are still losses of the whole.
 HELD_OUT_SETS = _set("set split clean fast other seen unseen matched mismatched small full")
