@@ -41,9 +41,10 @@ class Row(NamedTuple):
 class _Unit(NamedTuple):
     """Lines of one log that stay together: one line, or a traceback. `key`: units that fold have the same."""
 
-    key: tuple[str, ...]
+    key: str | tuple[str, ...]
     who: str
     lines: tuple[TextLine, ...]
+    texts: tuple[str, ...]
     report: str = ""  # torchrun's own traceback in one line
 
 
@@ -54,16 +55,17 @@ class _Head:
         stream: the log.
         place: where to begin.
         stop: where to end; None: at the log's end.
+        is_aligned: no traceback is cut by `place`.
     """
 
-    def __init__(self, stream: Stream, place: int, stop: int | None) -> None:
+    def __init__(self, stream: Stream, place: int, stop: int | None, *, is_aligned: bool) -> None:
         self._lines = stream.forward(place)
         self._stop = stop
         self._who = stream.ref.who
         self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
-        self._rest = stream.rest_of_block(place)
+        self._rest = 0 if is_aligned else stream.rest_of_block(place)
         self.ahead: deque[_Unit] = deque()
-        self.keys: Counter[tuple[str, ...]] = Counter()
+        self.keys: Counter[str | tuple[str, ...]] = Counter()
         self.fill()
 
     def fill(self) -> None:
@@ -79,19 +81,21 @@ class _Head:
         if not self._reach(0):
             return None
         line, who, text = self._read[0]
-        count, is_report = 1, False
+        if MARK not in text and not self._rest:
+            self._read.popleft()
+            return _Unit(text, who, (line,), (text,))
+        count, block = 1, None
         if self._rest:
             count, self._rest = self._rest, 0
             self._reach(count - 1)
-        elif MARK in text and (block := block_at(self._said_by(who))) is not None:
-            count, is_report = block.lines, block.is_report
-        if count == 1:
-            self._read.popleft()
-            return _Unit((text,), who, (line,))
+        elif (block := block_at(self._said_by(who))) is not None:
+            count = block.lines
         taken = [self._read.popleft() for _ in range(min(count, len(self._read)))]
         texts = tuple(said for _, _, said in taken)
-        report = summary(texts, block) if is_report and block is not None else ""
-        return _Unit(texts, who, tuple(each for each, _, _ in taken), report)
+        report = summary(texts, block) if block is not None and block.is_report else ""
+        return _Unit(
+            texts if len(texts) > 1 else text, who, tuple(each for each, _, _ in taken), texts, report
+        )
 
     def _said_by(self, who: str) -> At:
         def at(n: int) -> str | None:
@@ -118,7 +122,7 @@ class _Head:
         self.fill()
         return taken
 
-    def depth_of(self, key: tuple[str, ...]) -> int | None:
+    def depth_of(self, key: str | tuple[str, ...]) -> int | None:
         """How many units come before the one that says this; None: it is not near."""
         if key not in self.keys:
             return None
@@ -132,10 +136,14 @@ def rows_from(
     most: int | None = None,
     *,
     folds: bool = False,
+    is_aligned: bool = False,
 ) -> Iterator[Row]:
-    """The rows from `place` on, up to `stop`, at most `most`; with `folds` torchrun's own traceback is one of them."""
+    """The rows from `place` on, up to `stop`, at most `most`; with `folds` torchrun's own traceback is one of them.
+
+    `is_aligned`: no traceback is cut by `place`, which need not be looked for.
+    """
     heads = [
-        _Head(stream, at, stop[i] if stop else None)
+        _Head(stream, at, stop[i] if stop else None, is_aligned=is_aligned)
         for i, (stream, at) in enumerate(zip(streams, place, strict=True))
     ]
     now = list(place)
@@ -147,22 +155,24 @@ def rows_from(
         if heads[i].ahead:
             heapq.heappush(queue, (streams[i].key(heads[i].ahead[0].lines[0]), i))
 
-    def rows(logs: Sequence[int]) -> Iterator[Row]:
+    def rows(logs: Sequence[int]) -> list[Row]:
         """The next unit of these logs, which say the same."""
-        units = [heads[i].take() for i in logs]
-        whose = tuple(dict.fromkeys(unit.who for unit in units))
-        if units[0].report and folds:
+        units = [(i, heads[i].take()) for i in logs]
+        unit = units[0][1]
+        whose = (unit.who,) if len(units) == 1 else tuple(dict.fromkeys(other.who for _, other in units))
+        if unit.report and folds:
             before = tuple(now)
-            now[logs[0]] = units[0].lines[-1].end
-            parts = tuple((logs[0], line) for line in units[0].lines)
-            yield Row(before, whose, units[0].report, Tone.FOLDED, parts)
-            return
-        for n, text in enumerate(units[0].key):
+            now[logs[0]] = unit.lines[-1].end
+            parts = tuple((logs[0], line) for line in unit.lines)
+            return [Row(before, whose, unit.report, Tone.FOLDED, parts)]
+        made: list[Row] = []
+        for n, text in enumerate(unit.texts):
             before = tuple(now)
-            for i, unit in zip(logs, units, strict=True):
-                now[i] = unit.lines[n].end
-            mine = tuple((i, unit.lines[n]) for i, unit in zip(logs, units, strict=True))
-            yield Row(before, whose, text, tone_of(text), mine)
+            mine = tuple([(i, other.lines[n]) for i, other in units])
+            for i, line in mine:
+                now[i] = line.end
+            made.append(Row(before, whose, text, tone_of(text), mine))
+        return made
 
     while queue and (most is None or given < most):
         t, first = heapq.heappop(queue)
@@ -172,20 +182,20 @@ def rows_from(
         if t != streams[first].key(unit.lines[0]):
             push(first)  # it was folded ahead of its turn
             continue
-        may_fold = len(heads) > 1 and not unit.report and (len(unit.key) > 1 or unit.key[0].strip())
+        may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.texts[0].strip())
         others = _alike(heads, first, unit.key) if may_fold else []
         for other, depth in others:
             for _ in range(depth):
-                for row in rows([other]):
-                    yield row
-                    given += 1
-        for row in rows(sorted((first, *(other for other, _ in others)))):
-            yield row
-            given += 1
+                made = rows([other])
+                yield from made
+                given += len(made)
+        made = rows(sorted((first, *(other for other, _ in others))))
+        yield from made
+        given += len(made)
         push(first)
 
 
-def _alike(heads: Sequence[_Head], first: int, key: tuple[str, ...]) -> list[tuple[int, int]]:
+def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> list[tuple[int, int]]:
     """The logs that say the same next, and how many units of theirs come before; never units that others await."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].ahead[0].who}
@@ -230,7 +240,7 @@ def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bo
         start = place_before(streams, place, lines)
         # A traceback that is begun in its midst would neither fold nor be known as one.
         start = tuple(stream.block_start(at) for stream, at in zip(streams, start, strict=True))
-        rows = list(rows_from(streams, start, stop=place, folds=folds))
+        rows = list(rows_from(streams, start, stop=place, folds=folds, is_aligned=True))
         if len(rows) >= most or lines >= MOST_BACK_LINES or not any(start):
             return rows[-most:] if most else []
         lines = min(max(lines * 4, most * speaking), MOST_BACK_LINES)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from supervisor.text.decode import clean
 from supervisor.views.logblocks import MOST_REPORT_LINES, block_at, is_head, may_be_inside, texts_from
 from supervisor.views.logclock import LogClock
-from supervisor.views.logfile import LogFile, TextLine
+from supervisor.views.logfile import LogFile, TextLine, segment_of
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
 from supervisor.views.logs import LogRef, speaker_of
@@ -110,14 +110,18 @@ class Stream:
     def _around(self, offset: int) -> tuple[int, int]:
         """Where the traceback begins that the line at `offset` continues, and how many lines of it are left."""
         self._is_report = False
-        line = (
-            next(self.file.forward(offset), None) if offset and self.is_whole and not self.is_silent else None
-        )
-        if line is None:
+        if not offset or not self.is_whole or self.is_silent:
+            return offset, 0
+        lines = self.file.segment(segment_of(offset))
+        at = bisect_left(lines, offset, key=_offset)
+        line = lines[at] if at < len(lines) else None
+        if line is None or line.offset != offset:
+            return offset, 0
+        who, text = speaker_of(line.text, self.ref.who)
+        if at and not may_be_inside(text, speaker_of(lines[at - 1].text, self.ref.who)[1]):
             return offset, 0
         earlier = self.file.backward(offset)
         before = next(earlier, None)
-        who, text = speaker_of(line.text, self.ref.who)
         if before is None or not may_be_inside(text, speaker_of(before.text, self.ref.who)[1]):
             return offset, 0
         texts = [text]
@@ -184,6 +188,10 @@ class Stream:
     def offset_at(self, t: float) -> int:
         """Where the first line begins that was written at `t` or later."""
         return self.clock.offset_at(t)
+
+
+def _offset(line: TextLine) -> int:
+    return line.offset
 
 
 def hits_of(file: LogFile, chunk: int, query: Query, ref: LogRef) -> tuple[int, ...]:

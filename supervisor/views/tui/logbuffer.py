@@ -115,7 +115,9 @@ class LogBuffer:
     def add(self, lines: Sequence[LogLine]) -> int:
         """Take lines in; returns how many entries fell off the front of `visible`."""
         at = 0
-        while at < len(lines):
+        torn, count = self._torn, len(lines)
+        self.total += count
+        while at < count:
             line = lines[at]
             if line.attempt != self._attempt:
                 if self._attempt:
@@ -125,13 +127,11 @@ class LogBuffer:
                 self._recent.clear()
                 self._blocks.clear()
                 self._torn.clear()
-            if MARK in line.text or line.path in self._torn:
-                count = self._add_block(lines, at)
+            if MARK in line.text or (torn and line.path in torn):
+                at += self._add_block(lines, at)
             else:
                 self._add(line)
-                count = 1
-            self.total += count
-            at += count
+                at += 1
         return self._trim()
 
     def _add_block(self, lines: Sequence[LogLine], at: int) -> int:
