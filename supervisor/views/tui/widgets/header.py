@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.job.batch import BatchUnit
+from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run.events import Phase
 from supervisor.run.state import Finished, Running, RunState, Stopping
 from supervisor.views import format as fm
@@ -44,7 +44,8 @@ class HeaderPanel(Panel):
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(tr(" ⚠ no keeper"), Ink.BAD))
         first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
-        return [first, between(_job(snapshot, tr), self._times(snapshot, width), width)][:height]
+        times = self._times(snapshot, width)
+        return [first, between(_job(snapshot, width - cells(times) - 2, tr), times, width)][:height]
 
     def _progress(self, state: RunState, room: int) -> Row:
         attempt = state.attempt
@@ -112,16 +113,31 @@ def eta_s(snapshot: Snapshot) -> float | None:
     return max(0.0, total - progress.step) * snapshot.pace_s
 
 
-def _job(snapshot: Snapshot, tr: Tr) -> Row:
-    """Name, ranks and the effective batch."""
+def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
+    """Name, ranks and the effective batch, in as many words as there is room for."""
     state = snapshot.state
     parts = [Span(f" {state.name}", Ink.PLAIN)]
     if state.world_size is not None and state.mode != "observed":
         ranks = f" · {state.world_size} rank{'s' if state.world_size != 1 else ''}"
         parts.append(Span(tr(ranks), Ink.DIM))
     batch = state.attempt.batch if state.attempt else None
-    if batch is not None:
-        product = f"micro {batch.micro_batch_per_rank} × acc {batch.accumulation_steps} × {batch.world_size}"
-        unit = " tokens" if batch.unit is BatchUnit.TOKENS else ""
-        parts.append(Span(tr(f" · {product} = {fm.whole(batch.global_batch)}{unit}"), Ink.DIM))
-    return tuple(parts)
+    forms = batch_forms(batch) if batch is not None else ()
+    left = room - cells(tuple(parts))
+    said = next((said for form in forms if cells((Span(said := f" · {tr(form)}"),)) <= left), "")
+    return (*parts, Span(said, Ink.DIM))
+
+
+def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
+    """The batch in words, the fullest first; each number has its name."""
+    tokens = batch.unit is BatchUnit.TOKENS
+    unit = " tokens" if tokens else ""
+    whole = f"global batch {fm.whole(batch.global_batch)}{unit}"
+    ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
+    each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""
+    micro, times = f"micro-batch {batch.micro_batch_per_rank}", f"accumulation {batch.accumulation_steps}"
+    return (
+        f"{micro}{each} × {times} × {ranks} = {whole}",
+        f"{micro}, {times}, {whole}",
+        f"{micro}, {whole}",
+        whole,
+    )
