@@ -7,13 +7,14 @@ torchrun says that a rank has failed after that rank's last line, and ends with 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from supervisor.text.stamps import anchor_of, is_rising, shift_of, stamp_of
 from supervisor.views.logblocks import block_at, is_head, texts_from
 from supervisor.views.logfile import LogFile, TextLine, segment_of
-from supervisor.views.logorder import AFTER_S, after_ranks
+from supervisor.views.logorder import AFTER_S, REACTION, after_ranks
 from supervisor.views.logs import AGENT, LogRef, speaker_of
 from supervisor.views.logtime import GrowthClock, anchor_shift
 
@@ -66,6 +67,26 @@ class LogClock:
         """When the log was last written."""
         t = self._file.written_t
         return t if self._end_t is None else min(t, max(self._end_t, self._start_t))
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether torchrun itself writes it."""
+        return self._ref.who == AGENT
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the file's time is later than its attempt's end: it tells of the copying."""
+        return self._end_t is not None and self._file.written_t > self._end_t
+
+    @property
+    def reaction_t(self) -> float:
+        """When torchrun first said that ranks end; infinite where it did not."""
+        if self._file.size > LAUNCHER_BYTES:
+            return math.inf
+        said = (line for line in self._file.forward(0) if REACTION.search(line.text))
+        line = next(said, None)
+        stamp = self._stamp(line.text) if line is not None and self._known_clock() else None
+        return stamp if stamp is not None else math.inf
 
     @property
     def bytes_per_s(self) -> float:
@@ -262,6 +283,12 @@ def acquaint(clocks: Sequence[LogClock], ended_t: float | None) -> None:
     """Tell the clocks of an attempt's logs of each other, and when the attempt was over (None: it is not)."""
     for clock in clocks:
         clock.ended(ended_t)
+    if ended_t is not None and any(clock.is_copy for clock in clocks):
+        # What is known of a copy's times: ranks end before torchrun says so.
+        told_t = min((clock.reaction_t for clock in clocks if clock.is_launcher), default=ended_t)
+        for clock in clocks:
+            if clock.is_copy and not clock.is_launcher:
+                clock.ended(min(ended_t, told_t - AFTER_S))
     busiest = max((clock.bytes_per_s for clock in clocks), default=0.0)
     for clock in clocks:
         clock.busiest_bytes_per_s = busiest

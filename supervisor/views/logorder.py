@@ -6,6 +6,7 @@ come first: torchrun says that a rank has failed after that rank's last line, an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # Beyond what floats tell apart at today's wall time, below any clock of a log.
 AFTER_S = 1e-4
+REACTION = re.compile(r"closing signal|death signal|failed \(exitcode")
 FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
 
 
@@ -30,12 +32,14 @@ class Part(NamedTuple):
         last_t: when the file was last written.
         launcher: whether torchrun itself writes it.
         local_rank: whose file it is otherwise, as torchrun names its folder.
+        is_copy: the file's own time is later than its attempt's end, which `last_t` is then.
     """
 
     lines: list[LogLine]
     last_t: float
     launcher: bool = False
     local_rank: str = ""
+    is_copy: bool = False
 
 
 def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
@@ -47,6 +51,11 @@ def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
     """
     if not parts:
         return []
+    told_t = min((_reaction_t(part, start_t) for part in parts if part.launcher), default=math.inf)
+    parts = [
+        p._replace(last_t=min(p.last_t, told_t - AFTER_S)) if p.is_copy and not p.launcher else p
+        for p in parts
+    ]
     busiest = max(parts, key=lambda part: len(part.lines))
     gap_s = max((busiest.last_t - start_t) / len(busiest.lines), 0.0)
 
@@ -66,6 +75,13 @@ def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
         ]
     timed.sort()  # no two have the same file and index, so lines themselves are never compared
     return [line for *_, line in timed]
+
+
+def _reaction_t(part: Part, start_t: float) -> float:
+    """When torchrun first said that ranks end, by its own clock."""
+    texts = [line.text for line in part.lines]
+    times = _stamped(texts, [math.inf] * len(texts), start_t, part.last_t)
+    return next((t for text, t in zip(texts, times, strict=True) if REACTION.search(text)), math.inf)
 
 
 def _spread(part: Part, gap_s: float) -> list[float]:

@@ -162,7 +162,7 @@ class _Source:
     def part(self, lines: list[LogLine], ended_t: float | None) -> Part:
         """The lines with what is known of their time. `ended_t`: when the attempt was over."""
         last_t = self.written_t if ended_t is None else min(self.written_t, ended_t)
-        return Part(lines, last_t, self.stream == AGENT, self.path.parent.name)
+        return Part(lines, last_t, self.stream == AGENT, self.path.parent.name, last_t < self.written_t)
 
     def _read_open(self, fd: int, info: os.stat_result, budget_bytes: int, most_lines: int) -> list[LogLine]:
         notes: list[LogLine] = []
