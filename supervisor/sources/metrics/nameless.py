@@ -22,7 +22,7 @@ _PER = re.compile(r"[_ ]per[_ ]")
 _COUNTER_BEHIND = re.compile(
     r"\s(?:iter(?:ation)?s?|steps?|updates?)\s?[,:|]\s*[A-Za-z][\w/ .-]*\s?[:=]", re.IGNORECASE
 )
-_STEPS = frozenset({"it", "iter", "iteration", "step", "batch", "update"})
+_STEPS = frozenset({"it", "iter", "itr", "iteration", "step", "batch", "update"})
 
 
 def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:

@@ -28,7 +28,7 @@ MAX_LINE = 4096
 MAX_SHAPES = 4096
 MAX_EXACT = 4096
 # How many lines are tried as a run of one JSON shape: twice as many after each that was one, half after each that was not.
-LEAST_RUN, MOST_RUN = 8, 256
+LEAST_RUN, MOST_RUN = 8, 1024
 _ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 
 
@@ -80,10 +80,12 @@ class MetricReader:
         found: list[MetricSample | None] = []
         place = 0
         while place < len(lines):
-            some = lines[place : place + self._stride]
+            some = lines[place : place + self._stride] if place or len(lines) > self._stride else lines
             place += len(some)
             run = self._run_of(some[0])
             samples = run.read(some) if run is not None else None
+            if samples is not None and some is lines:
+                return samples
             found += samples if samples is not None else self._read_each(some)
             if run is None or samples is not None:
                 self._stride = min(2 * self._stride, MOST_RUN)

@@ -19,8 +19,8 @@ from supervisor.sources.metrics.samples import MetricSample, define
 from supervisor.sources.metrics.values import How
 
 DIGITS = b"0123456789"
-# What the grammar takes for a counter (`layout.is_whole`: at most 15 digits, no sign).
-_Whole = Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
+# What the grammar takes for a counter (`layout.is_whole`) has at most 15 digits; that it has no sign, the shape tells.
+_Whole = Annotated[int, msgspec.Meta(lt=10**15)]
 _KEY = re.compile(r'"([^"]*)"\s*:\s*$')
 _END = re.compile(r"\s*[,}]")
 
@@ -34,24 +34,36 @@ class JsonRun:
         longest: in bytes; a longer line is not for this reader.
     """
 
-    def __init__(self, shape: bytes, decode: Callable[[bytes], list[MetricSample]], longest: int) -> None:
+    def __init__(
+        self, shape: bytes, decode: Callable[[bytes], list[MetricSample | None]], longest: int
+    ) -> None:
         self._shape = shape + b"\n"
         self._decode = decode
         self._longest = longest
 
-    def read(self, lines: Sequence[bytes]) -> list[MetricSample] | None:
+    def read(self, lines: Sequence[bytes]) -> list[MetricSample | None] | None:
         """The samples of all lines; None if any is not of the shape, or holds what is no number in JSON."""
         block = b"\n".join(lines)
         bare = block.translate(None, DIGITS)
-        if bare != (self._shape * len(lines))[:-1]:
+        whole = self._shape * len(lines)
+        if len(bare) != len(whole) - 1 or not whole.startswith(bare):
             return None
-        # Digits are all in which the lines differ: one line can only be too long if all of them together hold so many.
-        if len(block) - len(bare) + len(self._shape) > self._longest and max(map(len, lines)) > self._longest:
+        if _has_longer(block, self._longest):
             return None
         try:
             return self._decode(block)
         except msgspec.DecodeError:
             return None
+
+
+def _has_longer(block: bytes, size: int) -> bool:
+    """Whether a line has more than `size` bytes: by strides of as many, which costs a tenth of looking at each line."""
+    begin = 0
+    while len(block) - begin > size:
+        begin = block.rfind(b"\n", begin, begin + size + 1) + 1
+        if not begin:
+            return True
+    return False
 
 
 def make_run(line: str, shape: bytes, layout: Layout, longest: int) -> JsonRun | None:
