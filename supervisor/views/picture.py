@@ -141,6 +141,11 @@ def _right(layout: Layout, left: int, width: int, height: int) -> Iterator[Box]:
         yield Box(top, left, half, layout.charts_height)
         yield Box(top, left + half, width - half, layout.charts_height)
         top += layout.charts_height
+    if "trends" in layout.shown:
+        half = width // 2
+        yield Box(top, left, half, layout.trends_height)
+        yield Box(top, left + half, width - half, layout.trends_height)
+        top += layout.trends_height
     if "devices" in layout.shown:
         devices = layout.devices_height or 0
         yield Box(top, left, width, devices)

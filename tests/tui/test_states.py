@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
-from tests.tui.driving import drive, pane
+from tests.tui.driving import drive, pane, until
 
 
 def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
@@ -48,3 +48,26 @@ def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_p
         assert abs(bars.index(max(bars)) - (17 - 2) * len(bars) / 62) <= 1
 
     drive(recorded.many(tmp_path / "run"), play)
+
+
+def test_a_wide_terminal_shows_two_more_curves_and_leaves_no_half_empty_table(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: bool(app.dashboard.query("#trend1")), "the curves")
+        await until(pilot, lambda: "26.9k" in pane(app, "trend0"), "the speed")
+        assert "tok/s" in pane(app, "trend0").splitlines()[0]
+        assert "grad norm" in pane(app, "trend1").splitlines()[0]
+        assert len(pane(app, "ranks").splitlines()) == 5
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert not app.dashboard.query_one("#trends").display
+        assert len(pane(app, "loss").splitlines()) > 5
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+
+
+def test_many_ranks_need_the_room_themselves(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert not app.dashboard.query("#trends")
+
+    drive(recorded.many(tmp_path / "run"), play, size=(200, 50))

@@ -1,6 +1,6 @@
 """Which panes are shown and how high they are, for a size of terminal (pure).
 
-What gives way, in this order, as the terminal gets smaller: timeline, charts of use, tiles, attempts, ranks,
+What gives way, in this order, as the terminal gets smaller: trends, timeline, charts of use, tiles, attempts, ranks,
 devices beyond four, the loss chart. Header, log, notice and footer stay.
 """
 
@@ -13,6 +13,8 @@ WIDE = 160
 LOW = 30
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
+# Two rows of charts where each has so many of its own.
+TRENDS_LEAST = 8
 # Beside the devices, charts and ranks of a wide terminal a card is not lower than this.
 CARD_BESIDE_RIGHT = 20
 ALWAYS = frozenset(["header", "notice", "footer"])
@@ -30,6 +32,7 @@ class Layout(msgspec.Struct, frozen=True):
     loss_height: int | None
     right_width: int | None
     timeline_width: int
+    trends_height: int = 0
 
 
 class Needs(msgspec.Struct, frozen=True):
@@ -117,7 +120,7 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
     else:
         shown.add("loss")
     devices = _devices_height(middle, needs.devices)
-    charts = 0
+    charts = trends = 0
     if needs.devices + needs.ranks and (wide or not needs.card_rows):
         shown.add("devices")
         if middle - devices >= RANKS_LEAST:
@@ -125,6 +128,11 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         charts = _charts_height(middle - devices, needs.ranks + 3)
         if charts:
             shown.add("charts")
+        spare = middle - devices - max(needs.ranks + 3, RANKS_LEAST)
+        if wide and charts and spare >= 2 * TRENDS_LEAST:
+            shown.add("trends")
+            trends = spare // 2
+            charts = spare - trends
     return Layout(
         shown=frozenset(shown),
         vertical=False,
@@ -135,6 +143,7 @@ def _roomy(width: int, height: int, needs: Needs) -> Layout:
         loss_height=None,
         right_width=_right_width(width, needs.side_more),
         timeline_width=min(72, width * 36 // 100),
+        trends_height=trends,
     )
 
 

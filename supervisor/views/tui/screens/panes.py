@@ -24,6 +24,7 @@ from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 from supervisor.views.tui.widgets.ranks import RanksPanel
 from supervisor.views.tui.widgets.tiles import TilesPanel
 from supervisor.views.tui.widgets.timeline import AttemptsBar, TimelinePanel
+from supervisor.views.tui.widgets.trends import TrendPanel
 from supervisor.views.tui.widgets.words import shows_failure
 
 
@@ -131,6 +132,11 @@ class PaneScreen(QuickFrames, Screen[None]):
 
     def _apply(self, layout: Layout) -> None:
         shown = layout.shown
+        if layout.trends_height:
+            self._make_trends()
+        for found in self.query("#trends"):
+            found.display = "trends" in shown
+            found.styles.height = layout.trends_height
         for name in (
             "header",
             "card",
@@ -166,6 +172,14 @@ class PaneScreen(QuickFrames, Screen[None]):
         focused = self.focused
         if focused is None or not focused.display:
             self.log_panel.focus()
+
+    def _make_trends(self) -> None:
+        """Made when a terminal first has the room for them."""
+        if self.query("#trends"):
+            return
+        panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(2)]
+        self.query_one("#right").mount(Horizontal(*panels, id="trends"), after="#charts")
+        self.call_after_refresh(self._show)
 
     def _card_shown(self) -> bool:
         return self._layout is not None and "card" in self._layout.shown

@@ -139,6 +139,7 @@ def plot(
     circles: Track = (),
     lost: Track = (),
     axis_cells: int = 0,
+    least_span: float = 0.0,
 ) -> Plot | None:
     """Curves with their axes in `height` rows; None where there is nothing to draw or no room.
 
@@ -150,6 +151,7 @@ def plot(
         marks: what happened.
         circles: single values, such as a validation loss.
         lost: points that were not finite: a cross at the upper edge.
+        least_span: what the y axis spans at least, as a ratio of the greatest value.
         axis_cells: the least width of the y axis with its numbers, so that charts stand under one another.
     """
     tracks = [*(curve.points for curve in curves), lost]
@@ -166,7 +168,7 @@ def plot(
         return None
     by_step = place is _step
     rows = height - 2 if height >= LINE_HEIGHT else height - 1
-    y = _y_scale(points, shown, rows, log=look.log)
+    y = _y_scale(points, shown, rows, log=look.log, least_span=least_span)
     names = _y_labels(y, rows)
     left = max(max((len(text) for text in names.values()), default=0) + 2, axis_cells)
     canvas = Canvas(width - left, rows)
@@ -208,9 +210,14 @@ def _within(curve: Curve, place: Callable[[Point], float], low: float, high: flo
     return replace(curve, points=tuple(points[at] for at in chosen), smoothed=smoothed)
 
 
-def _y_scale(points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log: bool) -> Scale:
+def _y_scale(
+    points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log: bool, least_span: float
+) -> Scale:
     smoothed = [value for curve in curves for value in curve.smoothed]
     low, high = loss_bounds(points, smoothed)
+    missing = least_span * max(abs(low), abs(high)) - (high - low)
+    if missing > 0:
+        low, high = low - missing / 2, high + missing / 2
     least = min(p.low for p in points)
     if log and least > 0:
         low = max(low, least * 0.95)
@@ -221,7 +228,7 @@ def _y_scale(points: Sequence[Point], curves: Sequence[Curve], rows: int, *, log
 def _y_labels(y: Scale, rows: int) -> dict[int, str]:
     """Round numbers beside the rows, at most one in two rows."""
     found: dict[int, str] = {}
-    values = (log_ticks if y.log else ticks)(y.low, y.high, max(2, rows // 2))
+    values = (log_ticks if y.log else ticks)(y.low, y.high, max(3, rows // 2))
     for value, text in zip(values, labels(values), strict=True):
         found.setdefault(min(max(y.dot(value) // 4, 0), rows - 1), text)
     return found

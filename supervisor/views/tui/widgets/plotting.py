@@ -156,11 +156,15 @@ def log_ticks(low: float, high: float, most: int) -> list[float]:
 def labels(values: Sequence[float]) -> list[str]:
     """Ticks as text, all with as many digits as their step needs."""
     if len(values) < 2:
-        return [f"{value:.3g}" for value in values]
+        return [f"{value:g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}" for value in values]
     if values[0] > 0 and values[-1] / values[0] >= 50:
         return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.0e}" for value in values]
-    digits = max(0, -math.floor(math.log10(abs(values[1] - values[0])) + 1e-9))
-    if digits > 4 or max(map(abs, values)) >= 1e5:
+    most, step = max(map(abs, values)), abs(values[1] - values[0])
+    power, unit = (1e6, "M") if most >= 1e6 else (1e3, "k")
+    if 1e4 <= most < 1e9 and step >= 1e-3 * power:  # six digits are written
+        return [f"{value / power:g}{unit if value else ''}" for value in values]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if digits > 4 or most >= 1e5:
         return [f"{value:.1e}" for value in values]
     return [f"{value:.{digits}f}" for value in values]
 
