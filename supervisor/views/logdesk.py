@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
@@ -20,6 +21,11 @@ from supervisor.views.logmerge import Place, Row, rows_before, rows_from
 from supervisor.views.logs import logs_of
 from supervisor.views.logscan import Task
 from supervisor.views.logstream import Stream
+
+# What is read around a place for a page of it.
+NEAR_BYTES = 1 << 16
+# More logs are merged where a key is not kept waiting.
+FEW_LOGS = 8
 
 
 class NothingThereError(LookupError):
@@ -52,7 +58,7 @@ class LogDesk:
         self._place: Place = ()
         self._following = True
         self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
-        self._jump = 0
+        self._jump = self._made = 0
         self._on_match = False
         self._folders: set[str] = set()
         self._looked_t = 0.0
@@ -196,6 +202,26 @@ class LogDesk:
 
     # -- the page ----------------------------------------------------------------------------------------
 
+    def is_at_hand(self, move: lw.Move) -> bool:
+        """Whether what is seen after a move can be read without waiting: no query thins it, it lies in memory."""
+        loud = [i for i, stream in enumerate(self._streams) if stream.file.size]
+        if self._query or len(loud) > FEW_LOGS:
+            return False
+        for i in loud:
+            file = self._streams[i].file
+            match move:
+                case lw.Start():
+                    at = 0
+                case lw.Follow():
+                    at = file.size
+                case lw.Scroll():
+                    at = file.size if self._following else self._place[i]
+                case _ as unreachable:
+                    assert_never(unreachable)
+            if not file.is_at_hand(at - NEAR_BYTES, at + NEAR_BYTES):
+                return False
+        return True
+
     def page(self) -> lw.Page:
         """What is to be seen now."""
         end = tuple(stream.file.size for stream in self._streams)
@@ -214,7 +240,9 @@ class LogDesk:
         loud = [stream for stream in self._streams if not stream.is_silent and stream.file.size]
         one = loud[0] if len(loud) == 1 else None
         size = sum(end)
+        self._made += 1
         return lw.Page(
+            made=self._made,
             rows=tuple(rows),
             logs=tuple(stream.ref for stream in self._streams),
             place=self._place,

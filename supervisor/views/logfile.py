@@ -26,6 +26,7 @@ WHOLE_LINE_BYTES = 1 << 16
 STRIDE_BYTES = 1 << 20
 MIN_STRIDE_BYTES = 1 << 13
 MARK_BYTES = 64
+_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux alone has it
 
 
 class Change(Enum):
@@ -161,6 +162,22 @@ class LogFile:
         except OSError as error:
             self.trouble = error.strerror or "cannot be read"
             return b""
+
+    def is_at_hand(self, start: int, stop: int) -> bool:
+        """Whether these bytes are in memory, so that reading them waits for no disk; False where that cannot be told.
+
+        preadv2(2) with RWF_NOWAIT, which filesystems of this machine know and those of a network refuse.
+        """
+        start, stop = max(start, 0), min(stop, self.size)
+        if self._fd < 0 or _NO_WAIT is None:
+            return False
+        try:
+            return (
+                start >= stop
+                or os.preadv(self._fd, [bytearray(stop - start)], start, _NO_WAIT) == stop - start
+            )
+        except OSError:
+            return False
 
     # -- places ------------------------------------------------------------------------------------------
 

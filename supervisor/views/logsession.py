@@ -1,7 +1,7 @@
 """The thread that reads for the log screen: it holds the place, moves it as asked, and makes the pages.
 
 One wish after another, the newest of a kind where several wait; a wish that takes long is given up when another
-comes. The screen never touches a file.
+comes. The screen never waits for a file: it moves by itself only to what lies in memory.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class LogSession:
         self._wishes: queue.SimpleQueue[lw.Wish] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._urgent = threading.Event()
+        # Whoever holds it uses the desk: the reading thread, or for a moment the screen's.
+        self._lock = threading.Lock()
         self._waker = Waker(events)
         self._scanner = Scanner(self._counted)
         self._scanned = threading.Event()
@@ -74,6 +76,22 @@ class LogSession:
             if not isinstance(wish, lw.Known | lw.Size):
                 self._urgent.set()
         self._waker.poke()
+
+    def move(self, wish: lw.Move) -> lw.Page | None:
+        """The page that a move leads to, read in the calling thread; None: the reading thread was asked for it.
+
+        At once only where nothing is waited for: that thread is idle, and what is to be read lies in memory. Handing a
+        key over and back is two switches of threads, each of milliseconds where the processors are busy.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._wishes.empty() and not self._urgent.is_set() and self._desk.is_at_hand(wish):
+                    self._do(wish)
+                    return self._desk.page()
+            finally:
+                self._lock.release()
+        self.ask(wish)
+        return None
 
     def stop(self) -> None:
         """End the threads and close the files; waits at most some seconds."""
@@ -112,7 +130,8 @@ class LogSession:
             if self._stop.is_set():
                 return
             try:
-                pending |= self._turn()
+                with self._lock:
+                    pending |= self._turn()
             except Interrupted:
                 continue
             except NothingThereError as error:
@@ -123,7 +142,7 @@ class LogSession:
             if pending and now >= due:
                 pending = False
                 due = now + PAGE_S
-                with contextlib.suppress(Interrupted):
+                with self._lock, contextlib.suppress(Interrupted):
                     self._began = now
                     self._deliver(self._desk.page())
 

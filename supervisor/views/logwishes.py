@@ -153,6 +153,7 @@ class Page:
     """What is to be seen.
 
     Attributes:
+        made: counts the pages; of two the later one is right.
         rows: as many as fit, fewer where the logs end.
         logs: the logs that are read, in the order of `Row.place`.
         cursor: the row that was jumped to; `jump` counts the jumps.
@@ -167,6 +168,7 @@ class Page:
         search: matches; None: no search.
     """
 
+    made: int
     rows: tuple[Row, ...]
     logs: tuple[LogRef, ...]
     place: Place
@@ -212,4 +214,6 @@ class Pointed:
     point: LogPoint
 
 
+# Moving on is read at once where it can be.
+Move: TypeAlias = Scroll | Start | Follow
 News: TypeAlias = Page | Said | Copied | Pointed

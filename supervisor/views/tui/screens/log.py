@@ -109,10 +109,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """Show it."""
         match message.news:
             case lw.Page() as page:
-                self._query = page.query
-                self.log_page.take(page)
-                self.status.settle()
-                self._tell_place()
+                self._show(page)
             case lw.Said() as said:
                 self.status.say(said)
             case lw.Copied() as copied:
@@ -121,6 +118,20 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
                 self.status.say(lw.Said(f"{lines} copied (where the terminal allows it: OSC 52)", good=True))
             case lw.Pointed() as pointed:
                 self.dismiss(pointed.point)
+
+    def _show(self, page: lw.Page) -> None:
+        shown = self.log_page.page
+        if shown is not None and page.made < shown.made:
+            return  # it was on its way here when a key led on
+        self._query = page.query
+        self.log_page.take(page)
+        self.status.settle()
+        self._tell_place()
+
+    def _move(self, wish: lw.Move) -> None:
+        page = self._session.move(wish)
+        if page is not None:
+            self._show(page)
 
     def _tell_place(self) -> None:
         status = self.status
@@ -154,11 +165,11 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def on_log_page_beyond(self, message: LogPage.Beyond) -> None:
         """Other rows."""
-        self._session.ask(lw.Scroll(message.rows))
+        self._move(lw.Scroll(message.rows))
 
     def on_log_page_edge(self, message: LogPage.Edge) -> None:
         """The first rows or the newest."""
-        self._session.ask(lw.Start() if message.way < 0 else lw.Follow())
+        self._move(lw.Start() if message.way < 0 else lw.Follow())
 
     def on_log_page_stood(self, _message: LogPage.Stood) -> None:
         """Stand still."""
