@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -25,7 +27,7 @@ def action_name(binding: Binding) -> str:
     return argument.strip("')") if name in {"ask", "page"} else name
 
 
-def is_silent(screen: Screen[object], event: events.Key) -> bool:
+def is_silent(screen: Screen[Any], event: events.Key) -> bool:
     """Whether nothing on a screen does anything for a key that a person typed."""
     return (event.is_printable or event.key in NAMED_KEYS) and event.key not in screen.active_bindings
 
