@@ -37,6 +37,8 @@ def _inline() -> tuple[Lazy, ...]:
             r"\bRank (\d+) is running collective",
             r"\b[Rr]ank[ :](\d+)[,:)\]]",
             _ASCEND,
+            # torch_xla/distributed/xla_multiprocessing.py: a TPU core's ordinal is its rank
+            r"\bException in device=TPU:(\d+):",
         )
     )
 
@@ -52,7 +54,7 @@ def only_absent(world: int, present: Collection[int]) -> int | None:
 
 def inline_rank(text: str) -> int | None:
     """The rank that a line's own words name as its speaker."""
-    if "ank" not in text and "RANK" not in text and not text.startswith("["):
+    if "ank" not in text and "RANK" not in text and "device=TPU" not in text and not text.startswith("["):
         return None
     for pattern in _inline():
         if match := pattern.search(text):

@@ -329,6 +329,16 @@ def lost_loss(case: Case) -> Root | None:
     return None
 
 
+def _breaks_off(tail: Sequence[str]) -> bool:
+    """Whether a log ends within a traceback: it was cut before the line that says what was raised."""
+    for back, line in enumerate(reversed(tail[-60:])):
+        if "Traceback (most recent call last)" in line:
+            return back > 0
+        if line.strip() and not line.startswith((" ", "\t", "│", "|")):
+            return False
+    return False
+
+
 def quiet_end(case: Case, died: bool, job: JobEvidence) -> Root:
     """No line to point at: a loss that stayed nan, a good end, or nothing known."""
     if (lost := lost_loss(case)) is not None:
@@ -338,6 +348,8 @@ def quiet_end(case: Case, died: bool, job: JobEvidence) -> Root:
         blamed = case.ranks.blamed() if first is not None else None
         ranks = (blamed,) if blamed is not None else ()
         return Root(FailureClass.UNKNOWN, None, blamed, ranks, None, "", 0, "", 0.5)
+    if any(_breaks_off(scan.tail) for scan in case.scans):
+        return Root(FailureClass.UNKNOWN, None, None, (), None, "", 0, "", 0.5)
     good = any(hit.signature.id == "end-success" for scan in case.scans for hit in scan.hits)
     if good or any_progress(case) or job.launcher_exit == 0:
         return Root(FailureClass.HEALTHY, None, None, (), None, "", 0, "", 0.95 if good else 0.85)

@@ -139,7 +139,7 @@ def _recovered(
     """Whether training went on after it, or the run came to a good end."""
     hit = item.hit
     scan = scans[hit.source]
-    if item.failure is FailureClass.HANG:
+    if item.failure is FailureClass.HANG and item.signature != "hang-horovod-stall":
         return False
     if ends_well(scan, item.line):
         return True

@@ -182,3 +182,40 @@ def test_ascends_record_names_the_rank(engine: Engine) -> None:
     )
     verdict = judged(text, engine)
     assert (verdict.failure, verdict.rank) == (FailureClass.NCCL_ERROR, 11)
+
+
+STALL = (
+    "[0]<stderr>:WARNING: One or more tensors were submitted to be reduced, gathered or broadcasted by subset of "
+    "ranks and are waiting for remainder of ranks for more than 60 seconds.\n"
+    "[0]<stderr>:Stalled ranks:\n"
+    "[0]<stderr>:1: [allreduce.conv1.weight]\n"
+)
+
+
+def test_horovods_stall_is_a_hang_unless_it_goes_on(engine: Engine) -> None:
+    assert judged(steps(1) + STALL, engine).failure is FailureClass.HANG
+    assert judged(steps(1) + STALL + steps(9, 20), engine).failure is FailureClass.HEALTHY
+
+
+def test_a_log_cut_within_a_traceback_is_not_healthy(engine: Engine) -> None:
+    cut = HEAD + '  File "/w/train.py", line 7, in main\n    main()\n'
+    assert judged(steps(1) + cut, engine).failure is FailureClass.UNKNOWN
+    assert judged(steps(1) + cut + steps(9, 20), engine).failure is FailureClass.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        ("offset overflow while concatenating arrays", "code_error"),
+        ("Could not open Parquet input source '<Buffer>': Parquet file size is 0 bytes", "dataloader_worker"),
+    ],
+)
+def test_arrow_refuses_what_it_reads_or_what_it_is_given(said: str, failure: str, engine: Engine) -> None:
+    text = traceback(("/w/train.py", "main"), raised="pyarrow.lib.ArrowInvalid: " + said)
+    assert judged(text, engine).failure.value == failure
+
+
+def test_a_tpu_cores_ordinal_is_its_rank(engine: Engine) -> None:
+    text = steps(1) + "Exception in device=TPU:5: dictionary changed size during iteration\n"
+    verdict = judged(text, engine)
+    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 5)
