@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -34,11 +34,12 @@ from supervisor.views.taste import BadTaste, Taste
 
 if TYPE_CHECKING:
     from supervisor.cli.curtain import Curtain
+    from supervisor.cli.errands import Errands
 
 
-def dry_run(job: Job, env: Mapping[str, str]) -> int:
+def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
     """Print attempt 1 as a command one could paste; start and write nothing."""
-    interpreter = find_interpreter(job.spec, env)
+    interpreter = find_interpreter(job.spec, env, errands.interpreter)
     runs = runs_dir(job.parsed.flag("runs_dir"), env)
     run = runs / "RUN"
     plan = _first_plan(job.spec, interpreter, run, env)
@@ -47,23 +48,25 @@ def dry_run(job: Job, env: Mapping[str, str]) -> int:
     return 0
 
 
-def start(job: Job, env: Mapping[str, str]) -> int:
+def start(job: Job, env: Mapping[str, str], errands: Errands) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
     parsed = job.parsed
     taste = _taste(parsed, env)
     if parsed.switch("no_ui") or parsed.switch("detach") or not _has_terminal():
-        return _start(job, env, taste, None)
+        if not parsed.switch("detach"):
+            import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
+        return _start(job, env, taste, errands, None)
     from supervisor.cli.curtain import Curtain
     from supervisor.views.glimpse import Glimpse
     from supervisor.views.tui.garbage import held_back
 
     with held_back(), Glimpse() as glimpse:
-        return _start(job, env, taste, Curtain(glimpse, job.spec, taste, env))
+        return _start(job, env, taste, errands, Curtain(glimpse, job.spec, taste, env))
 
 
-def _start(job: Job, env: Mapping[str, str], taste: Taste, curtain: Curtain | None) -> int:
+def _start(job: Job, env: Mapping[str, str], taste: Taste, errands: Errands, curtain: Curtain | None) -> int:
     spec, parsed = job.spec, job.parsed
-    interpreter = find_interpreter(spec, env)
+    interpreter = find_interpreter(spec, env, errands.interpreter)
     runs = runs_dir(parsed.flag("runs_dir"), env)
     findings = run_checks(spec, runs_dir=runs, env=env)
     refused = [finding for finding in findings if finding.level is FindingLevel.REFUSE]
@@ -83,7 +86,13 @@ def _start(job: Job, env: Mapping[str, str], taste: Taste, curtain: Curtain | No
     except OSError as error:
         raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
     interactive = not parsed.switch("no_ui")
-    record = _record(run, spec, interpreter, interactive=interactive and _wants_screen_or_detach(parsed))
+    record = _record(
+        run,
+        spec,
+        interpreter,
+        interactive=interactive and _wants_screen_or_detach(parsed),
+        commit=errands.commit(),
+    )
     try:
         write_run_file(run.run_json, without_secrets(record))
     except OSError as error:
@@ -132,7 +141,9 @@ def _first_plan(spec: JobSpec, interpreter: Interpreter, run: Path, env: Mapping
     )
 
 
-def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interactive: bool) -> RunFile:
+def _record(
+    run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interactive: bool, commit: str | None
+) -> RunFile:
     return RunFile(
         run_id=run.run_id,
         job=spec,
@@ -144,7 +155,7 @@ def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interacti
         stoker_version=__version__,
         python_version=interpreter.version,
         torch_version=interpreter.torch_version,
-        git_commit=_git_commit(spec.cwd),
+        git_commit=commit,
         trainer_main=trainer_main(),
     )
 
@@ -154,18 +165,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
-
-
-def _git_commit(cwd: str) -> str | None:
-    """The commit of the user's checkout, with "+" when it has changes; None where there is none."""
-    try:
-        head = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            cwd=cwd, capture_output=True, text=True, timeout=3, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return head.stdout.strip() or None if head.returncode == 0 else None
 
 
 def _foreground(
@@ -192,6 +191,7 @@ def _foreground(
     console = ConsoleView(run, settings)
     console.start()
     why = "the keeper crashed"
+    gc.enable()  # held back since the start
     try:
         code = keeper.carry()
         why = "the run ended"

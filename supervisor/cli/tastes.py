@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from supervisor.cli.common import user_settings
 
 if TYPE_CHECKING:
+    import argparse
+
     from supervisor.views.taste import Taste
 
 MOST_BYTES = 1 << 20

@@ -9,7 +9,6 @@ is to write down how CMD ended; CMD itself gets them at their defaults.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -38,15 +37,18 @@ def main(argv: list[str]) -> int:
         _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{command[0]}: {error.strerror}"})
         return 0
     try:
+        import json  # noqa: F401 - now, for `_write`: its 5 ms are no part of the command's start
+
         me = os.getpid()
         launcher = {"launcher_pid": me, "launcher_start_ticks": _start_ticks(me), "boot_id": _boot_id()}
         _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid), **launcher})
-    except OSError as error:
+    except (OSError, ImportError) as error:
         # Nobody could ever find a command that is not written down: it must not run on. Not reaped yet,
         # so the pid is its own.
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{pid_path}: {error.strerror}"})
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{pid_path}: {what}"})
         return 0
     _, status = os.waitpid(pid, 0)
     _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
@@ -78,6 +80,8 @@ def _reserve(path: str) -> None:
 
 
 def _write(path: str, record: dict[str, object]) -> None:
+    import json
+
     # Over what `_reserve` wrote, if it did: the blanks after the record are no harm to a JSON reader.
     part = f"{path}.part"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)

@@ -62,8 +62,27 @@ class Interpreter:
         return (major, minor) >= floor
 
 
-def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
-    """The interpreter to launch `spec` with.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An interpreter that is answering already, while something else is done."""
+
+    path: str
+    process: subprocess.Popen[bytes]
+
+
+def begin_to_ask(spec: JobSpec, env: Mapping[str, str]) -> Asked | None:
+    """Ask the interpreter that `find_interpreter` asks first; None where there is none, or it does not start."""
+    path = _bound_path(spec.python, env) if spec.python is not None else next(_places(env))[0]
+    if not os.path.isfile(path):
+        return None
+    try:
+        return Asked(path, _start_asking(path, env))
+    except OSError:
+        return None
+
+
+def find_interpreter(spec: JobSpec, env: Mapping[str, str], asked: Asked | None = None) -> Interpreter:
+    """The interpreter to launch `spec` with. `asked`: what `begin_to_ask` gave for the same job.
 
     ``--python`` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
     that has torch. A plain command brings its own: for it the answer is only told, never refused.
@@ -74,10 +93,10 @@ def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
     is_command = spec.entry_kind is EntryKind.COMMAND
     floor = TRAINER_FLOOR if spec.entry_kind is EntryKind.TRAINER else FLOOR
     if spec.python is not None:
-        return _bound(spec.python, env, floor, needs_torch=not is_command)
+        return _bound(spec.python, env, floor, asked, needs_torch=not is_command)
     tried: list[str] = []
     for path, why in _places(env):
-        found = _ask(path, why, env)
+        found = _ask(path, why, env, asked)
         if found is not None and found.torch_version is not None:
             return _fit(found, floor)
         tried.append(path)
@@ -117,30 +136,46 @@ def _places(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield sys.executable, "stoker's own interpreter"
 
 
-def _ask(path: str, why: str, env: Mapping[str, str]) -> Interpreter | None:
+def _ask(path: str, why: str, env: Mapping[str, str], asked: Asked | None) -> Interpreter | None:
     if not os.path.isfile(path):
         return None
     try:
-        done = subprocess.run(
-            [path, "-c", _ASK],
-            capture_output=True,
-            timeout=ASK_TIMEOUT_S,
-            check=False,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-        )
-        told = json.loads(done.stdout)
+        begun = asked is not None and asked.path == path
+        process = asked.process if asked is not None and begun else _start_asking(path, env)
+        with process:
+            try:
+                answer, _ = process.communicate(timeout=ASK_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return None
+        told = json.loads(answer)
         return Interpreter(path, str(told["python"]), told["torch"], why)
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None  # not a Python, or one that does not start: the next place is asked
 
 
-def _bound(named: str, env: Mapping[str, str], floor: tuple[int, int], *, needs_torch: bool) -> Interpreter:
+def _start_asking(path: str, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [path, "-c", _ASK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        env=dict(env),
+    )
+
+
+def _bound_path(named: str, env: Mapping[str, str]) -> str:
     path = os.path.expanduser(named)
-    path = os.path.abspath(path) if os.sep in path else shutil.which(path, path=env.get("PATH")) or path
+    return os.path.abspath(path) if os.sep in path else shutil.which(path, path=env.get("PATH")) or path
+
+
+def _bound(
+    named: str, env: Mapping[str, str], floor: tuple[int, int], asked: Asked | None, *, needs_torch: bool
+) -> Interpreter:
+    path = _bound_path(named, env)
     if not os.path.isfile(path):
         raise JobError(f"--python {named}: no such interpreter")
-    found = _ask(path, f"--python {named}", env)
+    found = _ask(path, f"--python {named}", env, asked)
     if found is None:
         raise JobError(f"--python {named}: does not run as a Python interpreter")
     if found.torch_version is None and needs_torch:

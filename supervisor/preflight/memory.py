@@ -14,7 +14,6 @@ from supervisor.job.knobs import words_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.memory import JobKind, flags_hash, recall
 from supervisor.run.records import Finding, FindingLevel
-from supervisor.sources.gpu import probe_gpus
 
 # Settings that say nothing about memory: two launches that differ in them are alike.
 _FREE = re.compile(
@@ -70,6 +69,8 @@ def kind_of(job: JobSpec) -> JobKind:
         script = str(Path(job.cwd, job.entry).resolve())
     elif job.entry_kind is EntryKind.COMMAND:
         script = " ".join([job.entry, *(w for w in job.entry_args if w.endswith(".py"))][:3])
+    from supervisor.sources.gpu import probe_gpus  # only where a micro-batch is known
+
     gpus, _ = probe_gpus()
     device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
     world = job.batch.world_size if job.batch is not None else job.nproc_per_node

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pexpect
@@ -15,11 +15,13 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
+from supervisor.run.lock import keeper_is_alive
 from supervisor.views.glimpse import last_lines
 from supervisor.views.palette import chosen
 from supervisor.views.picture import Depth, Look, Said, Scene, paint
 from supervisor.views.tui.app import StokerApp
-from tests.integration.harness import STOKER, environment
+from tests.conftest import wait_until
+from tests.integration.harness import STOKER, environment, only_run
 from tests.tui import recorded
 from tests.tui.driving import drive, shown, until
 
@@ -53,12 +55,19 @@ def test_the_app_puts_the_lines_where_they_are(tmp_path: Path, size: tuple[int, 
     drive(run, play, size=size)
 
 
+def attaching(log: Path, *args: str, **env: str) -> AbstractContextManager[pexpect.spawn]:
+    return on_a_terminal("attach", str(log), *args, env=env)
+
+
 @contextmanager
-def attaching(log: Path, *args: str, **env: str) -> Iterator[pexpect.spawn]:
+def on_a_terminal(
+    *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[pexpect.spawn]:
     process = pexpect.spawn(
         sys.executable,
-        [*STOKER[1:], "attach", str(log), *args],
-        env=environment({"TERM": "xterm-256color", **env}),
+        [*STOKER[1:], *args],
+        env=environment({"TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}),
+        cwd=str(cwd) if cwd is not None else None,
         dimensions=(40, 120),
         timeout=60,
     )
@@ -111,3 +120,91 @@ def test_what_goes_wrong_meanwhile_is_said_on_the_usual_screen(log: Path, tmp_pa
     process.wait()
     assert process.exitstatus == 3
     assert not os.path.isdir(tmp_path / "no-folder")
+
+
+GROUND = b"\x1b[48;2;15;19;23m"
+
+
+def test_a_start_shows_its_frame_and_the_app_comes_over_it(tmp_path: Path) -> None:
+    with on_a_terminal("run", "--", "sh", "-c", "sleep 1", cwd=tmp_path) as process:
+        process.expect("○ starting".encode())
+        before = process.before
+        assert before.count(ENTERED) == 1
+        assert GROUND in before
+        process.expect_exact("$ sh -c 'sleep 1'")
+        process.expect("✓ run folder".encode())
+        process.expect("attempt 1")
+        assert ENTERED not in process.before, "the app goes on where the picture is"
+        assert LEFT not in process.before
+        process.send("q")
+        process.expect(pexpect.EOF)
+        assert process.before.count(LEFT) == 1
+    process.wait()
+    run = only_run(tmp_path)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (("--runs-dir", "/proc/none"), 3, b"stoker run: "),
+        (
+            ("--python", "/bin/false"),
+            2,
+            b"stoker run: --python /bin/false: does not run as a Python interpreter",
+        ),
+    ],
+)
+def test_a_refused_start_leaves_one_line_and_the_terminal_as_it_was(
+    tmp_path: Path, flags: tuple[str, ...], code: int, said: bytes
+) -> None:
+    (tmp_path / "train.py").write_text("pass\n", encoding="utf-8")
+    with on_a_terminal("run", *flags, "train.py", cwd=tmp_path) as process:
+        process.expect("○ starting".encode())
+        process.expect(pexpect.EOF)
+        shown, _, after = process.before.rpartition(LEFT)
+        assert b"stoker run" not in shown
+        left = after.removeprefix(b"\x1b[?25h")
+        assert left.startswith(said)
+        assert left.count(b"\n") == 1
+        assert b"\x1b" not in left
+    process.wait()
+    assert process.exitstatus == code
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_ended_while_it_starts_the_terminal_is_whole(tmp_path: Path) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 30\n", encoding="utf-8")
+    slow.chmod(0o755)
+    (tmp_path / "train.py").touch()
+    with on_a_terminal("run", "--python", str(slow), "train.py", cwd=tmp_path) as process:
+        process.expect("○ starting".encode())
+        process.kill(signal.SIGINT)
+        process.expect(pexpect.EOF)
+        assert process.before.count(LEFT) == 1
+    process.wait()
+    assert process.exitstatus == 130
+
+
+@pytest.mark.parametrize("args", [("--no-ui",), ("--detach",)])
+def test_without_the_screen_nothing_is_painted(tmp_path: Path, args: tuple[str, ...]) -> None:
+    with on_a_terminal("run", *args, "--", "true", cwd=tmp_path) as process:
+        process.expect(pexpect.EOF)
+        assert ENTERED not in process.before
+        assert LEFT not in process.before
+    process.wait()
+    run = only_run(tmp_path)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
+
+
+def test_the_list_of_runs_begins_with_its_frame(tmp_path: Path) -> None:
+    with on_a_terminal("--ascii", cwd=tmp_path) as process:
+        process.expect_exact("+ ")
+        process.expect_exact("runs")
+        process.expect_exact("stoker attach train.log")
+        assert process.before.count(ENTERED) == 0
+        process.send("q")
+        process.expect(pexpect.EOF)
+    process.wait()
+    assert process.exitstatus == 0
