@@ -112,12 +112,12 @@ def in_helper(hit: Hit) -> bool:
 
 
 def _announced(lines: list[str]) -> int | None:
-    """The rank that a logger names right above a traceback: ``[rank 1] ERROR uncaught``."""
+    """The rank that a logger or torch_xla names right above a traceback: ``[rank 1] ERROR uncaught``."""
     for line in reversed(lines):
         if re.search(r"ERROR|CRITICAL|[Uu]ncaught|[Ee]xception|FATAL", line) and (
-            match := re.search(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]", line)
+            match := re.search(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]|in device=TPU:(\d+):", line)
         ):
-            return whole(match.group(1) or match.group(2))
+            return whole(next(group for group in match.groups() if group))
     return None
 
 

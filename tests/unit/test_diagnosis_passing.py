@@ -216,6 +216,10 @@ def test_arrow_refuses_what_it_reads_or_what_it_is_given(said: str, failure: str
 
 
 def test_a_tpu_cores_ordinal_is_its_rank(engine: Engine) -> None:
-    text = steps(1) + "Exception in device=TPU:5: dictionary changed size during iteration\n"
-    verdict = judged(text, engine)
-    assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 5)
+    said = "dictionary changed size during iteration"
+    text = f"Exception in device=TPU:5: {said}\n" + traceback(
+        ("/w/train.py", "main"), raised="RuntimeError: " + said
+    )
+    for shown in (text, text.partition("\n")[0] + "\n"):
+        verdict = judged(shown, engine)
+        assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 5)
