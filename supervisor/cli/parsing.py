@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from typing import NoReturn
@@ -21,6 +20,8 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"unrecognized arguments: (\S+)", message)
         hint = f"`{self.prog} --help` lists what it takes"
         if unknown:
+            import difflib
+
             flags = [option for action in self._actions for option in action.option_strings]
             near = difflib.get_close_matches(unknown[1].split("=")[0], flags, n=1, cutoff=0.6)
             message = f"unknown argument {unknown[1]!r}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import secrets
 import socket
 import time
 from pathlib import Path
@@ -59,6 +58,8 @@ class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def new_id() -> str:
     """An id that sorts by time: 16 hex digits of nanoseconds, 8 of chance."""
+    import secrets  # and OpenSSL with it: not before something is asked for
+
     return f"{time.time_ns():016x}{secrets.token_hex(4)}"
 
 

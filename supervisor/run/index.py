@@ -6,7 +6,6 @@ Every run of this user is one line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {p
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +50,8 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
     Raises:
         OSError: the folder cannot be written.
     """
+    import secrets  # and OpenSSL with it: not to look at a run
+
     parent.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M", time.localtime(now))
     for _ in range(50):
