@@ -106,8 +106,23 @@ def check_hang(done: Done, run: RunPaths, state: RunState) -> list[ev.Event]:
     assert (run.root / first.hang.artifact).is_file()
     # What stoker sent itself is blamed on nobody: neither in the verdict nor on the way to it.
     assert not [fact for fact in told if isinstance(fact, ev.EvidenceSeen) and fact.failure == "terminated"]
-    assert {item.words for item in first.verdict.consequences} <= OURS, first.verdict.consequences
+    waiting = [item for item in first.verdict.consequences if item.words.startswith("waited for rank 1")]
+    assert {item.rank for item in waiting} == {0, 2, 3}, first.verdict.consequences
+    others = {item.words for item in first.verdict.consequences if item not in waiting}
+    assert others <= OURS, first.verdict.consequences
+    assert first.verdict.cause is not None
+    assert first.verdict.cause.text.startswith("rank 1 in "), first.verdict.cause
+    assert "collective" in first.verdict.advice[0] or "kernel" in first.verdict.advice[0]
     return told
+
+
+def check_code(run: RunPaths, hang: ev.HangFound) -> None:
+    """The verdict points at the user's own frame, with its source below it."""
+    assert hang.artifact is not None
+    assert hang.line is not None
+    lines = (run.root / hang.artifact).read_text(encoding="utf-8").splitlines()
+    assert "wait_for_ever" in lines[hang.line - 1]
+    assert lines[hang.line].strip() == "os.read(ours, 1)"
 
 
 def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_path: Path) -> None:
@@ -118,10 +133,7 @@ def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_pat
     assert hang is not None
     assert "3 ranks in all_reduce" in hang.text, hang
     assert f"rank 1 in read() at training.py:{HANG_LINE}" in hang.text, hang
-    assert hang.artifact is not None
-    assert hang.line is not None
-    line = (run.root / hang.artifact).read_text(encoding="utf-8").splitlines()[hang.line - 1]
-    assert "wait_for_ever" in line
+    check_code(run, hang)
     assert state.attempts[0].stack_source == "py-spy"
     judged = stoker("diagnose", str(run.root), "--attempt", "1", "--json", cwd=tmp_path)
     assert '"failure":"hang"' in judged.out
@@ -144,6 +156,7 @@ def test_with_py_spy_denied_and_faulthandler_asked_for_the_line_is_named_too(tmp
     hang = state.attempts[0].hang
     assert hang is not None
     assert hang.line_at == f"training.py:{HANG_LINE}", hang
+    check_code(run, hang)
 
 
 def test_a_keeper_that_adopted_the_run_finds_the_hang(tmp_path: Path) -> None:
