@@ -4,6 +4,7 @@
 #   make e2e     the long matrices with real torchrun children
 #   make check   ruff, mypy --strict, import-linter; make format mends what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
+#   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md)
@@ -19,10 +20,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e check format corpus pages pictures soak venv-gpu gpu clean
+.PHONY: help install demo test e2e check format corpus pages pictures soak venv-gpu gpu frameworks clean
 
 help:
-	@sed -n '2,13s/^# \{0,1\}//p' Makefile
+	@sed -n '2,14s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -37,7 +38,7 @@ demo:
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/demo.sh
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not e2e and not gpu'
+	$(BIN)/python -m pytest -q -m 'not e2e and not gpu and not frameworks'
 
 e2e: $(STAMP)
 	$(BIN)/python -m pytest -q -m e2e
@@ -63,6 +64,17 @@ venv-gpu: $(GPU_VENV)/.installed
 gpu: venv-gpu
 	$(GPU_VENV)/bin/python -m pytest -q -m gpu tests/gpu
 	$(GPU_VENV)/bin/python bench/gpu.py --keep bench/results/gpu.json
+
+# About 1.5 GB; the CPU build of torch will do (PIP_ARGS, or what pip is configured for).
+FRAMEWORKS_VENV := .venv-frameworks
+$(FRAMEWORKS_VENV)/.installed: tests/frameworks/requirements.txt
+	test -x $(FRAMEWORKS_VENV)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) torch
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r tests/frameworks/requirements.txt
+	touch $@
+
+frameworks: $(STAMP) $(FRAMEWORKS_VENV)/.installed
+	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_VENV)/bin/python" $(BIN)/python -m pytest -q -m frameworks tests/frameworks
 
 format: $(STAMP)
 	$(BIN)/ruff format .

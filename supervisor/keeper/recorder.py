@@ -226,7 +226,8 @@ class Recorder:
     def _progress(self, attempt: int, seen: StepSeen) -> None:
         fields: dict[str, Any] = {}
         for name, value in seen.values.items():
-            if name in PROGRESS_FIELDS and math.isfinite(value):
+            # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
+            if name in PROGRESS_FIELDS and math.isfinite(value) and not (seen.joined and name == "step"):
                 fields[name] = int(value) if name in WHOLE else value
         if not fields:
             return

@@ -5,8 +5,7 @@ Three habits of printing stand between a log and a curve over steps:
 - the numbers on one line, the step on a bar beside it. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm
   bar on stderr is wiped before and drawn again after (transformers/trainer_callback.py, ProgressCallback; tqdm's
   `write`). The state drawn after a wipe is exact (a `StepHint`); any other may be older by tqdm's mininterval.
-- a counter that starts again with each epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34.
-  Keras heads each bar with a line ``Epoch 2/3``; a bare ``for batch in tqdm(loader)`` names no epoch at all.
+- a counter that starts again with each epoch (`counters`).
 - a second bar within the first, over an evaluation: its counter is not the training's.
 """
 
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from supervisor.keeper.counters import Counters, Places
 from supervisor.keeper.observations import StepHint, StepSeen
 
 # Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
@@ -27,9 +27,6 @@ WAIT_AGAIN_S = 5.0
 # Two lines without a step as close as this were read from a backlog, not as they were written.
 TOGETHER_S = 0.05
 MAX_WAITING = 10_000
-# Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
-SAME_TOTAL = 0.25
-MAX_COUNTERS = 16
 HEADING = frozenset({"epoch", "total_epochs"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
 
@@ -40,14 +37,6 @@ class _Waiting(NamedTuple):
     seen: StepSeen
     since: float
     before: float | None
-
-
-class _Pass(NamedTuple):
-    """Where a counter stands, and the steps of its passes before."""
-
-    behind: float
-    step: float
-    total: float
 
 
 @dataclass(slots=True)
@@ -63,24 +52,14 @@ class _Rank:
     step: float | None = None
     has_bar: bool = False
     bar_total: float | None = None  # of the training's bar
-    heading: dict[str, float] = field(default_factory=dict)  # the epoch that a line of its own named
-    passes: dict[float, _Pass] = field(default_factory=dict)  # of a counter that no epoch is named for
-    raw: dict[float, tuple[float, float]] = field(
-        default_factory=dict
-    )  # of a counter: epoch and step as printed last
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(slots=True)
 class StepSense:
-    """Completes the samples of a run's logs, attempt by attempt.
+    """Completes the samples of a run's logs, attempt by attempt; what was learnt of its counters is kept."""
 
-    Learnt and kept for the attempts that come: `first_epoch`, what the run counts epochs from, and `in_epoch`,
-    whether a counter's steps count from each epoch's start. Counters are told apart by how far they count: a bar over an epoch
-    and lines over the whole training stand in one log (Ignite's ``[51/64]`` beside ``Iteration[140/192]``).
-    """
-
-    first_epoch: float | None = None
-    in_epoch: dict[float, bool] = field(default_factory=dict)
+    _counters: Counters = field(default_factory=Counters)
     _ranks: dict[int | None, _Rank] = field(default_factory=dict)
 
     def begin(self) -> None:
@@ -92,12 +71,14 @@ class StepSense:
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if "step" not in seen.values:
             if seen.values.keys() <= HEADING:
-                rank.heading = seen.values
+                rank.places.heading = seen.values
+                yield _at(seen, rank.step)  # what follows bears the next steps: there is none to wait for
+                return
             yield from self._without_step(rank, seen, now)
             return
         if seen.drawn and _is_second_bar(rank, seen.values):
             return
-        seen = replace(seen, values=self._over_epochs(rank, seen.values))
+        seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
         rank.step = seen.values["step"]
         rank.has_bar = rank.has_bar or seen.drawn
         yield seen
@@ -108,7 +89,7 @@ class StepSense:
         rank.has_bar = True
         if _is_second_bar(rank, hint.values):
             return
-        step = self._over_epochs(rank, hint.values)["step"]
+        step = self._counters.count_on(rank.places, hint.values)["step"]
         rank.has_hints = True
         while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
             rank.given_up.popleft()
@@ -141,62 +122,6 @@ class StepSense:
                 yield rank.waiting.popleft().seen
         else:
             yield _at(seen, rank.step)
-
-    def _over_epochs(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
-        """The values with a step that counts on over the epochs, once a counter was seen to start again.
-
-        The total is then that of all epochs, or, where nobody said how many there are, the end of this one.
-        """
-        step, total = values["step"], values.get("total_steps")
-        if total is None or not 0 <= step <= total:
-            return values
-        if "epoch" not in values:
-            values = {**values, **rank.heading}
-        epoch = values.get("epoch")
-        if epoch is None:
-            return self._over_passes(rank, values, step, total)
-        if not math.isfinite(epoch) or epoch % 1:
-            return values
-        if self.first_epoch is None or epoch < self.first_epoch:
-            self.first_epoch = epoch if epoch in {0, 1} else 0
-        counter = self._counter(total)
-        before = rank.raw.get(counter)
-        if before is not None and epoch > before[0] and step < before[1]:
-            self.in_epoch[counter] = True
-        rank.raw[counter] = (epoch, step)
-        if not self.in_epoch[counter]:
-            return values
-        behind = epoch - self.first_epoch
-        over = {name: value for name, value in values.items() if name != "eta_s"}
-        over["step"] = behind * total + step
-        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
-        over["total_steps"] = max(values.get("total_epochs", 0.0), behind + 1) * total
-        return over
-
-    def _over_passes(
-        self, rank: _Rank, values: dict[str, float], step: float, total: float
-    ) -> dict[str, float]:
-        """The same where no epoch is named: a counter that was full and stands in its first half has begun again."""
-        counter = self._counter(total)
-        last = rank.passes.get(counter)
-        behind = last.behind if last is not None else 0.0
-        if last is not None and last.step >= last.total and step <= total / 2:
-            behind += last.total
-        rank.passes[counter] = _Pass(behind, step, total)
-        if not behind:
-            return values
-        over = {name: value for name, value in values.items() if name != "eta_s"}
-        return {**over, "step": behind + step, "total_steps": behind + total}
-
-    def _counter(self, total: float) -> float:
-        """The counter that counts so far, or about so far: an epoch may be longer than the last."""
-        known = next((one for one in self.in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
-        if known is not None:
-            return known
-        if len(self.in_epoch) >= MAX_COUNTERS:
-            return next(iter(self.in_epoch))
-        self.in_epoch[total] = False
-        return total
 
 
 def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:

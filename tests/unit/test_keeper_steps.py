@@ -215,3 +215,22 @@ def test_a_total_is_never_less_than_the_step() -> None:
         for step in (1, 128):
             (seen,) = sense.take(bar(step, 128, epoch=float(epoch), total_epochs=3.0), 0.0)
     assert (seen.values["step"], seen.values["total_steps"]) == (512, 512)
+
+
+def test_a_heading_waits_for_no_bar() -> None:
+    sense = StepSense()
+    list(sense.take(bar(103, 103), 0.0))
+    (seen,) = sense.take(line(epoch=2.0, total_epochs=3.0), 0.1)
+    assert seen.values == {"epoch": 2, "total_epochs": 3, "step": 103}
+
+
+def test_a_bar_that_goes_back_before_it_bears_the_next_epochs_name() -> None:
+    sense = StepSense()
+
+    def of(epoch: int, step: int) -> float:
+        (seen,) = sense.take(bar(step, 32, epoch=float(epoch), loss=1.0), 0.0)
+        return seen.values["step"]
+
+    assert [of(0, 0), of(0, 20), of(0, 32)] == [0, 20, 32]
+    assert [of(0, 0), of(1, 1), of(1, 32)] == [32, 33, 64]
+    assert [of(1, 0), of(1, 0), of(2, 1), of(2, 32)] == [64, 64, 65, 96]

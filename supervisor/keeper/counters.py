@@ -1,0 +1,116 @@
+"""Counters that start again with each epoch, counted on.
+
+Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras heads each bar with a line ``Epoch 2/3``; a bare
+``for batch in tqdm(loader)`` names no epoch at all; Ignite's bar counts an epoch while the lines beside it count the
+whole training.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# Epochs of one training differ by less in length; a counter of the whole training counts twice as far at least.
+SAME_TOTAL = 0.25
+MAX_COUNTERS = 16
+
+
+class _Place(NamedTuple):
+    """Where a counter stands. `behind`: the steps of its passes before, or the epochs that the label is behind."""
+
+    behind: float
+    step: float
+    total: float
+    epoch: float | None = None
+
+    def begins_again(self, step: float, total: float) -> bool:
+        """Whether a full counter that now stands in its first half has begun another pass; a late rank's stands near its end."""
+        return self.step >= self.total and step <= total / 2
+
+
+@dataclass(slots=True)
+class Places:
+    """Where the counters of one rank stand. `heading`: the epoch that a line of its own named."""
+
+    heading: dict[str, float] = field(default_factory=dict)
+    of: dict[float, _Place] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What is learnt of a run's counters, and kept for the attempts that come.
+
+    Counters are told apart by how far they count. `first_epoch`: what the run counts epochs from. `in_epoch`: whether a
+    counter's steps count from each epoch's start.
+    """
+
+    first_epoch: float | None = None
+    in_epoch: dict[float, bool] = field(default_factory=dict)
+
+    def count_on(self, places: Places, values: dict[str, float]) -> dict[str, float]:
+        """The values with a step that counts on over the epochs, once its counter was seen to start again.
+
+        The total is then that of all epochs, or, where nobody said how many there are, the end of this one.
+        """
+        step, total = values["step"], values.get("total_steps")
+        if total is None or not 0 <= step <= total:
+            return values
+        if "epoch" not in values:
+            values = {**values, **places.heading}
+        epoch = values.get("epoch")
+        if epoch is None:
+            behind = self._passes(places, step, total)
+            return _moved(values, behind, behind + total) if behind else values
+        if not math.isfinite(epoch) or epoch % 1:
+            return values
+        epochs = self._epochs(places, epoch, step, total)
+        if epochs is None:
+            return values
+        # "Epoch 0/3" may be the first of four: rich's bar in Lightning names the last epoch, not how many.
+        return _moved(values, epochs * total, max(values.get("total_epochs", 0.0), epochs + 1) * total)
+
+    def _passes(self, places: Places, step: float, total: float) -> float:
+        """Steps of the passes before this one, where no epoch is named."""
+        counter = self._counter(total)
+        last = places.of.get(counter)
+        behind = 0.0
+        if last is not None and last.epoch is None:
+            behind = last.behind + (last.total if last.begins_again(step, total) else 0.0)
+        places.of[counter] = _Place(behind, step, total)
+        return behind
+
+    def _epochs(self, places: Places, epoch: float, step: float, total: float) -> float | None:
+        """Epochs before this one; None while the counter may count the whole training."""
+        if self.first_epoch is None or epoch < self.first_epoch:
+            self.first_epoch = epoch if epoch in {0, 1} else 0
+        counter = self._counter(total)
+        last = places.of.get(counter)
+        behind = 0.0
+        if last is not None and last.epoch is not None:
+            if epoch > last.epoch:
+                self.in_epoch[counter] = self.in_epoch[counter] or step < last.step or last.behind > 0
+            elif epoch == last.epoch:
+                behind = last.behind
+                if last.begins_again(step, total):
+                    # Lightning's bar goes back to 0 before it bears the next epoch's name.
+                    behind += 1
+                    self.in_epoch[counter] = True
+        places.of[counter] = _Place(behind, step, total, epoch)
+        return epoch - self.first_epoch + behind if self.in_epoch[counter] else None
+
+    def _counter(self, total: float) -> float:
+        """The counter that counts so far, or about so far: an epoch may be longer than the last."""
+        known = next((one for one in self.in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
+        if known is not None:
+            return known
+        if len(self.in_epoch) >= MAX_COUNTERS:
+            return next(iter(self.in_epoch))
+        self.in_epoch[total] = False
+        return total
+
+
+def _moved(values: dict[str, float], behind: float, total: float) -> dict[str, float]:
+    """The values at another step; what was left of the pass is not what is left of the training."""
+    over = {name: value for name, value in values.items() if name != "eta_s"}
+    return {**over, "step": behind + values["step"], "total_steps": total}

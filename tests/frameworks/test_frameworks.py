@@ -1,0 +1,133 @@
+"""Scripts of real frameworks, unchanged, under `stoker run`: each loss stands at the step where the framework computed it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.journal import read_state
+from supervisor.run.series import METRICS, SeriesReader
+from supervisor.run.state import RunState
+from tests.integration.harness import Done, only_run, stoker
+
+SCRIPTS = Path(__file__).parent / "scripts"
+# Three significant digits, or four decimals, are what is printed of a loss.
+PRINTED = 6e-3
+DECIMALS = 6e-5
+pytestmark = pytest.mark.timeout(300)
+
+
+def train(
+    cwd: Path, *words: str, env: dict[str, str] | None = None
+) -> tuple[Done, RunState, dict[int, list[float]]]:
+    """The end of a run, its state, and its losses by step."""
+    done = stoker("run", "--no-ui", *words, cwd=cwd, timeout_s=280.0, env=env)
+    run = only_run(cwd)
+    curve: dict[int, list[float]] = defaultdict(list)
+    state = read_state(run.node().journal)
+    for sample in SeriesReader(run.node().series, METRICS).read():
+        if "loss" in sample.v and sample.a == len(state.attempts):
+            assert "step" in sample.v, sample
+            value = sample.v["loss"]
+            assert value is not None
+            curve[int(sample.v["step"] or 0)].append(value)
+    return done, state, curve
+
+
+def told(cwd: Path, name: str = "loss") -> dict[int, float]:
+    """What the script wrote of what it computed."""
+    lines = (cwd / "told.jsonl").read_text(encoding="utf-8").splitlines()
+    return {one["step"]: one[name] for one in map(json.loads, lines) if name in one}
+
+
+def assert_same(
+    curve: dict[int, list[float]], said: dict[int, float], least: float, *, late: int = 0
+) -> None:
+    """Every step of the curve has the value of that step, and `least` of the steps told are there.
+
+    `late`: a bar that moves on before it is given the new loss shows, for a moment, that of the step before.
+    """
+
+    def is_right(value: float, step: int) -> bool:
+        wanted = [said[one] for one in range(step - late, step + 1) if one in said]
+        return any(math.isclose(value, one, rel_tol=PRINTED, abs_tol=DECIMALS) for one in wanted)
+
+    wrong = {
+        step: (values, said[step])
+        for step, values in curve.items()
+        if step in said and not any(is_right(value, step) for value in values)
+    }
+    assert not wrong
+    assert not curve.keys() - said.keys() - {0}
+    assert len(curve.keys() & said.keys()) >= least * len(said)
+
+
+def test_transformers_trainer(tmp_path: Path, python: str) -> None:
+    flags = "--max_steps 60 --logging_steps 5 --eval_strategy steps --eval_steps 20 --save_steps 20 --use_cpu --report_to none"
+    batch = "--per_device_train_batch_size 8 --gradient_accumulation_steps 2 --output_dir out"
+    words = ("--python", python, "--nproc-per-node", "2", str(SCRIPTS / "hf.py"), *flags.split())
+    done, state, curve = train(tmp_path, *words, *batch.split())
+    assert done.code == 0, done.err
+    assert_same(curve, told(tmp_path), 1.0)
+    assert [len(values) for values in curve.values()] == [1] * 12
+    assert (state.total_steps, state.attempts[-1].last_step) == (60, 60)
+    assert [one.step for one in state.checkpoints] == [20, 40, 60]
+    batch_spec = state.attempts[-1].batch
+    assert batch_spec is not None
+    assert batch_spec.global_batch == 32
+
+
+@pytest.mark.parametrize("bar", ["tqdm", "rich"])
+def test_lightning(tmp_path: Path, python: str, bar: str) -> None:
+    # rich draws nothing into a file unless it is told to (docs/guide.md).
+    env = {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "1", "COLUMNS": "160"} if bar == "rich" else None
+    done, state, curve = train(tmp_path, "--", python, str(SCRIPTS / "lightning_ddp.py"), bar, env=env)
+    assert done.code == 0, done.err
+    assert_same(curve, told(tmp_path), 0.2, late=1)
+    assert state.attempts[-1].last_step == 128
+    assert state.total_steps == 128
+
+
+def test_a_smaller_batch_under_accelerate(tmp_path: Path, python: str) -> None:
+    accelerate = str(Path(python).with_name("accelerate"))
+    launcher = ("accelerate", "launch", "--cpu", "--num_processes", "2")
+    words = (accelerate, *launcher[1:], str(SCRIPTS / "accelerated.py"), "--gradient_accumulation_steps", "2")
+    done, state, curve = train(tmp_path, "--restart-from-scratch", "--", *words)
+    assert done.code == 0, done.err
+    first, second = state.attempts
+    assert first.verdict is not None
+    assert first.verdict.failure == "cuda_oom"
+    assert second.batch is not None
+    assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, 4)
+    assert_same(curve, told(tmp_path), 0.2)
+
+
+def test_keras(tmp_path: Path, python: str) -> None:
+    done, state, curve = train(tmp_path, "--", python, str(SCRIPTS / "kerasfit.py"))
+    assert done.code == 0, done.err
+    assert_same(curve, told(tmp_path), 0.02)
+    assert state.attempts[-1].last_step == 309
+
+
+def test_mmengine(tmp_path: Path, python: str) -> None:
+    done, state, curve = train(tmp_path, "--", python, str(SCRIPTS / "mmengine_runner.py"))
+    assert done.code == 0, done.err
+    assert_same(curve, told(tmp_path), 1.0)
+    assert state.attempts[-1].last_step == 120
+
+
+def test_trl(tmp_path: Path, python: str) -> None:
+    done, _, curve = train(tmp_path, "--", python, str(SCRIPTS / "trl_sft.py"))
+    assert done.code == 0, done.err
+    assert_same(curve, told(tmp_path), 1.0)
+
+
+def test_ignite(tmp_path: Path, python: str) -> None:
+    done, state, curve = train(tmp_path, "--", python, str(SCRIPTS / "ignite_loop.py"))
+    assert done.code == 0, done.err
+    assert_same(curve, told(tmp_path), 1.0)
+    assert state.total_steps == 192
