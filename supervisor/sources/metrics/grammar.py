@@ -39,6 +39,7 @@ from supervisor.sources.metrics.values import (
     How,
 )
 from supervisor.sources.metrics.words import (
+    EPOCH_NAMES,
     EVAL_WORDS,
     SETTING_OF,
     SETTINGS,
@@ -277,8 +278,8 @@ class _Line(PairValues):
             and _counts(following)
         ):
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
-            if not following.name:
-                self._add(STEP, token, 4, WHOLE)
+            if not following.name:  # "train loss of epoch 20: 0.12"
+                self._add(EPOCH if words[-1] in EPOCH_NAMES else STEP, token, 4, WHOLE)
             self._owed = token.name
             return
         if (

@@ -50,7 +50,7 @@ _SPEECH = re.compile(
     re.IGNORECASE,
 )
 _CONFIG_PAIR = re.compile(
-    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
+    r"(?<![\w.-])[A-Za-z_][\w.-]*+\s?[=:]\s*(?![Nn]/?[Aa]\b)(?:['\"]?[A-Za-z/.][\w./-]*['\"]?|\[|\{|True|False|None)(?=[,\s)}\]]|$)"
 )
 _PER_STEP = re.compile(r"step|iter|batch")
 # "epoch 1, total time 81.21": an epoch and how long it took.
@@ -78,7 +78,7 @@ _LONE_ETA = re.compile(
 )
 # "Iteration: 12" at the line's start, "Learning iteration 66/30000" anywhere.
 _LONE_COUNTER = re.compile(
-    r"(?:(?:iteration|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
+    r"(?:(?:iter(?:ation)?|global[ _]step)\s*[:=]\s*\d+|\s*(?:learning |training )?(?:iteration|step)\s+\d+\s*/\s*\d+|\s*batch\s+[\d,]+\s+of\s+[\d,]+\.?\s+elapsed: [\d:.]+)\s*$",
     re.IGNORECASE,
 )
 # What was done at a step, where nothing was measured.

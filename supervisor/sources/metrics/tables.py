@@ -54,6 +54,7 @@ _CLOCK = re.compile(
 # A table on its side: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
 _NAMES = frozenset({"name", "metric", "metrics", "key"})
 _VALUES = frozenset({"value", "values"})
+_PART_RANK = 2  # of a loss that is the whole only where no other is named
 _LIST = re.compile(r"\[\s*[-+\d]")
 # "[   10%      ]", "[------------]": a mark before a row.
 _MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
@@ -180,7 +181,25 @@ def read_row(header: Header, text: str) -> Parsed | None:
             out.append(Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN))
             continue
         out += _cell(name, match, begin)
-    return Parsed(tuple(out)) if numbers >= min(2, len(header.names)) and out else None
+    return Parsed(_one_of_each(out)) if numbers >= min(2, len(header.names)) and out else None
+
+
+def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
+    """Of several columns of one field the one that ranks highest, the first of equals; of losses that are all parts, none."""
+    best: dict[str, Reading] = {}
+    for reading in readings:
+        if reading.field not in best or reading.rank > best[reading.field].rank:
+            best[reading.field] = reading
+    out = []
+    for reading in readings:
+        is_best = reading is best[reading.field]
+        if reading.field in {LOSS, VAL_LOSS}:
+            others = any(other.field == reading.field and other is not reading for other in readings)
+            is_best = is_best and not (others and reading.rank <= _PART_RANK)
+            out.append(reading if is_best else reading._replace(field=""))
+        elif is_best or not reading.field:
+            out.append(reading)
+    return tuple(out)
 
 
 def _columns(starts: tuple[int, ...], cells: list[int]) -> list[int]:
