@@ -19,6 +19,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from supervisor.text.decode import strip_escapes
+from supervisor.text.patterns import Lazy
 from supervisor.views.speech import Tr
 
 
@@ -52,7 +53,7 @@ _UNSURE = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
 SPARKS = "▁▂▃▄▅▆▇"
 # A word, or one Han character, with the marks that may not begin the next line or end this one.
 _HAN = r"\u3400-\u9fff\uf900-\ufaff"
-_UNIT = re.compile(
+_UNIT = Lazy(
     rf" ?[（「《“]*(?:[{_HAN}]|[^\s{_HAN}（「《“，。；：、！？）」》”]+|.)[，。；：、！？）」》”]*"
 )
 
