@@ -12,11 +12,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from supervisor.text.stamps import anchor_of, is_rising, shift_of, stamp_of
-from supervisor.views.logblocks import block_at, is_head, texts_from
+from supervisor.views.logblocks import is_head
 from supervisor.views.logfile import LogFile, TextLine, segment_of
 from supervisor.views.logorder import AFTER_S, REACTION, after_ranks
 from supervisor.views.logs import AGENT, LogRef, speaker_of
 from supervisor.views.logtime import GrowthClock, anchor_shift
+from supervisor.views.logtrace import trace_around, trace_from
 
 KEPT_SEGMENTS = 64
 SNIFF_LINES = 40
@@ -158,31 +159,43 @@ class LogClock:
 
     def _keys_of(self, number: int, lines: Sequence[TextLine]) -> dict[int, float]:
         clock = self._known_clock()
-        if self._ref.who == AGENT:
-            times = self._of_launcher(lines, self._carried(number))
-            return dict(zip((line.offset for line in lines), times, strict=True))
-        is_last = bool(lines) and lines[-1].end >= self._file.size
-        if self._shift_s is not None:
-            times = self._carried_on(lines, self._carried(number))
-            if is_last:
-                self._put_last(lines, times)
-            return dict(zip((line.offset for line in lines), times, strict=True))
-        # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
         said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
-        keys: dict[int, float] = {}
-        t = 0.0
-        for index in range(len(lines) - 1, -1, -1):
-            leads = index + 1 < len(lines) and (said[index][:1].isspace() or said[index + 1][:1].isspace())
-            t = t if leads else clock.time_of(lines[index].end)
-            keys[lines[index].offset] = t
-        for index, text in enumerate(said):
-            if is_head(text) and (block := block_at(texts_from(said, index))) is not None:
-                last = min(index + block.lines, len(lines)) - 1
-                for line in lines[index:last]:  # with what caused it
-                    keys[line.offset] = keys[lines[last].offset]
-        if self._anchor_shift_s is not None:
-            self._keep_to_anchors(lines, keys)
+        if self.is_launcher:
+            times = self._carried_on(lines, self._carried(number))
+            times = after_ranks(said, times, self.written_t, self._rank_t)
+        elif self._shift_s is not None:
+            times = self._carried_on(lines, self._carried(number))
+            if lines and lines[-1].end >= self._file.size:
+                self._put_last(lines, times)
+        else:
+            # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
+            times = [clock.time_of(line.end) for line in lines]
+            for n in range(len(lines) - 2, -1, -1):
+                if said[n][:1].isspace() or said[n + 1][:1].isspace():
+                    times[n] = times[n + 1]
+            if self._anchor_shift_s is not None:
+                self._keep_to_anchors(lines, times)
+        keys = dict(zip((line.offset for line in lines), times, strict=True))
+        self._keep_whole(lines, said, keys)
         return keys
+
+    def _keep_whole(self, lines: Sequence[TextLine], said: Sequence[str], keys: dict[int, float]) -> None:
+        """All lines of a traceback have the time of its last, wherever segments end."""
+        who = self._ref.who
+        n = 0
+        trace = trace_around(self._file, who, lines[0].offset) if lines else None
+        while n < len(lines):
+            if trace is None and is_head(said[n]):
+                trace = trace_from(self._file, who, lines[n].offset)
+            if trace is not None:
+                last = trace.last
+                t = keys[last.offset] if last.offset in keys else self.key(last)
+                while n < len(lines) and lines[n].offset <= last.offset:
+                    keys[lines[n].offset] = t
+                    n += 1
+                trace = None
+            else:
+                n += 1
 
     def _carried_on(self, lines: Sequence[TextLine], t: float | None) -> list[float]:
         """Each line's stamp, else the one before, else what the growth says."""
@@ -206,30 +219,21 @@ class LogClock:
         for n in range(first, len(lines)):
             times[n] = max(times[n], self.written_t)
 
-    def _of_launcher(self, lines: Sequence[TextLine], t: float | None) -> list[float]:
-        """torchrun writes in bursts, and after what it reports.
-
-        A line without a stamp goes with the one before. "failed (exitcode" comes after the rank's last line,
-        torchrun's own traceback after every rank's.
-        """
-        said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
-        return after_ranks(said, self._carried_on(lines, t), self.written_t, self._rank_t)
-
     def _rank_t(self, local_rank: str | None) -> float:
         theirs = (peer.newest_t for peer in self.peers if local_rank in {None, peer.local_rank})
         return max(theirs, default=0.0) + AFTER_S
 
-    def _keep_to_anchors(self, lines: Sequence[TextLine], keys: dict[int, float]) -> None:
+    def _keep_to_anchors(self, lines: Sequence[TextLine], times: list[float]) -> None:
         """Between two stamped lines no line is earlier than the first or later than the second."""
         anchors = [self._anchor(line.text) for line in lines]
-        low = 0.0
-        for line, anchor in zip(lines, anchors, strict=True):
+        low, high = 0.0, math.inf
+        for n, anchor in enumerate(anchors):
             low = max(low, anchor or 0.0)
-            keys[line.offset] = max(keys[line.offset], low)
-        high = float("inf")
-        for line, anchor in zip(reversed(lines), reversed(anchors), strict=True):
+            times[n] = max(times[n], low)
+        for n in range(len(lines) - 1, -1, -1):
+            anchor = anchors[n]
             high = min(high, anchor if anchor is not None else high)
-            keys[line.offset] = min(keys[line.offset], high)
+            times[n] = min(times[n], high)
 
     @property
     def local_rank(self) -> str:

@@ -63,6 +63,8 @@ class _Head:
         self._stop = stop
         self._who = stream.ref.who
         self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
+        # A thinned log shows lines, not tracebacks.
+        self._has_blocks = stream.is_whole
         self._rest = 0 if is_aligned else stream.rest_of_block(place)
         self.ahead: deque[_Unit] = deque()
         self.keys: Counter[str | tuple[str, ...]] = Counter()
@@ -81,21 +83,25 @@ class _Head:
         if not self._reach(0):
             return None
         line, who, text = self._read[0]
-        if MARK not in text and not self._rest:
+        if self._stop is not None and line.offset >= self._stop:
+            return None
+        if not (self._rest or (MARK in text and self._has_blocks)):
             self._read.popleft()
             return _Unit(text, who, (line,), (text,))
-        count, block = 1, None
-        if self._rest:
-            count, self._rest = self._rest, 0
-            self._reach(count - 1)
-        elif (block := block_at(self._said_by(who))) is not None:
-            count = block.lines
-        taken = [self._read.popleft() for _ in range(min(count, len(self._read)))]
-        texts = tuple(said for _, _, said in taken)
+        block = None if self._rest else block_at(self._said_by(who))
+        count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
+        self._rest = 0
+        taken: list[tuple[TextLine, str, str]] = []
+        while len(taken) < count and self._reach(0):
+            if self._stop is not None and self._read[0][0].offset >= self._stop:
+                is_cut = True
+                break
+            taken.append(self._read.popleft())
+        lines, _, texts = zip(*taken, strict=True)
+        if is_cut:  # it folds with one that is cut alike, as the whole ones would
+            return _Unit(("", *texts), who, lines, texts)
         report = summary(texts, block) if block is not None and block.is_report else ""
-        return _Unit(
-            texts if len(texts) > 1 else text, who, tuple(each for each, _, _ in taken), texts, report
-        )
+        return _Unit(texts if count > 1 else text, who, lines, texts, report)
 
     def _said_by(self, who: str) -> At:
         def at(n: int) -> str | None:
@@ -104,10 +110,10 @@ class _Head:
         return at
 
     def _reach(self, n: int) -> bool:
-        """Read on until there are more than `n` lines; False: there are not."""
+        """Read on until there are more than `n` lines, beyond the stop too; False: there are not."""
         while len(self._read) <= n:
             line = next(self._lines, None)
-            if line is None or (self._stop is not None and line.offset >= self._stop):
+            if line is None:
                 self._lines = iter(())
                 return False
             self._read.append((line, *speaker_of(line.text, self._who)))

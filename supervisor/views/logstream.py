@@ -8,16 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from supervisor.text.decode import clean
-from supervisor.views.logblocks import MOST_REPORT_LINES, block_at, is_head, may_be_inside, texts_from
 from supervisor.views.logclock import LogClock
-from supervisor.views.logfile import LogFile, TextLine, segment_of
+from supervisor.views.logfile import LogFile, TextLine
 from supervisor.views.logindex import CHUNK_BYTES, Counts
 from supervisor.views.logmatch import Query
 from supervisor.views.logs import LogRef, speaker_of
+from supervisor.views.logtrace import Trace, trace_around
 
 KEPT_HITS = 32
-# Lines above a place that no traceback holds, but its exceptions' own: beyond these none is looked for.
-STRANGERS = 3
 
 
 class Stream:
@@ -37,7 +35,6 @@ class Stream:
         self.counts: Counts | None = None
         self.clock = LogClock(ref, file, start_t)
         self._check = check
-        self._is_report = False
         self._hits: OrderedDict[int, tuple[int, tuple[int, ...]]] = OrderedDict()
 
     # -- what is shown ---------------------------------------------------------------------------------
@@ -96,61 +93,22 @@ class Stream:
 
     def block_start(self, offset: int) -> int:
         """Where the traceback begins that the line at `offset` is a part of; `offset` where it is of none."""
-        return self._around(offset)[0]
+        trace = self._around(offset)
+        return trace.head if trace is not None else offset
 
     def rest_of_block(self, offset: int) -> int:
         """How many lines from `offset` on belong to a traceback that begins before it."""
-        return self._around(offset)[1]
+        trace = self._around(offset)
+        return trace.block.lines - trace.above if trace is not None else 0
 
     def is_in_report(self, offset: int) -> bool:
         """Whether the line at `offset` is one of torchrun's own traceback, and not its first."""
-        self._around(offset)
-        return self._is_report
+        trace = self._around(offset)
+        return trace is not None and trace.block.is_report
 
-    def _around(self, offset: int) -> tuple[int, int]:
-        """Where the traceback begins that the line at `offset` continues, and how many lines of it are left."""
-        self._is_report = False
-        if not offset or not self.is_whole or self.is_silent:
-            return offset, 0
-        lines = self.file.segment(segment_of(offset))
-        at = bisect_left(lines, offset, key=_offset)
-        line = lines[at] if at < len(lines) else None
-        if line is None or line.offset != offset:
-            return offset, 0
-        who, text = speaker_of(line.text, self.ref.who)
-        if at and not may_be_inside(text, speaker_of(lines[at - 1].text, self.ref.who)[1]):
-            return offset, 0
-        earlier = self.file.backward(offset)
-        before = next(earlier, None)
-        if before is None or not may_be_inside(text, speaker_of(before.text, self.ref.who)[1]):
-            return offset, 0
-        texts = [text]
-        heads: list[tuple[int, int]] = []
-        strangers = 0
-        for each in itertools.chain([before], itertools.islice(earlier, MOST_REPORT_LINES)):
-            speaker, said = speaker_of(each.text, self.ref.who)
-            if speaker != who or strangers > STRANGERS:
-                break
-            texts.append(said)
-            if is_head(said):
-                heads.append((len(texts) - 1, each.offset))
-                strangers = 0
-            strangers += not may_be_inside(said, "")
-        if not heads:
-            return offset, 0
-        texts.reverse()
-        here = len(texts) - 1
-        for each in itertools.islice(self.file.forward(line.end), MOST_REPORT_LINES):
-            speaker, said = speaker_of(each.text, self.ref.who)
-            if speaker != who:
-                break
-            texts.append(said)
-        for above, head in reversed(heads):  # the first of those that led to one another
-            block = block_at(texts_from(texts, here - above))
-            if block is not None and block.lines > above:
-                self._is_report = block.is_report
-                return head, block.lines - above
-        return offset, 0
+    def _around(self, offset: int) -> Trace | None:
+        whole = self.is_whole and not self.is_silent
+        return trace_around(self.file, self.ref.who, offset) if whole else None
 
     def backward(self, offset: int) -> Iterator[TextLine]:
         """The lines that are meant and begin before `offset`, the nearest first."""
@@ -188,10 +146,6 @@ class Stream:
     def offset_at(self, t: float) -> int:
         """Where the first line begins that was written at `t` or later."""
         return self.clock.offset_at(t)
-
-
-def _offset(line: TextLine) -> int:
-    return line.offset
 
 
 def hits_of(file: LogFile, chunk: int, query: Query, ref: LogRef) -> tuple[int, ...]:
