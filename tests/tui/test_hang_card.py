@@ -230,3 +230,22 @@ def test_each_number_of_the_batch_has_its_name_where_there_is_room(
         assert said in "\n".join(strip.text for strip in header._strips)
 
     drive(stopped(tmp_path / "run"), play, size=(width, 40))
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (124, "124 steps: it begins at the first step, unless the script resumes by itself"),
+        (224, "24 steps since the checkpoint at step 200"),
+    ],
+)
+def test_a_restart_says_what_it_loses_and_where_it_begins(tmp_path: Path, last: int, said: str) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    rec.steps(1, last)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: f"restart? may be lost: {said}" in shown(app), said)
+
+    drive(rec.close(), play)

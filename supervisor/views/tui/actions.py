@@ -155,6 +155,17 @@ def cost(snapshot: Snapshot) -> str:
     return f"{fm.whole(steps)} step{'s' if steps != 1 else ''}{since}"
 
 
+def restart_cost(snapshot: Snapshot) -> str:
+    """What a restart would lose, and where it begins if that is not at a checkpoint; empty for nothing."""
+    lost = lost_steps(snapshot)
+    if lost is None or (lost[1] is not None and _can_resume(snapshot)):
+        return cost(snapshot)
+    attempt = snapshot.state.attempt
+    steps = attempt.last_step if attempt is not None and attempt.last_step is not None else lost[0]
+    many = "s" if steps != 1 else ""
+    return f"{fm.whole(steps)} step{many}: it begins at the first step, unless the script resumes by itself"
+
+
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
     """What a person is asked before a request that would lose something; None: it loses nothing."""
     lost = cost(snapshot)
@@ -168,14 +179,6 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
         case RequestKind.STOP if lost:
             return f"stop? may be lost: {lost}"
         case RequestKind.RESTART | RequestKind.RESTART_WITH if lost:
-            return f"restart? {_begins(snapshot)}; may be lost: {lost}"
+            return f"restart? may be lost: {restart_cost(snapshot)}"
         case _:
             return None
-
-
-def _begins(snapshot: Snapshot) -> str:
-    """Where the next attempt begins, in the few words that a question has room for."""
-    saved = snapshot.state.checkpoint
-    if saved is None or not _can_resume(snapshot):
-        return "from the first step, unless the script resumes by itself"
-    return "from that checkpoint"

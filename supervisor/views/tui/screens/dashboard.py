@@ -15,10 +15,10 @@ from supervisor.run.events import RequestKind
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.tui.actions import (
     ACTING,
-    cost,
     current_batch,
     possible,
     question,
+    restart_cost,
     suggested_batch,
     why_no_batch,
     why_not,
@@ -273,7 +273,7 @@ class Dashboard(LookingScreen):
             if number is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
-        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, cost(snapshot)), closed)
+        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, restart_cost(snapshot)), closed)
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""
@@ -289,7 +289,7 @@ class Dashboard(LookingScreen):
 
         record = snapshot.run_file
         before = current_arguments(record, snapshot.state)
-        self.app.push_screen(EditScreen(record.job.entry, before, cost(snapshot)), closed)
+        self.app.push_screen(EditScreen(record.job.entry, before, restart_cost(snapshot)), closed)
 
     def _ask(self, kind: RequestKind) -> None:
         """Send a request, after a question where something would be lost."""
