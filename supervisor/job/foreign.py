@@ -22,10 +22,12 @@ from supervisor.job.starts import find_outputs
 
 _TOTAL_STEPS: Final = (
     "--max_steps",
+    "--max_train_steps",
     "--total_steps",
     "--num_iterations",
     "--max_iters",
     "--train_iters",
+    "--num_train_steps",
     "--num_steps",
 )
 

@@ -68,6 +68,22 @@ def test_a_wide_terminal_shows_two_more_curves_and_leaves_no_half_empty_table(tm
 def test_many_ranks_need_the_room_themselves(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.pause()
-        assert not app.dashboard.query("#trends")
+        assert not any(found.display for found in app.dashboard.query("#trends"))
 
     drive(recorded.many(tmp_path / "run"), play, size=(200, 50))
+
+
+def test_a_total_that_was_passed_was_none(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", total_steps=4)
+    rec.launch("first start")
+    rec.steps(1, 30)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        header = pane(app, "header")
+        assert "step 30" in header
+        assert "/ 4" not in header
+        assert "%" not in header
+        assert "ETA --:--:--" in header
+
+    drive(rec.close(), play)

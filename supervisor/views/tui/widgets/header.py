@@ -53,7 +53,7 @@ class HeaderPanel(Panel):
         total = state.total_steps
         if step is None:
             return row(Span(self.tr("no step yet "), Ink.DIM))
-        if not total:
+        if not total or step > total:  # what the arguments said was no total
             return row(Span(self.tr("step "), Ink.DIM), Span(fm.whole(step), Ink.STRONG), " ")
         ratio = step / total
         width_of_total = len(fm.whole(total))
@@ -108,9 +108,9 @@ def eta_s(snapshot: Snapshot) -> float | None:
         return None
     if progress.eta_s is not None:
         return progress.eta_s
-    if progress.step is None or not total or snapshot.pace_s is None:
+    if progress.step is None or not total or progress.step > total or snapshot.pace_s is None:
         return None
-    return max(0.0, total - progress.step) * snapshot.pace_s
+    return (total - progress.step) * snapshot.pace_s
 
 
 def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
