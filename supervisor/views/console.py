@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -29,14 +26,13 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
 from supervisor.run.recurrence import recurrence_lines, same_failure
 from supervisor.run.state import AttemptView, RunState
-from supervisor.text.decode import clean, strip_escapes
+from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
+from supervisor.views.nearby import read_context
 
 POLL_S = 0.2
 PROGRESS_INTERVAL_S = 5.0
-TRACEBACK_LINES = 60
-FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Level(StrEnum):
@@ -147,7 +143,7 @@ class ConsoleView:
                 yield Level.INFO, progress_text(self._progress, self.state.total_steps)
             return
         if isinstance(event, ev.Diagnosed) and not event.provisional:
-            yield from verdict_lines(event.verdict, self._node.attempt(event.attempt).root)
+            yield from verdict_lines(event.verdict, self._run, event.attempt)
             return
         yield from fact_lines(event)
 
@@ -241,11 +237,8 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             return
 
 
-def verdict_lines(verdict: Verdict, root: Path | None = None) -> Iterator[tuple[Level, str]]:
-    """A verdict in lines: title, cause, the user's line that raised it, what followed, advice.
-
-    `root`: the attempt's folder, which the cause's path is relative to.
-    """
+def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[tuple[Level, str]]:
+    """A verdict in lines: title, cause, the user's line of code that raised it, what followed, advice."""
     if verdict.failure is FailureClass.HEALTHY:
         return
     if verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER:
@@ -253,10 +246,10 @@ def verdict_lines(verdict: Verdict, root: Path | None = None) -> Iterator[tuple[
         return
     yield Level.ERROR, f"{verdict.failure} ({fm.sure(verdict.confidence)}): {verdict.title}"
     if verdict.cause is not None:
-        yield Level.ERROR, f"cause  {place_text(verdict.cause, root)}  {shortened(verdict.cause.text, 240)}"
-        frame = user_frame(verdict.cause, root)
-        if frame is not None:
-            yield Level.ERROR, f"at     {frame}"
+        place = place_text(verdict.cause, run.node().attempt(attempt).root)
+        yield Level.ERROR, f"cause  {place}  {shortened(verdict.cause.text, 240)}"
+        if code := code_text(verdict.cause, run, attempt):
+            yield Level.ERROR, f"code   {code}"
     if verdict.consequences:
         counts: dict[str, int] = {}
         for item in verdict.consequences:
@@ -267,29 +260,19 @@ def verdict_lines(verdict: Verdict, root: Path | None = None) -> Iterator[tuple[
         yield Level.INFO, f"advice: {advice}"
 
 
-def place_text(cause: Cause, root: Path | None) -> str:
-    """Where the cause stands, as a path that opens from here."""
+def place_text(cause: Cause, root: Path) -> str:
+    """Where the cause stands, as a path that opens from here. `root`: the attempt's folder, which it is relative to."""
     path = cause.path
-    if root is not None and not os.path.isabs(path):
+    if not os.path.isabs(path):
         whole = os.path.normpath(root / path)
         path = min(whole, os.path.relpath(whole), key=len)
     return f"{path}:{cause.line}" if cause.line else path
 
 
-def user_frame(cause: Cause, root: Path | None) -> str | None:
-    """The innermost frame outside installed packages in the traceback above the cause, as ``file:line in function``."""
-    if root is None or cause.line is None or os.path.isabs(cause.path):
-        return None
-    try:
-        with (root / cause.path).open("rb") as file:
-            lines = deque(islice(file, cause.line), maxlen=TRACEBACK_LINES)
-    except OSError:
-        return None
-    for raw in reversed(lines):
-        found = FRAME.search(clean(raw))
-        if found and "site-packages" not in found[1] and "/lib/python" not in found[1]:
-            return f"{found[1]}:{found[2]} in {found[3]}"
-    return None
+def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
+    """The user's own line in the traceback that ends in the cause, with its place; empty where there is none."""
+    own = read_context(run, attempt, cause).own
+    return shortened(f"{own.path}:{own.line}  {own.text}", 240) if own is not None else ""
 
 
 def shortened(text: str, limit: int) -> str:
@@ -327,7 +310,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
     """The run in a few lines: attempts, verdicts, changes, losses, a curve, where it all lies."""
     lines = ["", f"run       {state.run_id}  {strip_escapes(state.name)}"]
     for index, attempt in enumerate(state.attempts):
-        lines += _attempt_story(attempt, run.node().attempt(attempt.number).root)
+        lines += _attempt_story(attempt, run)
         if attempt.verdict is not None:
             same = same_failure(state, attempt.verdict.fingerprint, attempt.number)
             earlier = tuple(number for number in same if number < attempt.number)
@@ -358,7 +341,7 @@ def _at_step(step: float | None) -> str:
     return "" if step is None else f" at step {step:.0f}"
 
 
-def _attempt_story(attempt: AttemptView, root: Path) -> list[str]:
+def _attempt_story(attempt: AttemptView, run: RunPaths) -> list[str]:
     span = ""
     if attempt.started_t is not None and attempt.ended_t is not None:
         span = f" after {attempt.ended_t - attempt.started_t:.0f} s"
@@ -372,11 +355,11 @@ def _attempt_story(attempt: AttemptView, root: Path) -> list[str]:
     elif verdict is not None and verdict.failure is not FailureClass.HEALTHY:
         lines.append(f"verdict   {verdict.failure}: {verdict.title}")
         if verdict.cause is not None:
-            lines.append(f"cause     {place_text(verdict.cause, root)}")
+            place = place_text(verdict.cause, run.node().attempt(attempt.number).root)
+            lines.append(f"cause     {place}")
             lines.append(f"          {shortened(verdict.cause.text, 160)}")
-            frame = user_frame(verdict.cause, root)
-            if frame is not None:
-                lines.append(f"          at {frame}")
+            if code := code_text(verdict.cause, run, attempt.number):
+                lines.append(f"code      {code}")
     return lines
 
 

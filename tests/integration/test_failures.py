@@ -33,6 +33,14 @@ CASES = [
     Case("alloc", FailureClass.HOST_OOM, Reason.ALLOCATOR),
 ]
 
+# The line of the script that raises, and its number.
+OWN_CODE = {
+    mode: next(
+        (at, line.strip()) for at, line in enumerate(Path(JOB).read_text().splitlines(), 1) if source in line
+    )
+    for mode, source in {"exception": 'labels["missing"]', "alloc": "torch.empty(1 << 50)"}.items()
+}
+
 
 def test_a_healthy_run_succeeds_and_leaves_its_story(tmp_path: Path) -> None:
     done, run, state = run_headless("--nproc-per-node", "2", JOB, "--steps", "12", cwd=tmp_path)
@@ -78,6 +86,8 @@ def check_failure(tmp_path: Path, case: Case) -> None:
         assert verdict.cause.line is not None
         line = path.read_text(encoding="utf-8").splitlines()[verdict.cause.line - 1]
         assert verdict.cause.text.strip() in line or line.strip() in verdict.cause.text
+        number, source = OWN_CODE[case.mode]
+        assert f"code   {JOB}:{number}  {source}\n" in done.out
     assert not any(isinstance(f, ev.StopRungTaken) and f.rung is ev.StopRung.SURVIVORS for f in facts(run))
 
 
