@@ -164,6 +164,19 @@ def test_values_of_a_run_are_in_base_units() -> None:
     assert last.values["memory_used_bytes"] == 11.5 * GIB
 
 
+def test_a_line_that_is_too_long_makes_no_run_wherever_it_stands() -> None:
+    short, limit = b'{"step": 1, "loss": 2.5}', b'{"step": 1, "loss": 2.%s}' % (b"5" * (MAX_LINE - 23))
+    assert len(limit) == MAX_LINE
+    reader = MetricReader()
+    reader.read([short] * 20)
+    run = reader._run_of(short)
+    assert run is not None
+    for place in range(0, 600, 41):
+        around = [[short] * place, [short] * (600 - place)]
+        assert run.read([*around[0], limit, *around[1]]) is not None
+        assert run.read([*around[0], limit.replace(b"}", b"5}"), *around[1]]) is None
+
+
 def test_two_halves_of_lines_make_no_run() -> None:
     record = b'{"step": 1, "loss": 2.5}'
     reader = MetricReader()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
@@ -76,32 +77,44 @@ def make_run(line: str, shape: bytes, layout: Layout, longest: int) -> JsonRun |
         return None
     spans = [span for target in (FIELD, OTHER, RANKS) for span in layout.spans if span.target == target]
     members: list[tuple[str, Any]] = []
-    rename: dict[str, str] = {}
+    named: dict[str, str] = {}
     for place, span in enumerate(spans):
         key, kind = _KEY.search(line[: span.begin]), _type(span, line)
         if key is None or kind is None or not _END.match(line, span.end):
             return None
         member = f"own_{place}" if span.target == OTHER else span.name
         members.append((member, kind))
-        rename[member] = key[1]
+        named[member] = key[1]
     fields = [span for span in spans if span.target == FIELD]
     own = [span.name for span in spans if span.target == OTHER]
     if (
         len(spans) < len(layout.spans)
-        or len(rename) < len(spans)
+        or len(named) < len(spans)
         or any(len(set(some)) < len(some) for some in (keys, own))
     ):
         return None
     # By the whole number 1: a step stays one.
     scales = [span.conversion.scale if span.conversion.scale != 1 else 1 for span in fields]
-    made = define(
-        members,
+    made = _run_type(
+        tuple(members),
         tuple(span.name for span in fields),
         tuple(own),
-        rename,
+        tuple(named.items()),
         tuple(scales) if any(scale != 1 for scale in scales) else (),
     )
     return JsonRun(shape, msgspec.json.Decoder(made).decode_lines, longest)
+
+
+@lru_cache(maxsize=256)
+def _run_type(
+    members: tuple[tuple[str, Any], ...],
+    fields: tuple[str, ...],
+    own: tuple[str, ...],
+    named: tuple[tuple[str, str], ...],
+    scales: tuple[float, ...],
+) -> type[MetricSample]:
+    """The ranks of a run write lines of one shape: their readers share its type."""
+    return define(list(members), fields, own, dict(named), scales)
 
 
 def _type(span: Span, line: str) -> Any:
