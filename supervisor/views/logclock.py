@@ -115,7 +115,8 @@ class LogClock:
             return self._known_clock().time_of(self._file.size)
         number = segment_of(line.offset)
         kept = self._keys.get(number)
-        if kept is None or kept[0] != self._file.generation or kept[1] not in {-1, self._file.size}:
+        file = self._file
+        if kept is None or kept[0] != file.generation or kept[1] not in {-1, file.size}:
             lines = self._file.segment(number)
             done = bool(lines) and segment_of(self._file.size) > number
             kept = (self._file.generation, -1 if done else self._file.size, self._keys_of(number, lines))

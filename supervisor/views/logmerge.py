@@ -80,13 +80,14 @@ class _Head:
             self.keys[unit.key] += 1
 
     def _unit(self) -> _Unit | None:
-        if not self._reach(0):
+        read = self._read
+        if not read and not self._reach(0):
             return None
-        line, who, text = self._read[0]
+        line, who, text = read[0]
         if self._stop is not None and line.offset >= self._stop:
             return None
         if not (self._rest or (MARK in text and self._has_blocks)):
-            self._read.popleft()
+            read.popleft()
             return _Unit(text, who, (line,), (text,))
         block = None if self._rest else block_at(self._said_by(who))
         count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
@@ -153,13 +154,14 @@ def rows_from(
         for i, (stream, at) in enumerate(zip(streams, place, strict=True))
     ]
     now = list(place)
-    queue = [(streams[i].key(head.ahead[0].lines[0]), i) for i, head in enumerate(heads) if head.ahead]
+    keys = [stream.clock.key for stream in streams]
+    queue = [(keys[i](head.ahead[0].lines[0]), i) for i, head in enumerate(heads) if head.ahead]
     heapq.heapify(queue)
     given = 0
 
     def push(i: int) -> None:
         if heads[i].ahead:
-            heapq.heappush(queue, (streams[i].key(heads[i].ahead[0].lines[0]), i))
+            heapq.heappush(queue, (keys[i](heads[i].ahead[0].lines[0]), i))
 
     def rows(logs: Sequence[int]) -> list[Row]:
         """The next unit of these logs, which say the same."""
@@ -185,7 +187,7 @@ def rows_from(
         if not heads[first].ahead:
             continue
         unit = heads[first].ahead[0]
-        if t != streams[first].key(unit.lines[0]):
+        if t != keys[first](unit.lines[0]):
             push(first)  # it was folded ahead of its turn
             continue
         may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.texts[0].strip())
@@ -220,12 +222,13 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
     """The place that many unfolded lines before another, by time."""
     now = list(place)
     sources = [stream.backward(at) for stream, at in zip(streams, place, strict=True)]
+    keys = [stream.clock.key for stream in streams]
     queue: list[tuple[float, int, int]] = []
 
     def push(i: int) -> None:
         line = next(sources[i], None)
         if line is not None:
-            heapq.heappush(queue, (-streams[i].key(line), -i, line.offset))
+            heapq.heappush(queue, (-keys[i](line), -i, line.offset))
 
     for i in range(len(sources)):
         push(i)
