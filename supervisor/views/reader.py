@@ -31,6 +31,8 @@ TAIL_BYTES = 4 << 20
 # Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
+# A glance takes the newest readings of ranks from so much of a stream: eight of each of 64 ranks.
+GLANCE_BYTES = 1 << 16
 
 
 class SnapshotReader:
@@ -40,7 +42,8 @@ class SnapshotReader:
         run: the run directory; it may not exist yet, or vanish.
         node: whose journal and series are read.
         monotonic: clock for how often the keeper's lock is looked at.
-        glance: the first `refresh` leaves run.json to the second: a screen is painted without it a moment sooner.
+        glance: the first `refresh` leaves run.json and the past of ranks to the second, where it is long: a screen is
+            painted without them a moment sooner.
         journal: the node's, where it was read already.
     """
 
@@ -64,6 +67,7 @@ class SnapshotReader:
         self._glance = glance
         self._run_file: RunFile | None = None
         self._opened = False
+        self._glanced = False
         self._alive = False
         self._alive_due = float("-inf")
         self._was_gone = False
@@ -87,6 +91,9 @@ class SnapshotReader:
         if not self._opened:
             changed = self._opened = True
             self._open_series()
+        elif self._glanced:
+            changed = True
+            self._look_closer()
         changed |= self._read_series()
         news = self._logs.refresh(self._state.state)
         nearby = self._nearby.refresh(self._state.state)
@@ -111,7 +118,9 @@ class SnapshotReader:
     def _open_series(self) -> None:
         """Place the readers: large streams at their tail, their past from the roll-ups."""
         for name, reader in self._series.items():
-            if reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
+            if self._glance and name == se.RANKS:
+                self._glanced = reader.seek_tail(GLANCE_BYTES)
+            elif reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
                 first = reader.read(limit_bytes=1 << 20)
                 until = first[0].t if first else float("inf")
                 for rollup in read_rollups(self._node.series, name):
@@ -119,6 +128,15 @@ class SnapshotReader:
                         self._gathered.take_rollup(rollup)
                 for sample in first:
                     self._gathered.take(name, sample)
+
+    def _look_closer(self) -> None:
+        """Read the past of ranks, of which a first frame shows the newest alone; that stays what is newest."""
+        self._glanced = False
+        reader = self._series[se.RANKS] = SeriesReader(self._node.series, se.RANKS)
+        reader.seek_tail(TAIL_BYTES)
+        while samples := reader.read():
+            for sample in samples:
+                self._gathered.take(se.RANKS, sample)
 
     def _read_series(self) -> bool:
         """All when a run is opened; then a piece of each stream: log lines never wait for a backlog's charts."""
