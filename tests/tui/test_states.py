@@ -87,3 +87,14 @@ def test_a_total_that_was_passed_was_none(tmp_path: Path) -> None:
         assert "ETA --:--:--" in header
 
     drive(rec.close(), play)
+
+
+def test_a_low_terminal_has_the_time_of_a_step_in_its_header(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "1.19 s/step" in pane(app, "header")
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert "/step" not in pane(app, "header"), "there a tile says it"
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))

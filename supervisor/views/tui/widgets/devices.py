@@ -17,6 +17,7 @@ from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, bar, cells, fit, row, spark
 
 FULL_RATIO = 0.95
+THREADS_CELLS = len("999 threads")
 SPARK_POINTS = 60
 SPARK_MOST = 24
 SPARK_LEAST = 6
@@ -143,10 +144,12 @@ class DevicesPanel(ListPanel, can_focus=True):
             ratio = values.get(name)
             if ratio is not None:
                 extras.append(
-                    Span(f"{self.tr(word)} {fm.percent(ratio)}", Ink.WARN if ratio > FULL_RATIO else Ink.DIM)
+                    Span(
+                        f"{self.tr(word)} {fm.percent(ratio):>5}", Ink.WARN if ratio > FULL_RATIO else Ink.DIM
+                    )
                 )
         if values.get("load1") is not None:
-            extras.append(Span(f"{self.tr('load')} {values['load1']:.1f}", Ink.DIM))
+            extras.append(Span(f"{self.tr('load')} {values['load1']:4.1f}", Ink.DIM))
         return _device(
             self.tr("host"), values.get("cpu_ratio"), machine.cpu, (used, total, full), extras, width, 1.0
         )
@@ -155,7 +158,8 @@ class DevicesPanel(ListPanel, can_focus=True):
         values = rank.values
         threads = values.get("threads")
         many = "" if threads == 1 else "s"
-        extras = [Span(self.tr(f"{threads:.0f} thread{many}"), Ink.DIM)] if threads is not None else []
+        said = self.tr(f"{threads:.0f} thread{many}") if threads is not None else ""
+        extras = [Span(fit(said, THREADS_CELLS, right=True), Ink.DIM)] if said else []
         memory = (values.get("rss_bytes"), None, None)
         return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
 

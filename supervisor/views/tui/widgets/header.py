@@ -10,7 +10,8 @@ from supervisor.run.state import Finished, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, bar, between, cells, row, spoken
+from supervisor.views.tui.layout import LOW
+from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.tui.widgets.words import condition_span, is_live
 
@@ -78,13 +79,21 @@ class HeaderPanel(Panel):
             # A log that was read afterwards: how long that took is no time of the job's.
             began_t, over_t = state.attempt.started_t, state.attempt.ended_t
             elapsed = over_t - began_t if began_t is not None and over_t is not None else None
-        spans = [Span(tr("elapsed "), Ink.DIM), Span(fm.clock(elapsed))]
+        spans = [*self._pace(snapshot), Span(tr("elapsed "), Ink.DIM), Span(fm.clock(elapsed))]
         if isinstance(state.condition, (Running, Stopping)):
             moves = quiet_s(snapshot, self.view.now) is None
             spans += [Span("  ETA ", Ink.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
         if width >= 100:
             spans += [Span(tr("  started "), Ink.DIM), Span(fm.time_of_day(began_t)[:5])]
         return (*spans, Span(" "))
+
+    def _pace(self, snapshot: Snapshot) -> Row:
+        """The time of a step, where the terminal is too low for the tiles."""
+        took_s, is_derived = snapshot.step_time_s
+        if self.app.size.height >= LOW or took_s is None or not isinstance(snapshot.state.condition, Running):
+            return EMPTY
+        said = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
+        return row(Span(self.tr(f"{said}/step"), Ink.PLAIN), "  ")
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
