@@ -36,10 +36,17 @@ def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]
         ('{"name": "loss", "step": 12, "value": 0.31}', {"step": 12, "loss": 0.31}),
         ("[42292] [MainThread] Epoch 3, step 20, loss 0.31", {"epoch": 3, "step": 20, "loss": 0.31}),
         ("[ INFO : 2024-01-01 10:11:12 ] Epoch 3 step 20 loss 0.31", {"epoch": 3, "step": 20, "loss": 0.31}),
+        ("eta:21:41:36,lr:0.0004,[2/100:5/500] ==> loss:26.19", {"eta_s": 78096, "step": 5, "loss": 26.19}),
+        ("train loss of epoch 20: 0.118", {"epoch": 20, "step": None, "loss": 0.118}),
+        ("Step: 100 Gen_loss: -0.0 Dis_loss: 13.8 Cls_loss: N/A Topk: N/A", {"step": 100, "loss": None}),
+        ("第3轮 训练损失=0.512 验证损失=0.488", {"epoch": 3, "loss": 0.512, "val_loss": 0.488}),
+        ("第[3/50]轮 训练损失: 0.512", {"epoch": 3, "loss": 0.512}),
+        ("第3エポック 損失: 0.51", {"epoch": 3, "loss": 0.51}),
+        ("3에폭 손실: 0.51", {"epoch": 3, "loss": 0.51}),
         ("Epoch 5, speed: 1.52s/itr, loss: 0.31", {"epoch": 5, "step_time_s": 1.52, "loss": 0.31}),
     ],
 )
-def test_counters_and_rates_in_more_spellings(line: str, want: dict[str, float]) -> None:
+def test_counters_and_rates_in_more_spellings(line: str, want: dict[str, float | None]) -> None:
     found = values(line)
     assert {name: found.get(name) for name in want} == want
 
@@ -84,6 +91,11 @@ def test_a_number_that_counts_is_no_part_of_a_loss(name: str) -> None:
             "| Name | step | train_loss | val_loss |\n| Value | 100 | 0.31 | 0.42 |",
             {1: {"step": 100, "loss": 0.31, "val_loss": 0.42}},
         ),
+        (
+            "epoch  iteration  main/loss  main/loss_ctc  main/loss_att\n0      100        624.802    1546.44        229.815",
+            {1: {"step": 100, "loss": 624.802}},
+        ),
+        ("epoch,loss_ctc,loss_att\n3,1546.44,229.815", {1: {}}),
     ],
 )
 def test_lines_above_say_what_the_numbers_are(text: str, want: dict[int, dict[str, Any]]) -> None:

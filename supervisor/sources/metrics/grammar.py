@@ -22,7 +22,7 @@ from supervisor.sources.metrics.names import (
     words_of,
 )
 from supervisor.sources.metrics.pairs import PairValues
-from supervisor.sources.metrics.placed import alone, placed
+from supervisor.sources.metrics.placed import alone, placed, without_ordinal
 from supervisor.sources.metrics.program import says_nothing
 from supervisor.sources.metrics.readings import (
     BAR_RANK,
@@ -110,6 +110,8 @@ class _Line(PairValues):
         for place, token in enumerate(self._tokens):
             if (led := _LED.match(token.name)) and (led[0][-2:-1].isdigit() or self._follows_pair(place)):
                 token = token._replace(name=token.name[led.end() :])  # noqa: PLW2901 - the same value, better named
+            if (bare := without_ordinal(token.name)) != token.name and bare:
+                token = token._replace(name=bare)  # noqa: PLW2901 - as above
             self._section(token, place)
             if token.kind == "frac":
                 self._fraction(token, place)

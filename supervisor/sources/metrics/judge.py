@@ -66,6 +66,8 @@ _EVALUATION_LOOP = re.compile(
 _PARTS = frozenset(
     {"policy", "value", "mse", "reg", "kl", "rec", "recon", "ce", "box", "cls", "obj", "dfl", "adv", "aux"}
 )
+# The rank of a loss that is the whole only where no other is named.
+PART_RANK = 2
 # One entry of a dictionary that is printed over several lines: the loss of a kind may be a part of one below.
 _ENTRY = re.compile(r"\s+['\"][\w/ .-]+['\"]\s*:\s*[-+.\deE]+,?\s*$")
 # Losses of a router, which stand beside the loss and are no part of it.
@@ -94,7 +96,11 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         if reading.field == "":
             own.setdefault(reading.name, reading)
             continue
-        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= 2 and _rivals(found.readings, reading):
+        if (
+            reading.field in {LOSS, VAL_LOSS}
+            and reading.rank <= PART_RANK
+            and rivals(found.readings, reading)
+        ):
             own.setdefault(reading.name, reading._replace(field=""))
             continue
         held = best.get(reading.field)
@@ -104,7 +110,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
             best[reading.field] = reading
         elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
             own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
-    if LOSS in best and best[LOSS].rank <= 2 and _ENTRY.match(masked):
+    if LOSS in best and best[LOSS].rank <= PART_RANK and _ENTRY.match(masked):
         part = best.pop(LOSS)
         own.setdefault(part.name, part._replace(field=""))
     if in_record and LOSS in best and best[LOSS].rank == 3:
@@ -169,7 +175,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     return Parsed((*best.values(), *own.values()), pair, heading)
 
 
-def _rivals(readings: list[Reading], one: Reading) -> bool:
+def rivals(readings: list[Reading], one: Reading) -> bool:
     """Whether a part-loss stands beside other parts: then none of them is the total."""
     return any(
         other is not one

@@ -30,7 +30,13 @@ _LEADING_TWO = re.compile(r"\s*\[ *(?P<e>\d+)\] +(?P<s>\d+) \|\| ")
 _BARE_TWO = re.compile(r"\s*(?P<e>\d+)(?:\s+|\|)(?P<s>\d+)(?:\s+|\|)(?=loss\s?[=:])", re.IGNORECASE)
 # Megatron's "memory (MB) | allocated: 1.2 | max allocated: 2.3": the unit is the line's, not the value's.
 _MOST_MEMORY = re.compile(r"memory \((?P<unit>[MG]i?B)\) \|.*\bmax allocated: (?P<m>[\d.]+)")
-_CHINESE = re.compile(r"第\s*(?P<e>\d+)\s*轮|第\s*(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*(?:步|次迭代)")
+# "第3轮", "第[3/50]轮", "第100步", "第3エポック", "3에폭": numbers before the counter's name.
+_ORDINAL = re.compile(
+    r"第\s*[\[(（]?\s*(?:(?P<e>\d+)(?:\s*/\s*(?P<E>\d+))?\s*[\])）]?\s*[个個]?\s*(?:轮|輪|epoch|エポック|에폭)|(?P<s>\d+)(?:\s*/\s*(?P<S>\d+))?\s*[\])）]?\s*[个個]?\s*(?:步|次迭代|step|iter|ステップ|스텝))"
+)
+_KOREAN = re.compile(
+    r"(?<![\w.第])(?:(?P<e>\d+)(?:/(?P<E>\d+))?\s?(?:에폭|에포크|エポック)|(?P<s>\d+)(?:/(?P<S>\d+))?\s?(?:스텝|ステップ))"
+)
 # Lines of a counter and a loss and nothing else. How many digits there are must not matter: a line's shape is read without them.
 _ALONE = (
     re.compile(r"(?P<s>\d+) train(?:_loss)? (?P<l>\d+\.\d+)\s*$"),
@@ -45,8 +51,10 @@ def placed(text: str) -> list[Reading]:
     out: list[Reading] = []
     for found in _GLUED.finditer(text):
         out += _readings(found, 5)
-    for found in _CHINESE.finditer(text):
-        out += _readings(found, 8)
+    if not text.isascii():
+        for pattern in (_ORDINAL, _KOREAN):
+            for found in pattern.finditer(text):
+                out += _readings(found, 8)
     for pattern, rank in ((_EPOCH_FIRST, 5), (_EPOCH_AND_BATCH, 9), (_HELD_OUT_EPOCH, 9)):
         if (first := pattern.search(text)) is not None:
             out += _readings(first, rank)
@@ -56,6 +64,11 @@ def placed(text: str) -> list[Reading]:
         if (first := pattern.match(text)) is not None:
             out += _readings(first, 5)
     return out
+
+
+def without_ordinal(name: str) -> str:
+    """A name without the counter that leads it: "第3轮 训练损失"."""
+    return name if name.isascii() or (found := _ORDINAL.match(name)) is None else name[found.end() :].strip()
 
 
 def alone(text: str) -> list[Reading]:

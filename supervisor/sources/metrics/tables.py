@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from supervisor.sources.metrics.bars import find_bar
+from supervisor.sources.metrics.judge import PART_RANK, rivals
 from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
 from supervisor.sources.metrics.names import (
     EPOCH,
@@ -54,7 +55,6 @@ _CLOCK = re.compile(
 # A table on its side: "| Name | lr | loss |" over "| Value | 0.1 | 2.3 |".
 _NAMES = frozenset({"name", "metric", "metrics", "key"})
 _VALUES = frozenset({"value", "values"})
-_PART_RANK = 2  # of a loss that is the whole only where no other is named
 _LIST = re.compile(r"\[\s*[-+\d]")
 # "[   10%      ]", "[------------]": a mark before a row.
 _MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
@@ -194,9 +194,8 @@ def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
     for reading in readings:
         is_best = reading is best[reading.field]
         if reading.field in {LOSS, VAL_LOSS}:
-            others = any(other.field == reading.field and other is not reading for other in readings)
-            is_best = is_best and not (others and reading.rank <= _PART_RANK)
-            out.append(reading if is_best else reading._replace(field=""))
+            is_whole = is_best and not (reading.rank <= PART_RANK and rivals(readings, reading))
+            out.append(reading if is_whole else reading._replace(field=""))
         elif is_best or not reading.field:
             out.append(reading)
     return tuple(out)
