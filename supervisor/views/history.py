@@ -104,7 +104,7 @@ def smooth(points: Sequence[Point]) -> tuple[float, ...]:
     that of the past alone. Its ends are corrected for what is missing (Kingma and Ba 2015, section 3, name it bias
     correction), so that the first values are not pulled to zero.
     """
-    span = max(4.0, len(points) / 30)
+    span = max(3.0, len(points) / 30)
     keep = 1 - 2 / (span + 1)
     smoothed: list[float] = []
     for _, mine in groupby(points, key=attrgetter("attempt")):
