@@ -116,8 +116,8 @@ def _next_look(first: SeenGroup) -> str:
     match first.doing:
         case "own":
             return (
-                f"The stacks show {where}, outside the collective: look why that line does not end: a loop without a "
-                "bound, a lock, a file or a server that does not answer."
+                f"Look why {first.line_at or 'it'} does not end (a loop without a bound, a lock, a file or a server that "
+                f"does not answer): the stacks show {_whose(first.ranks)} {first.what}, outside the collective."
             )
         case "collective" | "backward":
             return (

@@ -34,7 +34,10 @@ Thread 4401 (active): "MainThread"
     main (/home/me/gpt/train.py:48)
         clean_cache()
 """
-ADVICE = "The stacks show rank 1 in exists() at train.py:19, outside the collective: look why that line does not end."
+ADVICE = (
+    "Look why train.py:19 does not end (a loop without a bound, a lock, a file or a server that does not answer): "
+    "the stacks show rank 1 in exists(), outside the collective."
+)
 
 
 def hung(root: Path, *, file: bool = True) -> RunPaths:

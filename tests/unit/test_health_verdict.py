@@ -76,7 +76,8 @@ def test_the_rank_that_is_elsewhere_is_the_cause_and_those_that_wait_are_what_fo
         (rank, line, SEEN.path) for rank, line in ((0, 9), (2, 39), (3, 49))
     }
     assert {item.words for item in waiting} == {"waited for rank 1 in backward at train.py:23"}
-    assert "rank 1 in read() at data.py:41, outside the collective" in verdict.advice[0]
+    assert verdict.advice[0].startswith("Look why data.py:41 does not end")
+    assert "rank 1 in read(), outside the collective" in verdict.advice[0]
     assert not any("Look at the stack" in text for text in verdict.advice)
 
 

@@ -123,7 +123,7 @@ WHOLE = (
     "63 ranks: waited for ranks 1, 3 in all_gather",
     "was waiting for the GPU at my/train.py:41",
     "was in sleep() at my/train.py:41",
-    "The stacks show rank 3 in read_it() at my/data.py:41, outside the collective: look why that line does not end: a loop without a bound, a lock, a file or a server that does not answer.",
+    "Look why my/data.py:41 does not end (a loop without a bound, a lock, a file or a server that does not answer): the stacks show rank 3 in read_it(), outside the collective.",
     "A collective timed out: ranks 1, 3 did not come to it",
     "attempt 1 ended: restarted by bob_7",
     "attempt 2: as asked",

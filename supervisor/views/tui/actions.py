@@ -13,6 +13,8 @@ ACTING = frozenset(
     ["restart", "smaller_batch", "edit", "start_now", "hold", "stop", "stop_now", "stacks", "note", "adopt"]
 )
 
+FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
+
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
     """The actions that a keeper would carry out now. Observers take notes and stacks only."""
@@ -101,19 +103,19 @@ def why_no_batch(snapshot: Snapshot) -> str:
     return SIZE_NOT_KNOWN if knobs.can_change_batch else why_not_changeable(knobs)
 
 
-def resume_text(snapshot: Snapshot) -> str:
-    """Where a next attempt would begin, in one line."""
+def resume_text(snapshot: Snapshot) -> tuple[str, str]:
+    """Where a next attempt would begin, in one line; and why there, for where there is room."""
     state = snapshot.state
     saved, attempt = state.checkpoint, state.attempt
     if saved is None:
-        return "from the first step, unless the script resumes by itself: no checkpoint is known"
+        return FROM_FIRST_STEP, "no checkpoint is known"
     at = fm.whole(saved.step)
     if not _can_resume(snapshot):
-        return f"from the first step, unless the script resumes by itself: no flag takes the checkpoint at step {at}"
+        return FROM_FIRST_STEP, f"no flag takes the checkpoint at step {at}"
     last = attempt.last_step if attempt is not None else None
     lost = last - saved.step if last is not None else 0
     again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
-    return f"from the checkpoint at step {at}{again}"
+    return f"from the checkpoint at step {at}{again}", ""
 
 
 def _can_resume(snapshot: Snapshot) -> bool:

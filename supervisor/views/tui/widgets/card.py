@@ -93,6 +93,9 @@ class FailureCard(Panel, can_focus=True):
                 blocks[1].pop(-2 if len(blocks[1]) > 2 else -1)
             else:
                 break
+        spare = height - sum(map(len, blocks))
+        if verdict.advice and not blocks[3] and spare > 0:
+            blocks[3] = _wrapped("advice", tr(verdict.advice[0]), inner, min(spare, ADVICE_ROWS), tr)
         rows: list[Row] = []
         for block in blocks:
             if block:
@@ -190,7 +193,10 @@ def _plan(
             )
         )
     if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
-        rows += _wrapped("resume", tr(resume_text(snapshot)), width, why_rows, tr)
+        where, why = (tr(text) for text in resume_text(snapshot))
+        full = f"{where}: {why}" if why else where
+        roomy = cell_len(full) <= width - LABEL
+        rows.append(_labelled("resume", Span(full if roomy else where), width, tr))
     if not change or change not in decision.reason:
         rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
     match condition:
