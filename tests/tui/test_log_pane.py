@@ -9,8 +9,10 @@ from textual.pilot import Pilot
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.widgets.paint import Ink
 from tests.tui import recorded
 from tests.tui.driving import drive, pane, shown, until
+from tests.unit.launcher_logs import REPORT
 
 HOSTILE = [
     "[bold red]markup[/] [@click=app.quit]click[/] [link=http://x]l[/link]",
@@ -227,3 +229,82 @@ def test_oldest_and_search_reach_what_stands_before_the_opening(tmp_path: Path) 
 
     drive(run, oldest)
     drive(run, search)
+
+
+def reported(tmp_path: Path, more: int = 0) -> tuple[RunPaths, recorded.Recording]:
+    """Rank 1 ran out of memory; torchrun says `more` of it, and ends with its own traceback."""
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(5, 200, every=5)
+    rec.out_of_memory()
+    for line in [*(f"shutting down, part {number}" for number in range(more)), *REPORT]:
+        rec.say("agent", line)
+    return rec.run, rec
+
+
+def test_the_line_that_failed_is_kept_in_sight_until_a_person_scrolls(tmp_path: Path) -> None:
+    run, rec = reported(tmp_path, more=40)
+    rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        await until(pilot, lambda: "torch.OutOfMemoryError" in pane(app, "log"), "the cause")
+        assert "at the failure" in pane(app, "log")
+        assert "part 39" not in pane(app, "log")
+        marked = [row for row in log._rows if any(span.ink is Ink.ROOT for span in row)]
+        assert ["▌" in "".join(span.text for span in row) for row in marked] == [True]
+        place = log.place()
+        assert place is not None
+        assert place.path is not None
+        assert place.path.endswith("/1/stderr.log"), "L opens the logs there"
+        await pilot.press("j")
+        assert "frozen" in pane(app, "log"), "a person reads on from there"
+        await pilot.press("G")
+        assert "part 39" in pane(app, "log")
+        assert log.following
+
+    drive(run, play)
+
+
+def test_a_new_attempt_is_followed_again(tmp_path: Path) -> None:
+    run, rec = reported(tmp_path)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "▌torch.OutOfMemoryError" in pane(app, "log"), "the cause")
+        rec.launch("restart")
+        for number in range(60):
+            rec.say(0, f"line {number}")
+        await until(pilot, lambda: "line 59" in pane(app, "log"), "the new attempt's lines")
+
+    drive(run, play)
+
+
+def test_torchruns_own_traceback_is_one_line_until_it_is_opened(tmp_path: Path) -> None:
+    run, rec = reported(tmp_path)
+    rec.close()
+    one = f"launcher: ChildFailedError: train.py FAILED, rank 1 exitcode 1 ({len(REPORT)} lines, o opens)"
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        log = app.dashboard.log_panel
+        await until(pilot, lambda: one in pane(app, "log"), "the folded report")
+        assert "Root Cause" not in pane(app, "log")
+        await pilot.press("o")
+        assert "raise ChildFailedError(" in pane(app, "log")
+        assert len([entry for entry in log.buffer.visible if entry.text in REPORT]) > len(REPORT)
+        await pilot.press("G", "o")
+        assert one in pane(app, "log")
+        await pilot.press("slash", *"root cause", "enter")
+        assert "Root Cause (first observed failure):" in pane(app, "log"), "found in what was folded"
+
+    drive(run, play, size=(120, 50))
+
+
+def test_nothing_is_offered_to_open_where_nothing_is_folded(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("o")
+        assert app.dashboard.log_panel.following
+        assert not app.dashboard.log_panel.buffer.opened
+
+    drive(run, play)

@@ -23,7 +23,8 @@ from supervisor.views.tui.widgets.charts import LossPanel
 from supervisor.views.tui.widgets.logpage import LogPage
 from tests.tui import recorded
 from tests.tui.driving import drive, on_dashboard, shown, until
-from tests.tui.test_log_pane import HOSTILE
+from tests.tui.test_log_pane import HOSTILE, reported
+from tests.unit.launcher_logs import REPORT
 
 
 async def opened(app: StokerApp, pilot: Pilot[None], at: LogAt | None = None) -> LogScreen:
@@ -346,3 +347,51 @@ def test_wheel_wrap_and_small_terminal(tmp_path: Path) -> None:
         await settled(pilot, lambda: "line 0 " in shown(app) or "attempt 1" in shown(app), "the beginning")
 
     drive(run, play, size=(80, 24))
+
+
+def test_torchruns_own_traceback_is_one_line_until_enter(tmp_path: Path) -> None:
+    run, rec = reported(tmp_path)
+    rec.close()
+    one = f"rank 1 exitcode 1 ({len(REPORT)} lines, Enter opens)"
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot, LogAt())
+        await settled(pilot, lambda: one in shown(app), "the folded report")
+        assert "Root Cause" not in shown(app)
+        await pilot.press("enter")
+        await settled(pilot, lambda: "raise ChildFailedError(" in shown(app), "the report")
+        assert cursor(screen) == REPORT[0], "the cursor stays where it was opened"
+        await pilot.press("enter")
+        await settled(pilot, lambda: one in shown(app), "folded again")
+        await pilot.press("V", "y")
+        await settled(pilot, lambda: "copied" in shown(app), "the copy")
+        await pilot.press("slash", *"root cause", "enter")
+        await settled(pilot, lambda: cursor(screen).startswith("Root Cause"), "found in what was folded")
+
+    drive(run, play)
+
+
+def test_a_comparison_is_told_to_be_none_of_a_log(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", 10)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        await pilot.press("f", *"loss<x")
+        await settled(pilot, lambda: "x is no number" in shown(app), "what is wrong with it")
+
+    drive(run, play)
+
+
+def test_how_large_a_small_log_is(tmp_path: Path) -> None:
+    run, rec = counted(tmp_path / "run", 0)
+    agent = run.node().attempt(1).agent_log
+    agent.write_bytes(b"")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        await settled(pilot, lambda: " empty" in shown(app), "nothing yet")
+        assert "0K" not in shown(app)
+        rec.say(0, "hello")
+        await settled(pilot, lambda: "100% of 6 B" in shown(app), "some bytes")
+
+    drive(run, play)
