@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.again import command_of
-from supervisor.job.resolve import ConfigFile, JobInputs, resolve_job
+from supervisor.job.resolve import JobInputs, resolve_job
+from supervisor.job.settings import ConfigFile
 from supervisor.job.spec import JobSpec
 from supervisor.job.torchrun_args import parse_run_argv
 
