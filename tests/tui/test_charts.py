@@ -187,3 +187,21 @@ def test_a_series_that_nobody_named_is_charted(tmp_path: Path) -> None:
         assert len(names) <= OTHER_SERIES + 1, "a number a layer costs a bounded amount of memory"
 
     drive(rec.close(), play)
+
+
+def test_the_cursor_says_of_which_attempt_an_abandoned_point_is(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 100)
+    rec.launch("from scratch")
+    rec.steps(1, 30)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "right")
+        assert "attempt 1  step 100" in pane(app, "loss").splitlines()[0]
+        await pilot.press(*["left"] * 38)
+        title = pane(app, "loss").splitlines()[0]
+        assert "step" in title
+        assert "attempt" not in title
+
+    drive(rec.close(), play)

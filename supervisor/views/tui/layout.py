@@ -157,7 +157,7 @@ def _devices_height(middle: int, devices: int) -> int:
 
 
 def _charts_height(room: int, ranks: int) -> int:
-    """What the ranks table does not need, but at most half; 0 where that is too low for a chart."""
+    """What the ranks table does not need, but at most seven tenths; 0 where that is too low for a chart."""
     if room < CHARTS_LEAST + RANKS_LEAST:
         return 0
-    return max(CHARTS_LEAST, min(room - max(ranks, RANKS_LEAST), room * 6 // 10))
+    return max(CHARTS_LEAST, min(room - max(ranks, RANKS_LEAST), room * 7 // 10))

@@ -314,7 +314,10 @@ def _below(taken: list[tuple[int, str, Ink]], width: int) -> Row:
 
 
 def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr: Tr = english) -> Row:
-    """What the cursor reads: step, value (with its bounds where points were merged), time of day."""
+    """What the cursor reads: step, value (with its bounds where points were merged), time of day.
+
+    Of an earlier attempt than the newest: which.
+    """
     if look.cursor is None:
         return ()
     point = nearest(look, tracks, look.cursor)
@@ -325,9 +328,10 @@ def readout(look: Look, tracks: Sequence[Track], say: Callable[[float], str], tr
         if point.weight > 1 and not math.isclose(point.low, point.high)
         else ""
     )
+    whose = tr(f"attempt {point.attempt}") + "  " if point.attempt != tracks[0][-1].attempt else ""
     step = tr(f"step {fm.whole(point.step)}  ") if point.step is not None else ""
     return (
-        Span(step, Ink.DIM),
+        Span(f"{whose}{step}", Ink.DIM),
         Span(say(point.mean), Ink.STRONG),
         Span(f"{spread}  {fm.time_of_day(point.t)}", Ink.DIM),
     )
