@@ -158,8 +158,10 @@ class Observer(Powerless):
         """Say what the logs' own clocks tell: when somebody looks is no time of the job."""
         if not self._target.logs or self._target.processes:
             return
-        paths = [self._beginning.path_of(index, log) for index, log in enumerate(self._target.logs)]
-        span, over = span_of_logs(paths), self._target.ended
+        if not all(copy.ended for copy in self._unpacked):
+            return  # what is unpacked is dated at the end
+        logs = [(log.path, self._beginning.path_of(n, log)) for n, log in enumerate(self._target.logs)]
+        span, over = span_of_logs(logs), self._target.ended
         began_t, over_t = span if span is not None else (None, None)
         if began_t is not None or over:
             dated = ev.LogsDated(

@@ -13,7 +13,8 @@ HEAD_CHARS = 80
 # A file's last stamp and its time of change agree to within this, once the zone is known.
 AGREE_S = 120.0
 ZONE_S = 900.0
-MOST_ZONE_S = 14.5 * 3600
+# The offsets of the world's zones, in quarters of an hour: whole hours, and the few that are none (IANA, 2025b).
+ZONES = frozenset((*range(-48, 57, 4), *(-38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55)))
 
 # What can be nothing but a line's own stamp: a whole date at its very head, as glog, c10d and logging write it.
 _ANCHOR = re.compile(r"[\[(]?(?:[IWEF]\d{4} \d\d:\d\d:\d\d\.|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)")
@@ -66,9 +67,10 @@ def is_rising(values: Sequence[float]) -> bool:
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """What makes a file's stamps wall time: whole quarters of an hour, if they then agree with its last change."""
-    shift = round((written_t - last_stamp_t) / ZONE_S) * ZONE_S
-    agrees = abs(shift) <= MOST_ZONE_S and abs(written_t - last_stamp_t - shift) <= AGREE_S
+    """What makes a file's stamps wall time: a zone with which they agree with its last change, else the local one."""
+    quarters = round((written_t - last_stamp_t) / ZONE_S)
+    shift = quarters * ZONE_S
+    agrees = -quarters in ZONES and abs(written_t - last_stamp_t - shift) <= AGREE_S
     return shift if agrees else local_shift(written_t)
 
 
