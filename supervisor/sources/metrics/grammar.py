@@ -65,6 +65,7 @@ _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
 _SETS = TRAIN_WORDS | EVAL_WORDS
 _INDEX = re.compile(r"\]\s*:")
+_TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
 
@@ -186,29 +187,8 @@ class _Line(PairValues):
         if token.name.lower() in {"rank", "global rank", "global_rank"} and token.text.isdigit():
             self._add(RANK, token, 5, WHOLE)
             return
-        if self._owed and (not token.name or token.name in _COUNTED):
-            token = token._replace(name=self._owed, bare=False)
-        self._owed = ""
-        if (
-            token.bare
-            and field_of_rate(token.unit) is not None
-            and meaning(token.name).field in {LR, LOSS, GRAD_NORM, STEP}
-        ):
-            self._owed, token = token.unit, token._replace(unit="")  # "lr 0.0003 toks/s 12012"
-        if not token.name and token.before.rstrip()[-1:] == "|" and self._is_last_cell(token):
-            name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
-            token = token._replace(name=name, tail=tail, bare=False)
-        if not token.name or (
-            token.bare
-            and len(token.name) == 1
-            and token.name != "#"
-            and not (
-                place == 0
-                and token.name == "E"
-                and token.before.strip(" \x01[(-|>") == "E"
-                and token.text.isdigit()
-            )
-        ):
+        token = self._named_elsewhere(token)
+        if not token.name or _is_letter(token, place):
             reading = nameless(self._text, token, place, alone=not self._out, evaluates=self._evaluates)
             if reading is not None:
                 self._out.append(reading)
@@ -218,30 +198,10 @@ class _Line(PairValues):
         words = words_of(token.name)
         if words == ["value"] and (named := self._name_beside()):
             token, words = token._replace(name=named), words_of(named)
-        joined = "_".join(words)
-        if _OPTION.search(token.before) or (
-            " " not in token.name and token.name.partition(".")[0] in SETTING_OF and "." in token.name
-        ):
+        if _is_setting(token, words):
             self._settings += 1
             return
-        if joined not in {"total_steps", "max_steps"} and (
-            joined in SETTINGS or token.name.lower() in SETTINGS
-        ):
-            self._settings += 1
-            return
-        if (
-            words
-            and _SETS.issuperset(words)
-            and not token.unit
-            and _LOSS_BEHIND.match(self._text, token.stop)
-        ):
-            token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]  # "Train: 0.31 loss"
-        elif (
-            words
-            and _SETS.issuperset(words)
-            and _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name))
-        ):
-            # "loss --- train: 2.31 val: 2.42": the first word is for both.
+        if words and _SETS.issuperset(words) and self._is_loss_of_set(token):
             token, words = token._replace(name=f"{token.name} loss"), [*words, "loss"]
         following = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
         if (
@@ -255,43 +215,51 @@ class _Line(PairValues):
             self._add(EPOCH, token, 5, WHOLE)
             self._after_epoch = True
             return
-        if (
-            token.bare
-            and (at := _AT_COUNTER.match(token.name))
-            and following is not None
-            and _counts(following)
-        ):
+        is_counted = following is not None and _counts(following)
+        if is_counted and token.bare and (at := _AT_COUNTER.match(token.name)):
             # "average positive_loss at step 200: 1.1": the name belongs to the value behind the counter.
             self._owed, token, words = at["name"], token._replace(name=at["counter"]), words_of(at["counter"])
-        found = meaning(token.name.replace("'s ", " "))
+        self._by_meaning(token, words, following if is_counted else None)
+
+    def _named_elsewhere(self, token: Token) -> Token:
+        """The value with the name that an earlier value of the line, its own unit or the only other cell holds."""
+        if self._owed and (not token.name or token.name in _COUNTED):
+            token = token._replace(name=self._owed, bare=False)
+        self._owed = ""
         if (
-            found.field is None
-            and "." in token.text
-            and joined in {"time_batch", "time_step", "time_iter", "time_iteration"}
+            token.bare
+            and field_of_rate(token.unit) is not None
+            and meaning(token.name).field in {LR, LOSS, GRAD_NORM, STEP}
         ):
+            self._owed, token = token.unit, token._replace(unit="")  # "lr 0.0003 toks/s 12012"
+        if not token.name and token.before.rstrip()[-1:] == "|" and self._is_last_cell(token):
+            name, tail, _ = name_of(token.before.rstrip()[:-1])  # "train CrossEntropyLoss |  8.12"
+            token = token._replace(name=name, tail=tail, bare=False)
+        return token
+
+    def _is_loss_of_set(self, token: Token) -> bool:
+        """Whether a value named by its set is a loss, as the word behind it or before all sets says."""
+        if not token.unit and _LOSS_BEHIND.match(self._text, token.stop):
+            return True  # "Train: 0.31 loss"
+        # "loss --- train: 2.31 val: 2.42": the first word is for both.
+        return _LOSS_OF_SETS.search(token.before, 0, token.before.rfind(token.name)) is not None
+
+    def _by_meaning(self, token: Token, words: list[str], following: Token | None) -> None:
+        """A value by its name's meaning. `following`: a decimal without a name that stands behind it, and may be what is counted."""
+        found = meaning(token.name.replace("'s ", " "))
+        if found.field is None and "." in token.text and "_".join(words) in _TIMES:
             found = Meaning(STEP_TIME, 5)  # Composer's time/batch counts batches, as a whole number
         if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and self._is_list(token)):
             return
-        if (
-            found.field in {LOSS, VAL_LOSS}
-            and token.bare
-            and token.text.isdigit()
-            and following is not None
-            and _counts(following)
-        ):
-            # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
-            if not following.name:  # "train loss of epoch 20: 0.12"
-                self._add(EPOCH if words[-1] in EPOCH_NAMES else STEP, token, 4, WHOLE)
-            self._owed = token.name
-            return
-        if (
-            found.field in {STEP, EPOCH}
-            and token.bare
-            and following is not None
-            and _counts(following)
-            and (owed := _LOSS_BEFORE.search(token.before)) is not None
-        ):
-            self._owed = owed[1]  # "Training loss (for one batch) at step 200: 1.1109"
+        if token.bare and following is not None:
+            if found.field in {LOSS, VAL_LOSS} and token.text.isdigit():
+                # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
+                if not following.name:  # "train loss of epoch 20: 0.12"
+                    self._add(EPOCH if words[-1] in EPOCH_NAMES else STEP, token, 4, WHOLE)
+                self._owed = token.name
+                return
+            if found.field in {STEP, EPOCH} and (owed := _LOSS_BEFORE.search(token.before)) is not None:
+                self._owed = owed[1]  # "Training loss (for one batch) at step 200: 1.1109"
         if words == ["batch"] and token.bare and "." in token.text and not token.unit:
             found = Meaning(STEP_TIME, 5)
         if token.bare and found.field == STEP and not token.text.isdigit():
@@ -300,6 +268,33 @@ class _Line(PairValues):
             return  # "loss 0.06 | … | batch 16": how many samples
         self._named(token, found, words)
         self._after_epoch = found.field == EPOCH
+
+
+def _is_letter(token: Token, place: int) -> bool:
+    """Whether a value's name is one letter without ":" or "=", and not the E of an epoch at the line's beginning."""
+    return (
+        token.bare
+        and len(token.name) == 1
+        and token.name != "#"
+        and not (
+            place == 0
+            and token.name == "E"
+            and token.before.strip(" \x01[(-|>") == "E"
+            and token.text.isdigit()
+        )
+    )
+
+
+def _is_setting(token: Token, words: list[str]) -> bool:
+    """Whether a value is an option's, one of a settings' object, or has a setting's name."""
+    if _OPTION.search(token.before) or (
+        " " not in token.name and token.name.partition(".")[0] in SETTING_OF and "." in token.name
+    ):
+        return True
+    joined = "_".join(words)
+    return joined not in {"total_steps", "max_steps"} and (
+        joined in SETTINGS or token.name.lower() in SETTINGS
+    )
 
 
 def _counts(following: Token) -> bool:
