@@ -8,7 +8,7 @@ once more, wherever the text came from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
@@ -205,6 +205,21 @@ def spark(
     return text.rjust(width)
 
 
+class _Line(Strip):
+    """A strip that does not keep itself.
+
+    Textual's own, divided where it ends, as every painted one is, holds itself in its cache: only the collector of cycles
+    frees it, and with a log pouring in that was 5 MiB a minute.
+    """
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        """The pieces between the cuts."""
+        at = list(cuts)
+        return [self] if at == [self.cell_length] else super().divide(at)
+
+
 def to_strip(
     spans: Row,
     width: int,
@@ -225,7 +240,7 @@ def to_strip(
     if size < width:
         segments.append(Segment(" " * (width - size), styles[Ink.PLAIN]))
     # A strip is dear: it carries seven caches.
-    return Strip(passed(segments), max(size, width)).adjust_cell_length(width, styles[Ink.PLAIN])
+    return _Line(passed(segments), max(size, width)).adjust_cell_length(width, styles[Ink.PLAIN])
 
 
 def plain(text: str) -> str:
