@@ -86,7 +86,7 @@ def title_by_stacks(seen: SeenHang, failure: FailureClass) -> str | None:
 
 def waited(seen: SeenHang) -> tuple[JudgedConsequence, ...]:
     """Those that waited, one a rank: what they did is a consequence of where the others were."""
-    if not seen.ranks:
+    if not seen.ranks or not seen.path:
         return ()
     found: list[JudgedConsequence] = []
     for group in _others(seen):
@@ -139,9 +139,14 @@ def _next_look(first: SeenGroup) -> str:
 
 def _all_alike(seen: SeenHang) -> str:
     if all(group.doing in _MEETINGS for group in seen.groups):
+        if len({(group.what, group.line_at) for group in seen.groups}) > 1:
+            return (
+                "Look for the branch that parts the ranks (a collective under `if rank == …`, batches that differ in number): "
+                "the stacks show each waiting at another line for the others."
+            )
         return (
-            "The stacks show all ranks waiting for each other: where they wait in different collectives, look for the branch "
-            "that parts them; where in the same one, look at the network and at the other nodes."
+            "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and "
+            "none is missing."
         )
     return "The stacks show no rank apart from the others: look at the line that all of them stand at."
 

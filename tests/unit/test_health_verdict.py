@@ -81,6 +81,12 @@ def test_the_rank_that_is_elsewhere_is_the_cause_and_those_that_wait_are_what_fo
     assert not any("Look at the stack" in text for text in verdict.advice)
 
 
+def test_stacks_that_could_not_be_kept_are_pointed_at_nowhere(engine: Engine) -> None:
+    verdict = judge(engine, STEPS, TOLD._replace(path="", line=0))
+    assert (verdict.failure, verdict.rank) == (FailureClass.HANG, 1)
+    assert all(item.path for item in verdict.consequences)
+
+
 def test_of_many_that_wait_only_the_number_is_told(engine: Engine) -> None:
     many = WAITING._replace(ranks=(0, *range(2, 64)))
     verdict = judge(engine, STEPS + AFTERMATH, SEEN._replace(groups=(READING, many)))
@@ -105,7 +111,10 @@ def test_the_advice_goes_on_from_what_the_stacks_show(engine: Engine, doing: str
 
 def test_where_all_wait_for_each_other_the_advice_says_so(engine: Engine) -> None:
     verdict = judge(engine, STEPS, SEEN._replace(ranks=(), groups=(WAITING,)))
-    assert "waiting for each other" in verdict.advice[0]
+    assert "network" in verdict.advice[0]
+    barrier = WAITING._replace(ranks=(1,), doing="collective", what="in barrier", line_at="train.py:9")
+    parted = judge(engine, STEPS, SEEN._replace(ranks=(), groups=(WAITING, barrier)))
+    assert "the branch that parts the ranks" in parted.advice[0]
     assert verdict.rank is None
     assert not [item for item in verdict.consequences if item.words.startswith("waited")]
 
