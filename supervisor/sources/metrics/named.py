@@ -78,6 +78,8 @@ _BYTES = frozenset({"MB", "GB", "MiB", "GiB"})
 _NAME_OF_VALUE = re.compile(
     r"[\"'](?:name|metric|metric_name|tag|key)[\"']\s*:\s*[\"']([A-Za-z_][\w/. -]{0,40})[\"']", re.IGNORECASE
 )
+_TIME_OF_STEP = Meaning(STEP_TIME, 5)
+_NOTHING = Meaning(None)
 
 
 class NamedValues:
@@ -118,49 +120,14 @@ class NamedValues:
         if words == ["time", "step"] and token.text.isdigit() and not unit:
             return  # "time step: 12": an environment's
         evaluates = self._evaluates or found.is_eval
-        if found.field == STEP and token.tail.lower() in {"t", "time", "s", "sec"}:
-            found = Meaning(STEP_TIME, 5)
-        elif (
-            found.field == STEP and time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates
-        ):
-            found = Meaning(STEP_TIME, 5)  # "Step: 25ms"
-        elif found.field == "" and words == ["gpu"] and unit in _BYTES:
-            found = Meaning(MEMORY, 5, weak=True)
-        elif found.field == "" and _ALLOCATED.match(token.name) and unit in _BYTES:
-            at_most = len(words) > 1
-            found = Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self._text))
-        elif (
-            found.field == ""
-            and time_scale(unit) is not None
-            and is_step_of(unit)
-            and not evaluates
-            and _PHASES.isdisjoint(words)
-        ):
-            found = Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
-        elif found.field == STEP and evaluates and words == ["steps"]:
-            return
-        elif (
-            (found.field == "" and (is_step_rate(token.tail) or is_iteration_rate(words)))
-            or (found.field in {"", STEP_TIME} and _STEP_RATE.match(token.name))
-        ) and not evaluates:
+        if not evaluates and _is_rate_of_steps(found, token, words):
             self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
-        elif found.field == STEP and evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
-            return  # {"mode": "val", "iter": 19}: the evaluation's own
-        elif found.field in {"", TOKENS} and field_of_rate(unit) is not None and not evaluates:
-            found = Meaning(field_of_rate(unit), max(6, found.rank))
-        elif (
-            found.field in {"", TOKENS}
-            and not unit
-            and field_of_rate(token.tail) is not None
-            and not evaluates
-        ):
-            found = Meaning(field_of_rate(token.tail), 6)  # "throughput (img/s)"
-        elif found.field == "" and words and EVAL_WORDS.issuperset(words) and self._trained_before:
-            found = Meaning(VAL_LOSS, 5, is_eval=True)
-        elif found.field == "" and evaluates and "_".join(words) in UNCALLED_LOSSES:
-            found = Meaning(VAL_LOSS, 2, is_eval=True)
-        elif found.field == STEP and self._settings and words == ["steps"]:
+        if found.field == STEP:
+            found = self._step(found, token, words, unit, evaluates=evaluates)
+        elif found.field in {"", TOKENS}:
+            found = self._by_unit(found, token, words, unit, evaluates=evaluates)
+        if found.field is None:
             return
         self._trained_before = found.field == LOSS and not TRAIN_WORDS.isdisjoint(words)
         if (words == ["train", "time"] and unit) or (
@@ -169,64 +136,93 @@ class NamedValues:
             return  # the time since the start; since the last report
         if words[:1] in (["tick"], ["up"]):
             self._counts_all_time = True
+        self._take(token, found, words, unit, evaluates=evaluates)
+
+    def _step(self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool) -> Meaning:
+        """What a value with a step's name is: a step, the time of one (`Step: 25ms`), or nothing to chart."""
+        if token.tail.lower() in {"t", "time", "s", "sec"}:
+            return _TIME_OF_STEP
+        if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
+            return _TIME_OF_STEP
+        if words == ["steps"] and (evaluates or self._settings):
+            return _NOTHING
+        if evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
+            return _NOTHING  # {"mode": "val", "iter": 19}: the evaluation's own
+        return found
+
+    def _by_unit(
+        self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
+    ) -> Meaning:
+        """What a value is whose unit, or what was said before, tells more than its name."""
+        named = found.field != ""  # tokens a second by the name
+        if not named and words == ["gpu"] and unit in _BYTES:
+            return Meaning(MEMORY, 5, weak=True)
+        if not named and _ALLOCATED.match(token.name) and unit in _BYTES:
+            at_most = len(words) > 1
+            return Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self._text))
+        if not evaluates:
+            if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
+                return Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
+            if field_of_rate(unit) is not None:
+                return Meaning(field_of_rate(unit), max(6, found.rank))
+            if not unit and field_of_rate(token.tail) is not None:
+                return Meaning(field_of_rate(token.tail), 6)  # "throughput (img/s)"
+        if not named and words and EVAL_WORDS.issuperset(words) and self._trained_before:
+            return Meaning(VAL_LOSS, 5, is_eval=True)
+        if not named and evaluates and "_".join(words) in UNCALLED_LOSSES:
+            return Meaning(VAL_LOSS, 2, is_eval=True)
+        return found
+
+    def _take(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
+        """Keep a value under the field that it was found to be of, converted."""
         match found.field:
             case "step" | "epoch":
-                how = Conversion(How.WHOLE, magnitude(unit)) if unit in {"k", "K", "M"} else WHOLE
-                if found.field == EPOCH and not token.text.isdigit():
-                    how = PLAIN
-                if unit and unit not in {"k", "K", "M"}:
-                    return
-                self._step_of_evaluation |= evaluates and found.field == STEP
-                self._add(found.field, token, found.rank, how)
+                self._counted(token, found, unit, evaluates=evaluates)
             case "loss" | "val_loss":
-                if token.bare and _SAID_OF.search(token.before):
-                    return  # "the loss of 2.5 million people"
-                if (unit and unit not in {"k", "K"}) or self._is_no_reading(token):
-                    return
-                of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
-                field = VAL_LOSS if evaluates and not of_training else LOSS
-                if token.bare and token.text.isdigit() and len(words) > 2:
-                    return
-                self._add(field, token, found.rank, PLAIN, name=token.name)
+                self._loss(token, found, words, unit, evaluates=evaluates)
             case "lr":
-                if unit and unit != "%":
-                    return
-                if not evaluates or "lr" in words:
+                if unit in {"", "%"} and (not evaluates or "lr" in words):
                     self._add(LR, token, found.rank, PLAIN, name=token.name)
             case "grad_norm":
                 self._add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
             case "tokens_per_sec" | "samples_per_sec":
                 self._rate(token, found, unit, evaluates=evaluates)
             case "mfu":
-                if token.text.startswith("-"):
-                    return  # nanoGPT's way to say that it does not know yet
-                if unit == "%":
-                    self._add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01))
-                else:
-                    self._add(MFU, token, found.rank, Conversion(How.SHARE, self._mfu_scale(token)))
+                if not token.text.startswith("-"):  # nanoGPT's way to say that it does not know yet
+                    share = Conversion(How.SHARE, self._mfu_scale(token))
+                    self._add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
             case "memory_used_bytes":
-                how_much = memory_conversion(
-                    unit
-                    or ("GB" if {"gb", "gib"} & set(words) else "MB" if {"mb", "mib"} & set(words) else "")
-                )
+                named = "GB" if {"gb", "gib"} & set(words) else "MB" if {"mb", "mib"} & set(words) else ""
+                how_much = memory_conversion(unit or named)
                 if how_much is not None:
                     self._add(MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
             case "total_steps":
                 self._add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
             case "eta_s":
-                scale = (
-                    time_scale(unit)
-                    if unit
-                    else (1.0 if "eta" in token.name.lower() and "." not in token.text else None)
-                )
-                if "seconds" in words:
-                    scale = 1.0
-                if scale is not None and not evaluates:
+                if not evaluates and (scale := _scale_of_eta(token, words, unit)) is not None:
                     self._add(ETA, token, 7, Conversion(How.NUMBER, scale))
             case "step_time_s":
                 self._step_time(token, found, unit, words, evaluates=evaluates)
             case _:
                 self._own(token, unit, weak=found.weak)
+
+    def _counted(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
+        if unit and unit not in {"k", "K", "M"}:
+            return
+        self._step_of_evaluation |= evaluates and found.field == STEP
+        how = Conversion(How.WHOLE, magnitude(unit)) if unit else WHOLE
+        if found.field == EPOCH and not token.text.isdigit():
+            how = PLAIN
+        self._add(found.field or STEP, token, found.rank, how)
+
+    def _loss(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
+        if token.bare and (_SAID_OF.search(token.before) or (token.text.isdigit() and len(words) > 2)):
+            return  # "the loss of 2.5 million people"
+        if (unit and unit not in {"k", "K"}) or self._is_no_reading(token):
+            return
+        of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
+        field = VAL_LOSS if evaluates and not of_training else LOSS
+        self._add(field, token, found.rank, PLAIN, name=token.name)
 
     def _name_beside(self) -> str:
         """The name that a record holds beside its "value", where it holds a counter too; "" otherwise."""
@@ -308,6 +304,24 @@ class NamedValues:
             return
         doubtful = token.bare and (not SCORES & set(words_of(name)) or (token.text.isdigit() and not unit))
         self._add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
+
+
+def _is_rate_of_steps(found: Meaning, token: Token, words: list[str]) -> bool:
+    """Whether a value counts steps in a second, by its name or the unit behind its name."""
+    if found.field == STEP_TIME:
+        return _STEP_RATE.match(token.name) is not None
+    return found.field == "" and (
+        is_step_rate(token.tail) or is_iteration_rate(words) or _STEP_RATE.match(token.name) is not None
+    )
+
+
+def _scale_of_eta(token: Token, words: list[str], unit: str) -> float | None:
+    """Seconds in one of an ETA's unit: of its name, or as printed, or seconds where it says "eta" and has no decimals."""
+    if "seconds" in words:
+        return 1.0
+    if unit:
+        return time_scale(unit)
+    return 1.0 if "eta" in token.name.lower() and "." not in token.text else None
 
 
 def _tail_unit(tail: str) -> str:
