@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from supervisor.cli.screen import look_of
+from supervisor.cli.screen import kept_file, look_of
 from supervisor.job.redact import redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.records import Finding
@@ -13,6 +13,7 @@ from supervisor.views.firstlook import start_scene
 from supervisor.views.glimpse import Glimpse
 from supervisor.views.speech import speech
 from supervisor.views.taste import Taste
+from supervisor.views.tui.kept import load
 
 
 class Curtain:
@@ -29,6 +30,7 @@ class Curtain:
         self.glimpse = glimpse
         self._spec, self._env = spec, env
         self._look, self._tr = look_of(taste, env), speech(taste.spoken)
+        self._kept = load(kept_file(env))
         self.found(())
 
     def found(self, findings: Sequence[Finding]) -> None:
@@ -36,7 +38,15 @@ class Curtain:
         spec = self._spec
         words = [*(["-m"] if spec.entry_kind is EntryKind.MODULE else []), spec.entry]
         command = shlex.join([*words, *redact_argv(spec.entry_args)])
-        self.glimpse.show(start_scene(spec.name, command, findings, self._tr), self._look, self._env)
+        scene = start_scene(
+            spec.name,
+            command,
+            findings,
+            self._tr,
+            log_more=self._kept.log_more,
+            side_more=self._kept.side_more,
+        )
+        self.glimpse.show(scene, self._look, self._env)
 
     def fall(self) -> None:
         """Back to the usual screen: something is to be said there."""

@@ -68,7 +68,15 @@ def run_scene(run: RunPaths, state: RunState, tr: Tr, *, log_more: int = 0, side
     )
 
 
-def start_scene(name: str, command: str, findings: Iterable[Finding], tr: Tr) -> Scene:
+def start_scene(
+    name: str,
+    command: str,
+    findings: Iterable[Finding],
+    tr: Tr,
+    *,
+    log_more: int = 0,
+    side_more: int = 0,
+) -> Scene:
     """A run that is being started: what is known of it so far.
 
     Args:
@@ -76,6 +84,8 @@ def start_scene(name: str, command: str, findings: Iterable[Finding], tr: Tr) ->
         command: what was asked for, on one line.
         findings: what pre-flight has found.
         tr: tells sentences in the person's language.
+        log_more: rows that a person gave the log beyond its share.
+        side_more: cells that a person gave the right column beyond its share.
     """
     found = (f" {_MARKS[each.level]} {tr(each.check)}: {tr(each.what)}" for each in findings)
     return Scene(
@@ -85,7 +95,7 @@ def start_scene(name: str, command: str, findings: Iterable[Finding], tr: Tr) ->
         ),
         lines=[_shown(line) for line in chain((f" $ {command}",), found)],
         indent=0,
-        needs=Needs(devices=1, ranks=1),
+        needs=Needs(devices=1, ranks=0, log_more=log_more, side_more=side_more),
     )
 
 
