@@ -90,34 +90,7 @@ _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b
 
 def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
     """Choose between readings of one field, and decide whether the line reports at all."""
-    best: dict[str, Reading] = {}
-    own: dict[str, Reading] = {}
-    for reading in found.readings:
-        if reading.field == "":
-            own.setdefault(reading.name, reading)
-            continue
-        if (
-            reading.field in {LOSS, VAL_LOSS}
-            and reading.rank <= PART_RANK
-            and rivals(found.readings, reading)
-        ):
-            own.setdefault(reading.name, reading._replace(field=""))
-            continue
-        held = best.get(reading.field)
-        if held is None or reading.rank > held.rank:
-            if held is not None and held.name:
-                own.setdefault(held.name, held._replace(field="", conversion=PLAIN))
-            best[reading.field] = reading
-        elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
-            own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
-    if LOSS in best and best[LOSS].rank <= PART_RANK and _ENTRY.match(masked):
-        part = best.pop(LOSS)
-        own.setdefault(part.name, part._replace(field=""))
-    if in_record and LOSS in best and best[LOSS].rank == 3:
-        part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
-        own.setdefault(part.name, part._replace(field=""))
-    if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
-        best[LOSS] = own.pop("total")._replace(field=LOSS)
+    best, own = _chosen(found.readings, masked, in_record=in_record)
     best, pair = _same_counter(best, found.readings)
     fields = set(best) - {RANK}
     strong = bool(fields & {LOSS, VAL_LOSS})
@@ -126,12 +99,7 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
     if (talks and not has_bar) or _DUMP.search(masked) or _SPEECH.match(masked):
         return NOTHING._replace(settings=_is_settings(found, masked))
-    alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
-    if (
-        (found.settings >= 2 and not fields & {TOKENS, SAMPLES, STEP_TIME, GRAD_NORM})
-        or (found.settings and alone)
-        or (len(_CONFIG_PAIR.findall(masked)) >= 2 and not strong and not _is_record(masked))
-    ):
+    if _is_configuration(found, masked, fields, has_bar=has_bar):
         return NOTHING._replace(settings=True)
     if STEP not in fields and STEP_TIME in best and best[STEP_TIME].weak and not in_record and not has_bar:
         # A time without a step is that of an epoch, or of anything else.
@@ -173,6 +141,48 @@ def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parse
         if not best and not scored:
             return NOTHING
     return Parsed((*best.values(), *own.values()), pair, heading)
+
+
+def _chosen(
+    readings: list[Reading], masked: str, *, in_record: bool
+) -> tuple[dict[str, Reading], dict[str, Reading]]:
+    """Of each field the reading that is meant, and all others under names of their own."""
+    best: dict[str, Reading] = {}
+    own: dict[str, Reading] = {}
+    for reading in readings:
+        if reading.field == "":
+            own.setdefault(reading.name, reading)
+            continue
+        if reading.field in {LOSS, VAL_LOSS} and reading.rank <= PART_RANK and rivals(readings, reading):
+            own.setdefault(reading.name, reading._replace(field=""))
+            continue
+        held = best.get(reading.field)
+        if held is None or reading.rank > held.rank:
+            if held is not None and held.name:
+                own.setdefault(held.name, held._replace(field="", conversion=PLAIN))
+            best[reading.field] = reading
+        elif reading.name and reading.field not in {STEP_TIME, MEMORY, LR}:
+            own.setdefault(reading.name, reading._replace(field="", conversion=PLAIN))
+    if LOSS in best and best[LOSS].rank <= PART_RANK and _ENTRY.match(masked):
+        part = best.pop(LOSS)
+        own.setdefault(part.name, part._replace(field=""))
+    if in_record and LOSS in best and best[LOSS].rank == 3:
+        part = best.pop(LOSS)  # a policy's loss in a block of many lines: the total has a line of its own
+        own.setdefault(part.name, part._replace(field=""))
+    if LOSS not in best and "total" in own and len(_PARTS & own.keys()) >= 2:
+        best[LOSS] = own.pop("total")._replace(field=LOSS)
+    return best, own
+
+
+def _is_configuration(found: Found, masked: str, fields: set[str], *, has_bar: bool) -> bool:
+    """Whether a line says what was chosen, beside which next to nothing was measured."""
+    strong = bool(fields & {LOSS, VAL_LOSS})
+    alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
+    return (
+        (found.settings >= 2 and not fields & {TOKENS, SAMPLES, STEP_TIME, GRAD_NORM})
+        or (found.settings > 0 and alone)
+        or (not strong and len(_CONFIG_PAIR.findall(masked)) >= 2 and not _is_record(masked))
+    )
 
 
 def rivals(readings: list[Reading], one: Reading) -> bool:
