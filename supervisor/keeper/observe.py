@@ -142,8 +142,8 @@ class Observer(Powerless):
                 copy = Unpacking(log.path, Path(path), self._stop)
                 self._unpacked.append(copy)
                 copy.start()
-            ended = log.packed or self._target.ended
-            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path, ended=ended)
+            # A log that nobody holds open may be written all the same, line by line; a copy grows as it is unpacked.
+            self._logs.follow(LogKey(log.name, LogKind.RANK, log.origin), path, ended=log.packed)
         for rank, process in self._target.processes:
             self._sensors.watch(str(rank), process)
         if self._pipe is not None:

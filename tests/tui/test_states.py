@@ -6,6 +6,8 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
+from supervisor.run import events as ev
+from supervisor.run.series import HOST, METRICS
 from supervisor.views.tui.app import StokerApp
 from tests.tui import recorded
 from tests.tui.driving import drive, pane, until
@@ -98,3 +100,23 @@ def test_a_low_terminal_has_the_time_of_a_step_in_its_header(tmp_path: Path) -> 
         assert "/step" not in pane(app, "header"), "there a tile says it"
 
     drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+
+
+def test_a_watched_log_of_one_job_has_its_step_in_its_one_row(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        (line,) = [line for line in pane(app, "ranks").splitlines() if " 0 " in line and "stepping" in line]
+        assert " 20 " in line
+        assert "~500" in line
+
+    rec = recorded.Recording(tmp_path / "run", mode="observed", gpus=0, total_steps=None)
+    rec.number = 1
+    rec.fact(ev.LaunchIntended(t=rec.t, attempt=1, argv=(), reason="watching train.log"))
+    rec.fact(ev.AttemptStarted(t=rec.t, attempt=1, pid=0, start_time=0.0))
+    rec.fact(ev.RankStarted(t=rec.t, attempt=1, local_rank=0, stdout=str(tmp_path / "train.log")))
+    for step in range(1, 21):
+        rec.t += 0.5
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 3.0})
+        rec.series.append(HOST, rec.t, "machine", 1, {"cpu_ratio": 0.5})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=3.0))
+    drive(rec.close(), play)

@@ -12,7 +12,7 @@ from supervisor.views.speech import Tr
 from supervisor.views.tui.pages.page import Page, section
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import View
-from supervisor.views.tui.widgets.ranks import rank_state
+from supervisor.views.tui.widgets.rankwords import rank_state
 
 COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("RAM", 9), ("threads", 8), ("seen", 6))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.run import state as st
-from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
 from supervisor.views.history import median
 from supervisor.views.logs import LogNews, Tone, rank_label
@@ -21,6 +19,7 @@ from supervisor.views.snapshot import Rank, Snapshot
 from supervisor.views.tui.kept import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, cells, fit, row, spark
+from supervisor.views.tui.widgets.rankwords import rank_state
 
 # A rank this much slower than the median is marked; so is one that waits this long and ten times the median.
 SKEW_RATIO = 0.05
@@ -183,13 +182,24 @@ class RanksPanel(ListPanel, can_focus=True):
                     self.sort_by(name)
                 return
 
+    @staticmethod
+    def _of_the_job(snapshot: Snapshot) -> Mapping[str, float | None]:
+        """The newest values that nobody said the rank of."""
+        progress = snapshot.state.progress
+        step = progress.step if progress is not None else None
+        told_s, is_derived = snapshot.step_time_s
+        return {"step": step, "step_time_s": None if is_derived else told_s}
+
     def _row(self, rank: st.RankView, snapshot: Snapshot, medians: Medians, width: int) -> Row:
         assert self.view is not None
         sample = snapshot.ranks.get(rank_label(rank))
         values = sample.values if sample else {}
+        alone = sample is None and len(self._ranks) == 1
+        if alone:  # what is told of the job is told of its one rank
+            values = self._of_the_job(snapshot)
         step_time = values.get("step_time_s")
         wait = values.get("data_wait_s")
-        pace = sample.pace_s if sample is not None and not step_time else None
+        pace = snapshot.pace_s if alone else sample.pace_s if sample is not None else None
         skew = step_time / medians.step_time_s - 1 if step_time and medians.step_time_s else None
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
         seen_t = _seen_t(sample, snapshot)
@@ -201,7 +211,7 @@ class RanksPanel(ListPanel, can_focus=True):
             "state": Span(self.tr(word), ink),
             "step": Span(fm.whole(values.get("step"))),
             # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
-            "ms/step": Span(fm.about(_milli)(pace) if pace else _milli(step_time)),
+            "ms/step": Span(fm.about(_milli)(pace) if pace and not step_time else _milli(step_time)),
             "skew": Span(
                 f"{round(100 * skew) + 0:+d} %" if skew is not None else fm.DASH,
                 Ink.WARN if late else Ink.PLAIN,
@@ -326,61 +336,6 @@ def _seen_t(sample: Rank | None, snapshot: Snapshot) -> float | None:
 def _views(snapshot: Snapshot) -> list[st.RankView]:
     attempt = snapshot.state.attempt
     return [rank for _, rank in sorted(attempt.ranks.items())] if attempt else []
-
-
-def rank_state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, Ink]:
-    """Glyph and word of what became of a rank."""
-    attempt = snapshot.state.attempt
-    if rank.exited:
-        if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
-            return "✓ done", Ink.DIM  # torchrun ended well, so its ranks did
-        if attempt is not None and attempt.ended_by_wish:
-            return "■ stopped", Ink.DIM
-        if hung := _hung(attempt):
-            return ("✗ hung", Ink.BAD) if rank.rank in hung else ("■ ended", Ink.DIM)
-        return _exit_words(rank.exit_code)
-    condition = snapshot.state.condition
-    match condition:
-        case st.Running() if odd := _kept_waiting_by(attempt):
-            return ("⚠ stuck", Ink.WARN) if rank.rank in odd else ("waits", Ink.DIM)
-        case st.Running():
-            return str(condition.phase), Ink.LIVE if snapshot.keeper_alive else Ink.PLAIN
-        case st.Stopping():
-            return "stopping", Ink.WARN
-        case _:
-            return "ended", Ink.DIM
-
-
-def _kept_waiting_by(attempt: st.AttemptView | None) -> tuple[int, ...]:
-    """The ranks that the others wait for, as the stacks of a silence that lasts tell; empty where they do not."""
-    if attempt is None or attempt.stall is None or attempt.stacks is None:
-        return ()
-    return attempt.stacks.odd if attempt.stacks.t >= attempt.stall.since else ()
-
-
-def _hung(attempt: st.AttemptView | None) -> tuple[int, ...]:
-    """The ranks that the others waited for until we ended it, or until these gave up."""
-    if attempt is None or attempt.verdict is None:
-        return ()
-    if attempt.hang is not None:
-        return attempt.hang.ranks if attempt.verdict.failure is FailureClass.HANG else ()
-    if attempt.verdict.failure is not FailureClass.NCCL_TIMEOUT or attempt.stacks is None:
-        return ()
-    return attempt.verdict.ranks if attempt.verdict.ranks == attempt.stacks.odd else ()
-
-
-def _exit_words(code: int | None) -> tuple[str, Ink]:
-    if code is None:
-        return "✗ gone", Ink.BAD
-    if code == 0:
-        return "✓ done", Ink.DIM
-    if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"✗ {name}", Ink.WARN if -code == signal.SIGTERM else Ink.BAD
-    return f"✗ exit {code}", Ink.BAD
 
 
 def _age(age_s: float | None, *, ended: bool) -> Span:

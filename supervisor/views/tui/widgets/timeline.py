@@ -104,7 +104,13 @@ def _end(attempt: AttemptView, now: float) -> float:
 def _ink(attempt: AttemptView) -> Ink:
     if attempt.ended_t is None:
         return Ink.LIVE
-    return Ink.DIM if attempt.exit_code == 0 or attempt.ended_by_wish else Ink.BAD
+    return Ink.DIM if attempt.exit_code == 0 or attempt.ended_by_wish or _is_well(attempt) else Ink.BAD
+
+
+def _is_well(attempt: AttemptView) -> bool:
+    """Whether nobody saw how it ended, and its log says nothing against it."""
+    judged = attempt.verdict is not None and not attempt.verdict_provisional
+    return attempt.exit_code is None and judged and attempt.failure is None
 
 
 def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
@@ -117,6 +123,6 @@ def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
         return row(Span(f"✗ {attempt.failure}", Ink.BAD), Span(f" {span}", Ink.DIM))
     if attempt.wish_text:
         return row(Span(f"■ {tr(attempt.wish_text)}"), Span(f" {span}", Ink.DIM))
-    if attempt.exit_code == 0:
+    if attempt.exit_code == 0 or _is_well(attempt):
         return row(Span("✓", Ink.LIVE), Span(f" {span}", Ink.DIM))
     return row(Span("✗", Ink.WARN), Span(f" {span}", Ink.DIM))
