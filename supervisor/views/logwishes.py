@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from supervisor.run.state import RunState
 from supervisor.views.logmatch import Query
@@ -12,109 +13,94 @@ from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logs import LogRef
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """The run's state: which logs there are."""
 
     state: RunState
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(msgspec.Struct, frozen=True):
     """How many rows are in sight."""
 
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Scroll:
+class Scroll(msgspec.Struct, frozen=True):
     """So many rows down (up where negative)."""
 
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """The first line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(msgspec.Struct, frozen=True):
     """The newest line, and on with it; `on` False: stand still."""
 
     on: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ToLine:
+class ToLine(msgspec.Struct, frozen=True):
     """Line `number`, from 1, of the log at `stream`."""
 
     stream: int
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ToTime:
+class ToTime(msgspec.Struct, frozen=True):
     """The first lines at wall time `t`; without `has_day` of the newest day on which that clock time has been."""
 
     t: float
     has_day: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ToPlace:
+class ToPlace(msgspec.Struct, frozen=True):
     """What a chart, a verdict or the dashboard's pane points at."""
 
     at: LogAt
 
 
-@dataclass(frozen=True, slots=True)
-class Show:
+class Show(msgspec.Struct, frozen=True):
     """Only these lines."""
 
     query: Query
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True):
     """Open torchrun's own traceback, or make it one line again; `cursor`: the row with the cursor."""
 
     cursor: Row | None
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """The logs of another attempt: the one before (-1) or after (1)."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class Find:
+class Find(msgspec.Struct, frozen=True):
     """Search for this; no term: stop searching. The nearest match before `cursor` is shown."""
 
     query: Query
     cursor: Row | None
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """The next match from a row on, later (1) or earlier (-1)."""
 
     cursor: Row | None
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(msgspec.Struct, frozen=True):
     """The text of the rows from one to another."""
 
     first: Row
     last: Row
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(msgspec.Struct, frozen=True):
     """What a chart knows a row as."""
 
     row: Row
@@ -139,8 +125,7 @@ Wish: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(msgspec.Struct, frozen=True):
     """How often something was found so far. `ordinal` counts from 1; None: not known (yet)."""
 
     found: int
@@ -148,8 +133,7 @@ class Tally:
     ordinal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """What is to be seen.
 
     Attributes:
@@ -191,24 +175,21 @@ class Page:
     empty_why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(msgspec.Struct, frozen=True):
     """One line for the person. `good`: None while it is going on, False for trouble."""
 
     text: str
     good: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(msgspec.Struct, frozen=True):
     """The text of the rows asked for; `lines` of them."""
 
     text: str
     lines: int
 
 
-@dataclass(frozen=True, slots=True)
-class Pointed:
+class Pointed(msgspec.Struct, frozen=True):
     """What a chart knows the row as."""
 
     point: LogPoint
