@@ -138,8 +138,12 @@ class _Step(msgspec.Struct):
     lr: float
 
 
-class _Kept(_Step, frozen=True, gc=False):
+class _Kept(msgspec.Struct, frozen=True, gc=False):
     """The cheapest struct, as stoker's samples are."""
+
+    step: int
+    loss: float
+    lr: float
 
 
 def by_msgspec(lines: Sequence[bytes]) -> None:

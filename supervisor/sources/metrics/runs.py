@@ -102,7 +102,8 @@ def make_run(line: str, shape: bytes, layout: Layout, longest: int) -> JsonRun |
         tuple(named.items()),
         tuple(scales) if any(scale != 1 for scale in scales) else (),
     )
-    return JsonRun(shape, msgspec.json.Decoder(made).decode_lines, longest)
+    decoder: msgspec.json.Decoder[MetricSample | None] = msgspec.json.Decoder(made)
+    return JsonRun(shape, decoder.decode_lines, longest)
 
 
 @lru_cache(maxsize=256)
