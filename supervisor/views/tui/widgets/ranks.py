@@ -183,7 +183,7 @@ class RanksPanel(ListPanel, can_focus=True):
                 return
 
     @staticmethod
-    def _of_the_job(snapshot: Snapshot) -> Mapping[str, float | None]:
+    def _of_the_job(snapshot: Snapshot) -> dict[str, float | None]:
         """The newest values that nobody said the rank of."""
         progress = snapshot.state.progress
         step = progress.step if progress is not None else None
