@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from supervisor.text.stamps import anchor_of, is_rising, shift_of, stamp_of
 from supervisor.views.logblocks import is_head
 from supervisor.views.logfile import LogFile, TextLine, segment_of
-from supervisor.views.logorder import AFTER_S, REACTION, after_ranks
+from supervisor.views.logorder import AFTER_S, REACTION, after_ranks, at_start
 from supervisor.views.logs import AGENT, LogRef, speaker_of
 from supervisor.views.logtime import GrowthClock, anchor_shift
 from supervisor.views.logtrace import trace_around, trace_from
@@ -162,10 +162,13 @@ class LogClock:
         clock = self._known_clock()
         said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
         if self.is_launcher:
-            times = self._carried_on(lines, self._carried(number))
+            times = [clock.time_of(line.end) for line in lines]
+            times = at_start(said, times, 0.0 if number else self._start_t)
+            times = self._carried_on(lines, times, self._carried(number))
             times = after_ranks(said, times, self.written_t, self._rank_t)
         elif self._shift_s is not None:
-            times = self._carried_on(lines, self._carried(number))
+            times = [clock.time_of(line.end) for line in lines]
+            times = self._carried_on(lines, times, self._carried(number))
             if lines and lines[-1].end >= self._file.size:
                 self._put_last(lines, times)
         else:
@@ -198,15 +201,14 @@ class LogClock:
             else:
                 n += 1
 
-    def _carried_on(self, lines: Sequence[TextLine], t: float | None) -> list[float]:
-        """Each line's stamp, else the one before, else what the growth says."""
-        clock = self._known_clock()
-        times: list[float] = []
-        for line in lines:
+    def _carried_on(self, lines: Sequence[TextLine], times: Sequence[float], t: float | None) -> list[float]:
+        """Each line's stamp, else the one before, else what else is known."""
+        carried: list[float] = []
+        for line, otherwise in zip(lines, times, strict=True):
             stamp = self._stamp(line.text)
             t = stamp if stamp is not None else t
-            times.append(t if t is not None else clock.time_of(line.end))
-        return times
+            carried.append(t if t is not None else otherwise)
+        return carried
 
     def _put_last(self, lines: Sequence[TextLine], times: list[float]) -> None:
         """The traceback that a log ends with was written when the log was, not at the last stamp before it."""

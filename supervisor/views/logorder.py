@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.text.stamps import anchor_of
-from supervisor.views.logblocks import MARK, block_at, texts_from
+from supervisor.views.logblocks import MARK, block_at, is_head, texts_from
 from supervisor.views.logtime import anchor_shift
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def interleave(parts: Sequence[Part], start_t: float) -> list[LogLine]:
         times = _spread(part, gap_s)
         if part.launcher:
             texts = [line.text for line in part.lines]
-            times = after_ranks(texts, _stamped(texts, times, start_t, part.last_t), part.last_t, rank_t)
+            times = _stamped(texts, at_start(texts, times, start_t), start_t, part.last_t)
+            times = after_ranks(texts, times, part.last_t, rank_t)
         timed += [
             (t, order, index, line) for index, (t, line) in enumerate(zip(times, part.lines, strict=True))
         ]
@@ -112,6 +113,19 @@ def _stamped(texts: Sequence[str], times: list[float], start_t: float, last_t: f
         now = anchor + shift if anchor is not None else now
         carried.append(now if now is not None else min(t, known[0] + shift))
     return carried
+
+
+def at_start(texts: Sequence[str], times: Sequence[float], start_t: float) -> list[float]:
+    """What the launcher says before its ranks end it says as it starts them, where its lines carry no time.
+
+    Args:
+        texts: its lines.
+        times: when they were written, as far as anything but their stamps tells.
+        start_t: when the attempt began, wall seconds; 0: unknown.
+    """
+    ends = (n for n, text in enumerate(texts) if REACTION.search(text) or (MARK in text and is_head(text)))
+    first = next(ends, 0) if start_t else 0
+    return [*(min(start_t, t) for t in times[:first]), *times[first:]]
 
 
 def after_ranks(

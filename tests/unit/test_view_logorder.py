@@ -122,6 +122,14 @@ def test_the_launcher_waits_for_a_rank_whose_file_says_it_wrote_later(tmp_path: 
         assert texts.index("RuntimeError: shape") < texts.index(FAILED) < len(texts) - 1
 
 
+def test_what_the_launcher_says_first_stands_first(tmp_path: Path) -> None:
+    run = failed(tmp_path)
+    write(run, "agent.log", ["NOTE: one process a device", CLOSING, FAILED, *REPORT], T0 + 10.7)
+    for texts in ([row.text for row in rows_of(run)], [entry.text for entry in buffer_of(run).visible]):
+        assert texts[0] == "NOTE: one process a device"
+        assert texts[-3:] == SAID[-3:]
+
+
 def test_equal_tracebacks_fold_whole(tmp_path: Path) -> None:
     run = failed(tmp_path, same=True)
     wanted = trace(None, "RuntimeError: shape")
