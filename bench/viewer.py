@@ -52,18 +52,20 @@ class Viewer:
 
 
 class Pane:
-    """A tmux server of our own with one pane."""
+    """A tmux server of our own with one pane; another one each time, as one that ends may still answer."""
 
     def __init__(self, name: str, env: dict[str, str]) -> None:
         self._name = name
         self._env = env
+        self._starts = 0
 
     def tmux(self, *args: str) -> str:
-        command = ["tmux", "-L", self._name, *args]
+        command = ["tmux", "-L", f"{self._name}-{self._starts}", *args]
         return subprocess.run(command, capture_output=True, text=True, env=self._env, check=False).stdout
 
     def start(self, argv: list[str]) -> float:
         """Start a command; returns when."""
+        self._starts += 1
         began = time.perf_counter()
         self.tmux(
             "-f",
@@ -251,6 +253,7 @@ def main() -> int:
         logs = {"10 MB": home / "small.log", f"{args.gib:g} GiB": home / "large.log"}
         write_log(logs["10 MB"], 10 << 20)
         write_log(home / "large.log", int(args.gib * 2**30))
+        os.sync()  # writing a gigabyte back is nobody's start
         pane = Pane(f"stoker-bench-{os.getpid()}", env)
         for label, path in logs.items():
             # One round of the small file is thrown away; a gigabyte takes some of the viewers half a minute.
