@@ -128,7 +128,8 @@ class LogDesk:
         if file is None:
             file = self._files[path] = LogFile(path)
             file.refresh()
-            self._folders.add(os.path.dirname(path))
+            # What is written through a link is told of where the file lies.
+            self._folders |= {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
         return file
 
     def new_folders(self) -> set[str]:

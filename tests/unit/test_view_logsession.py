@@ -110,6 +110,45 @@ def test_a_move_does_not_overtake_what_was_asked_before(tmp_path: Path, in_memor
         assert end.rows[0].text == f"line {above + 1 - HEIGHT}"
 
 
+class Watched:
+    """Events that never come, and the folders that they were asked of."""
+
+    def __init__(self) -> None:
+        self.folders: set[str] = set()
+
+    def fileno(self) -> int | None:
+        return None
+
+    def watch(self, folder: str) -> bool:
+        self.folders.add(folder)
+        return True
+
+    def take(self) -> set[str] | None:
+        return set()
+
+    def close(self) -> None:
+        return
+
+
+def test_a_log_behind_a_link_is_watched_where_it_is_written(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", ranks=1, gpus=0)
+    rec.launch("first start")
+    path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/out.txt").write_bytes(b"a line\n")
+    path.symlink_to(tmp_path / "elsewhere/out.txt")
+    run = rec.close()
+    watched = Watched()
+    session = LogSession(run.node(), lambda _: None, events=lambda _: watched)
+    session.ask(lw.Known(read_state(run.node().journal)), lw.Size(HEIGHT))
+    session.start()
+    try:
+        wanted = {str(path.parent), str(tmp_path / "elsewhere")}
+        assert wait_until(lambda: wanted <= watched.folders, DEADLINE_S), watched.folders
+    finally:
+        session.stop()
+
+
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The filesystem says that all can be read without waiting, whatever it is."""
