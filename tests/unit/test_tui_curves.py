@@ -113,3 +113,9 @@ def _columns_of(drawn: Plot, ink: Ink) -> list[tuple[int, int]]:
                     found.append((number, at))
                 at += 1
     return found
+
+
+def test_values_next_to_the_least_number_there_is_are_drawn() -> None:
+    track = (single(0.0, 0.0, 5e-324, 1), single(1.0, 1.0, 1e-310, 1))
+    for log in (False, True):
+        assert plot([Curve(track)], Look(log=log), 40, 10) is not None

@@ -11,6 +11,9 @@ import msgspec
 from supervisor.views.history import Point
 from supervisor.views.tui.widgets.canvas import Canvas
 
+# Of less a third has no logarithm: that is next to the least number that there is.
+LEAST_SPAN = 1e-300
+
 
 class Bucket(NamedTuple):
     """What falls into one dot column."""
@@ -35,7 +38,7 @@ class Scale(msgspec.Struct, frozen=True):
         """The dot of a value; beyond the ends where the value is."""
         low, high = self.low, self.high
         if self.log:
-            low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9))
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))
         span = high - low
         position = (value - low) / span if span > 0 else 0.5
         dot = round(min(max(position, -1.0), 2.0) * (self.dots - 1))
@@ -123,7 +126,7 @@ def draw_area(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y:
 def ticks(low: float, high: float, most: int) -> list[float]:
     """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten."""
     span = high - low
-    if span <= 0 or most < 1 or not math.isfinite(span):
+    if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
     rough = span / most
     power = 10.0 ** math.floor(math.log10(rough))
