@@ -25,6 +25,11 @@ _BARS = (
         r"(?P<pct>\d{1,3})%(?:\|[^|]*\||(?=\s))\s*(?P<n>\d[\d.,]*[kKMGT]?)/(?P<N>\d[\d.,]*[kKMGT]?|\?)\s*\[(?P<el>[\d:]+)<(?P<rem>[^,\]]*)"
         r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
     ),
+    # tqdm's, without a share and a drawing: 41/100 [00:03<00:05, 6.30it/s, loss=0.3]
+    re.compile(
+        r"(?<![\w./])(?P<n>\d+)/(?P<N>\d+) \[(?P<el>[\d:]+)<(?P<rem>[\d:]+|\?)"
+        r"(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+))?(?P<close>\])?"
+    ),
     # tqdm without a total: 20it [00:03,  6.30it/s]
     re.compile(r"(?<![\w.])(?P<n>\d+)\s?(?P<what>[A-Za-z]+) \[(?P<el>[\d:]+),\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]*/[A-Za-z]+)(?P<close>\])?"),
     # levanter: 1.21kit/50.0kit rate:1.2it/s remaining:11:12 elapsed:16:41
