@@ -1,0 +1,76 @@
+"""The first moment is waited for a while, and is nobody's twice; what comes later is delivered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from supervisor.views.tui.feeder import Feeder
+from tests.conftest import wait_until
+
+
+@dataclass(frozen=True)
+class Moment:
+    revision: int
+
+
+@dataclass
+class Story:
+    """Gives a moment after the other, each once it may."""
+
+    may: threading.Event = field(default_factory=threading.Event)
+    told: int = 0
+
+    def refresh(self) -> Moment:
+        self.may.wait(20)
+        self.told += 1
+        return Moment(self.told)
+
+
+@contextmanager
+def feeding(story: Story, deliver: Callable[[Moment], object]) -> Iterator[Feeder[Moment]]:
+    feeder = Feeder(story, deliver, trouble=lambda _text: None, events=lambda _wake: None)
+    try:
+        yield feeder
+    finally:
+        story.may.set()
+        feeder.stop()
+
+
+def test_what_comes_in_time_is_given_and_not_delivered_again() -> None:
+    story, delivered = Story(), list[Moment]()
+    story.may.set()
+    with feeding(story, delivered.append) as feeder:
+        assert feeder.start_with_first(20) == Moment(1)
+        assert delivered == []
+        assert story.told == 1, "the next is read only after the last was taken"
+        feeder.taken()
+        assert wait_until(lambda: delivered, 20)
+        assert delivered[0] == Moment(2)
+
+
+def test_what_comes_late_is_delivered() -> None:
+    story, delivered = Story(), list[Moment]()
+    with feeding(story, delivered.append) as feeder:
+        assert feeder.start_with_first(0.05) is None
+        story.may.set()
+        assert wait_until(lambda: delivered, 20)
+        assert delivered[0] == Moment(1)
+
+
+def test_trouble_is_said_while_the_first_is_waited_for() -> None:
+    said: list[str] = []
+
+    class Broken:
+        def refresh(self) -> Moment:
+            raise OSError(5, "input/output error")
+
+    feeder = Feeder(Broken(), deliver=lambda _moment: None, trouble=said.append, events=lambda _wake: None)
+    try:
+        assert feeder.start_with_first(0.2) is None
+        assert wait_until(lambda: said, 20)
+        assert "input/output error" in said[0]
+    finally:
+        feeder.stop()
