@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -218,7 +218,7 @@ def _detached(
     taste: Taste,
     curtain: Curtain | None,
 ) -> int:
-    from supervisor.keeper.detach import KeeperDidNotStart, start_detached, teardown_warning
+    from supervisor.keeper.detach import teardown_warning
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
@@ -226,28 +226,49 @@ def _detached(
     warning = teardown_warning(env)
     if curtain is None:
         _warn(warning)
-    meanwhile = None
-    if curtain is not None:
-        from supervisor.cli.screen import load_app
+        return _start_keeper(run, record, env, findings) or _tell(run)
+    from supervisor.cli.screen import load_app, show
 
-        meanwhile = (
-            load_app  # most of a second's half on a core of its own, while the keeper loads what it needs
+    try:
+        # The app loads on a core of its own, while the keeper loads what it needs.
+        code = _start_keeper(run, record, env, findings, meanwhile=load_app, before_words=curtain.fall)
+        return code or show(
+            run, read_only=parsed.switch("read_only"), env=env, taste=taste, glimpse=curtain.glimpse
         )
+    except KeyboardInterrupt:
+        curtain.fall()
+        said = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
+        print(f"stoker run: interrupted, but the run has begun: {said}", file=sys.stderr)
+        raise
+    finally:
+        curtain.fall()
+        _warn(warning)  # before, the screen would cover it at once
+
+
+def _start_keeper(
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...],
+    *,
+    meanwhile: Callable[[], object] | None = None,
+    before_words: Callable[[], object] | None = None,
+) -> int:
+    """Start a detached keeper; exit code 1 and one line where it does not start."""
+    from supervisor.keeper.detach import KeeperDidNotStart, start_detached
+
     try:
         start_detached(run, env, record=record, findings=findings, meanwhile=meanwhile)
     except (KeeperDidNotStart, OSError) as error:
-        if curtain is not None:
-            curtain.fall()
+        if before_words is not None:
+            before_words()
         return complain("run", str(error), 1)
-    if curtain is None:
-        print(run.run_id)
-        return 0
-    from supervisor.cli.screen import show
+    return 0
 
-    try:
-        return show(run, read_only=parsed.switch("read_only"), env=env, taste=taste, glimpse=curtain.glimpse)
-    finally:
-        _warn(warning)  # before, the screen would cover it at once
+
+def _tell(run: RunPaths) -> int:
+    print(run.run_id)
+    return 0
 
 
 def _warn(warning: str | None) -> None:

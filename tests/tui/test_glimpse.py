@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
+from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
 from supervisor.views.glimpse import last_lines
 from supervisor.views.palette import chosen
 from supervisor.views.picture import Depth, Look, Said, Scene, paint
@@ -61,11 +63,14 @@ def attaching(log: Path, *args: str, **env: str) -> AbstractContextManager[pexpe
 
 @contextmanager
 def on_a_terminal(
-    *args: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    *args: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    program: Sequence[str] = STOKER[1:],
 ) -> Iterator[pexpect.spawn]:
     process = pexpect.spawn(
         sys.executable,
-        [*STOKER[1:], *args],
+        [*program, *args],
         env=environment({"TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}),
         cwd=str(cwd) if cwd is not None else None,
         dimensions=(40, 120),
@@ -208,3 +213,30 @@ def test_the_list_of_runs_begins_with_its_frame(tmp_path: Path) -> None:
         process.expect(pexpect.EOF)
     process.wait()
     assert process.exitstatus == 0
+
+
+INTERRUPTED = """
+import sys
+from supervisor.cli import screen
+from supervisor.cli.main import main
+def interrupted():
+    raise KeyboardInterrupt
+screen.load_app = interrupted
+sys.exit(main(["run", "--", "true"]))
+"""
+
+
+def test_interrupted_once_the_run_has_begun_its_name_is_said(tmp_path: Path) -> None:
+    with on_a_terminal("-c", INTERRUPTED, cwd=tmp_path, program=()) as process:
+        process.expect(pexpect.EOF)
+        after = process.before.rpartition(LEFT)[2]
+    process.wait()
+    assert process.exitstatus == 130
+    run = only_run(tmp_path)
+    assert f"the run has begun: `stoker attach {run.run_id}` shows it".encode() in after
+    assert wait_until(lambda: is_over(run), 30)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
+
+
+def is_over(run: RunPaths) -> bool:
+    return run.node().journal.exists() and read_state(run.node().journal).is_over
