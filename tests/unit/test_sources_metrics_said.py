@@ -106,3 +106,17 @@ def test_lines_above_say_what_the_numbers_are(text: str, want: dict[int, dict[st
     found = read(text)
     wanted = ("step", "loss", "val_loss")
     assert {row: {name: got[name] for name in wanted if name in got} for row, got in found.items()} == want
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("12%|#2 | 25/1617 [00:51<54:07, 2.04s/it, loss=1.42, lr=1e-5]step 26 loss 1.30", {"step": 26, "loss": 1.3, "lr": 1e-5}),
+        ("12%|#2 | 25/1617 [00:51<54:07, 2.04s/it, loss=1.42]{'loss': 1.3, 'epoch': 0.2}", {"step": 25, "loss": 1.3}),
+        ("Epoch [1/3]: [19/64]  30%|## , loss=4.8 [00:00<00:00]Epoch[1] Iteration[20/192] Loss: 4.5", {"step": 20, "loss": 4.5}),
+        ("12%|#2 | 25/1617 [00:51<54:07, 2.04s/it, loss=1.42]", {"step": 25, "loss": 1.42}),
+    ],
+)  # fmt: skip
+def test_a_message_behind_a_bar_is_believed_before_the_bar(line: str, want: dict[str, float]) -> None:
+    found = values(line)
+    assert {name: found.get(name) for name in want} == want

@@ -65,6 +65,8 @@ _LOSS_OF_SETS = re.compile(r"\bloss\s*[-:=(|]+\s*$", re.IGNORECASE)
 _LOSS_BEHIND = re.compile(r"\s+loss\b(?!\s*[:=(\d])", re.IGNORECASE)
 _SETS = TRAIN_WORDS | EVAL_WORDS
 _INDEX = re.compile(r"\]\s*:")
+# A message that was printed while a bar stood on the line: it begins where the bar ends.
+_GLUED = re.compile(r"\[\d[\d:]*<[^\]]*\](?=[^\s\]|,)])")
 _TIMES = frozenset({"time_batch", "time_step", "time_iter", "time_iteration"})
 _COUNTED = frozenset({"batches", "samples", "examples", "iterations", "steps"})
 
@@ -90,8 +92,18 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
         )
         masked = bar.rest
     found = _Line(masked, bar_readings, evaluates=evaluates or (bar is not None and bar.evaluates)).read()
+    if glued := _GLUED.search(text):
+        found = _as_of_message(found, glued.end())
     parsed = judge(found, masked, has_bar=bool(bar_readings), in_record=in_record)
     return parsed._replace(once=True) if bar is not None and bar.is_new else parsed
+
+
+def _as_of_message(found: Found, begin: int) -> Found:
+    """Of what both say, the message's: the bar behind it shows a mean, or the step before."""
+    said = {reading.field for reading in found.readings if reading.start >= begin} - {""}
+    return found._replace(
+        readings=[r for r in found.readings if r.start >= begin or r.field not in said or r.rank == BAR_RANK]
+    )
 
 
 class _Line(PairValues):

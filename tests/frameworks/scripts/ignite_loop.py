@@ -3,6 +3,7 @@
 import torch
 from ignite.engine import Events, create_supervised_trainer
 from ignite.handlers.tqdm_logger import ProgressBar
+from ignite.metrics import RunningAverage
 from told import tell
 
 EPOCHS = 3
@@ -17,7 +18,8 @@ def main():
     trainer = create_supervised_trainer(
         model, torch.optim.SGD(model.parameters(), 1e-2), torch.nn.functional.mse_loss
     )
-    ProgressBar().attach(trainer)
+    RunningAverage(output_transform=lambda loss: loss).attach(trainer, "loss")
+    ProgressBar().attach(trainer, ["loss"])
 
     @trainer.on(Events.ITERATION_COMPLETED(every=20))
     def say(engine):
