@@ -43,8 +43,10 @@ class _Unit(NamedTuple):
 
     key: str | tuple[str, ...]
     who: str
-    lines: tuple[TextLine, ...]
-    texts: tuple[str, ...]
+    line: TextLine  # the first
+    text: str
+    lines: tuple[TextLine, ...] = ()  # of a traceback all, with their texts
+    texts: tuple[str, ...] = ()
     report: str = ""  # torchrun's own traceback in one line
 
 
@@ -88,7 +90,7 @@ class _Head:
             return None
         if not (self._rest or (MARK in text and self._has_blocks)):
             read.popleft()
-            return _Unit(text, who, (line,), (text,))
+            return _Unit(text, who, line, text)
         block = None if self._rest else block_at(self._said_by(who))
         count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
         self._rest = 0
@@ -100,9 +102,11 @@ class _Head:
             taken.append(self._read.popleft())
         lines, _, texts = zip(*taken, strict=True)
         if is_cut:  # it folds with one that is cut alike, as the whole ones would
-            return _Unit(("", *texts), who, lines, texts)
+            return _Unit(("", *texts), who, line, text, lines, texts)
+        if count == 1:
+            return _Unit(text, who, line, text)
         report = summary(texts, block) if block is not None and block.is_report else ""
-        return _Unit(texts if count > 1 else text, who, lines, texts, report)
+        return _Unit(texts, who, line, text, lines, texts, report)
 
     def _said_by(self, who: str) -> At:
         def at(n: int) -> str | None:
@@ -155,13 +159,13 @@ def rows_from(
     ]
     now = list(place)
     keys = [stream.clock.key for stream in streams]
-    queue = [(keys[i](head.ahead[0].lines[0]), i) for i, head in enumerate(heads) if head.ahead]
+    queue = [(keys[i](head.ahead[0].line), i) for i, head in enumerate(heads) if head.ahead]
     heapq.heapify(queue)
     given = 0
 
     def push(i: int) -> None:
         if heads[i].ahead:
-            heapq.heappush(queue, (keys[i](heads[i].ahead[0].lines[0]), i))
+            heapq.heappush(queue, (keys[i](heads[i].ahead[0].line), i))
 
     def rows(logs: Sequence[int]) -> list[Row]:
         """The next unit of these logs, which say the same."""
@@ -173,6 +177,12 @@ def rows_from(
             now[logs[0]] = unit.lines[-1].end
             parts = tuple((logs[0], line) for line in unit.lines)
             return [Row(before, whose, unit.report, Tone.FOLDED, parts)]
+        if not unit.lines:
+            before = tuple(now)
+            mine = tuple([(i, other.line) for i, other in units])
+            for i, line in mine:
+                now[i] = line.end
+            return [Row(before, whose, unit.text, tone_of(unit.text), mine)]
         made: list[Row] = []
         for n, text in enumerate(unit.texts):
             before = tuple(now)
@@ -187,10 +197,10 @@ def rows_from(
         if not heads[first].ahead:
             continue
         unit = heads[first].ahead[0]
-        if t != keys[first](unit.lines[0]):
+        if t != keys[first](unit.line):
             push(first)  # it was folded ahead of its turn
             continue
-        may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.texts[0].strip())
+        may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.text.strip())
         others = _alike(heads, first, unit.key) if may_fold else []
         for other, depth in others:
             for _ in range(depth):
