@@ -18,6 +18,7 @@ from supervisor.views.tui import outside
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.outside import Spot, editor_argv, pager_argv
 from supervisor.views.tui.screens import log as log_screen
+from supervisor.views.tui.screens.dashboard import Dashboard
 from supervisor.views.tui.screens.log import LogScreen
 from supervisor.views.tui.widgets.charts import LossPanel
 from supervisor.views.tui.widgets.logpage import LogPage
@@ -65,6 +66,32 @@ def counted(root: Path, lines: int = 30_000) -> tuple[RunPaths, recorded.Recordi
         b"".join(b"line %d of the log%s\n" % (n, b" ERROR" * (n % 1000 == 7)) for n in range(1, lines + 1))
     )
     return rec.close(), rec
+
+
+def test_nothing_is_painted_on_a_dashboard_that_the_log_covers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, rec = counted(tmp_path / "run", lines=100)
+    painted: list[Dashboard] = []
+    shows = Dashboard._show
+    monkeypatch.setattr(Dashboard, "_show", lambda self: (painted.append(self), shows(self))[1])
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "line 100" in shown(app), "the last line")
+        buffer = app.dashboard.log_panel.buffer
+        painted.clear()
+        for number in range(3):
+            before = buffer.total
+            rec.say(0, f"beneath the log {number}")
+            await until(pilot, lambda before=before: buffer.total > before, "the line")  # type: ignore[misc]
+        assert not painted, "Textual would compose the log screen anew for each"
+        screen.dismiss(None)
+        await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")
+        await until(pilot, lambda: "beneath the log 2" in shown(app), "the line in the pane")
+        assert painted
+
+    drive(run, play)
 
 
 def test_opens_on_the_newest_line_and_follows(tmp_path: Path) -> None:

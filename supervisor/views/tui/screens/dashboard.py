@@ -114,7 +114,7 @@ class Dashboard(LookingScreen):
         if before is None or any(map(is_not, before.facts(), snapshot.facts())):
             self._take_facts(snapshot)
         now = time.monotonic()
-        self._stale = self.app.screen is not self and now < self._due
+        self._stale = self._is_covered() or (self.app.screen is not self and now < self._due)
         if not self._stale:
             self._due = now + BEHIND_S
             self._show()
@@ -132,6 +132,12 @@ class Dashboard(LookingScreen):
         self._arrange()
         self._offer()
 
+    def _is_covered(self) -> bool:
+        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that anew."""
+        stack = self.app.screen_stack
+        above = stack[stack.index(self) + 1 :] if self in stack else []
+        return any(screen.styles.background.a == 1 for screen in above)
+
     def on_screen_resume(self) -> None:
         """In front again: what was not painted meanwhile is."""
         if self._stale:
@@ -140,11 +146,16 @@ class Dashboard(LookingScreen):
 
     def _tick(self) -> None:
         """Times and ages move once a second while something lives."""
-        self.on_screen_resume()
+        covered = self._is_covered()
+        if not covered:
+            self.on_screen_resume()
         if self.snapshot is None or self.snapshot.state.is_over:
             return
         for answer in self._desk.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
+        if covered:
+            self._stale = True
+            return
         view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
         for panel in self.query(Panel):
             panel.tick(view)
