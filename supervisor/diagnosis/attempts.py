@@ -55,7 +55,7 @@ def later_runs(case: Case, root: Root) -> Iterator[Case]:
     A run begins where the lines that open the log come again. Of a job of several ranks nothing is taken away:
     each of them opens its output alike.
     """
-    if len(case.scans) != 1 or case.launch.distributed or len(case.ranks.seen) > 1 or root.line <= 0:
+    if len(case.scans) != 1 or _in_step(case, root) or len(case.ranks.seen) > 1 or root.line <= 0:
         return
     scan = case.scans[0]
     for row in _opened_again(scan.head[: min(OPENING_WITHIN, root.line - 1)], scan.tail):
@@ -69,6 +69,12 @@ def later_runs(case: Case, root: Root) -> Iterator[Case]:
             launch=case.launch._replace(exits=exits),
             candidates=tuple(item for item in case.candidates if item.line >= start),
         )
+
+
+def _in_step(case: Case, root: Root) -> bool:
+    """Whether several processes may speak at the root. A launcher that had ended above it was an earlier run's."""
+    exits = case.launch.exits
+    return case.launch.distributed and (not exits or any(item.hit.line >= root.line for item in exits))
 
 
 def _opened_again(head: Sequence[str], tail: Sequence[str]) -> list[int]:

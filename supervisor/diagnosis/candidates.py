@@ -10,6 +10,7 @@ from supervisor.diagnosis.scan import Hit, SourceScan
 from supervisor.diagnosis.tables import Role
 from supervisor.diagnosis.timeline import is_progress, when
 from supervisor.diagnosis.tracebacks import (
+    below_its_frame,
     class_by_frames,
     frames_above,
     in_helper,
@@ -20,7 +21,7 @@ from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 _SOFT = Lazy(
-    r"(?:^|[\s\[|:])(?:W\d{3,4} |WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\busing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
+    r"(?:^|[\s\[|:(])(?:W\d{3,4} |[WI] (?:tensorflow|external|xla|tsl)/|WARN(?:ING)?\b|Warning:|INFO\b|DEBUG\b|NOTICE\b)|\[W(?:\d{3,4})? |\wWarning: |\bretry(?:ing)?\b|\b[Uu]sing (?:a |an |the )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached|latest cached)\b|[Ff]alling back|sending [45]\d\d\b|✅|[Ss]kipping|[Ii]gnor(?:ed|ing)|Exception ignored in|attempt \d+"
 )
 _WARNING_LEVEL = Lazy(r"(?:^|[\s\[|:])W\d{3,4} \d\d:\d\d:\d\d\.\d+ \d+ (?!torch/distributed/elastic)")
 # A line that ends so tells of what was done instead, whatever its level.
@@ -103,7 +104,7 @@ def _candidate(
 ) -> Candidate | None:
     text = hit.text
     signature = hit.signature
-    if is_quoted_code(text):
+    if is_quoted_code(text) or below_its_frame(hit):
         return None
     if is_echo(hit):
         return None

@@ -27,11 +27,17 @@ from supervisor.diagnosis.settle import (
     weak_exit,
 )
 from supervisor.diagnosis.survived import ends_well
+from supervisor.diagnosis.timeline import went_on
 from supervisor.diagnosis.waiting import hang_place, lagging_rank
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.patterns import Lazy
 
 _PYTHON_WARNING = Lazy(r"\wWarning: ")
+_REPLACED_BY = Lazy(
+    r"\b[Uu]sing (?:a |an |the )?(?:latest )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back"
+)
+# So many steps below the last word of a process that ended are another run's in the same file.
+STEPS_OF_ANOTHER = 25
 _FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 
 
@@ -85,7 +91,11 @@ def _choose(case: Case) -> Root:
         strong_stop is not None and strong_stop.line < odd.hit.line
     ):
         return from_odd_exit(odd, case)
-    if first_stop is not None and (first_effect is None or not _before(first_effect, first_stop, case)):
+    # Pipes of a loader's own processes break as the other end is stopped, often before that is told.
+    complaint = _first_effect(
+        [item for item in effects if item.failure is not FailureClass.DATALOADER_WORKER]
+    )
+    if first_stop is not None and (complaint is None or not _before(complaint, first_stop, case)):
         if first_stop.reason in (Reason.TIME_LIMIT, Reason.USER, Reason.OUTSIDE) and (
             quiet := silent_hang(case)
         ):
@@ -130,8 +140,8 @@ def _killed_by_launcher(item: Candidate, case: Case) -> bool:
 
 
 def _is_abort(item: Candidate) -> bool:
-    """Whether a shell tells of SIGABRT: a process sends that to itself, after saying why."""
-    return item.signature == "crash-shell" and "Aborted" in item.text
+    """Whether a shell or Python tells of SIGABRT: a process sends that to itself, after saying why."""
+    return item.signature in {"crash-shell", "crash-faulthandler"} and "Aborted" in item.text
 
 
 def _timed_out(case: Case) -> dict[tuple[int, int | None], int]:
@@ -167,8 +177,8 @@ def _pick(causes: Sequence[Candidate]) -> Candidate | None:
         return None
     top = max(item.strength for item in causes)
     first = next(item for item in causes if item.strength >= top - 30)
-    if _PYTHON_WARNING.search(first.text):
-        # What Python warns of did not end the program: an exception did.
+    if _PYTHON_WARNING.search(first.text) or (first.soft and _REPLACED_BY.search(first.text)):
+        # What Python warns of did not end the program, nor what something else was used for: an exception did.
         first = next((item for item in causes if item.strength >= top - 30 and not item.soft), first)
     if first.signature in GENERIC:
         # In one process a plain exception well below the strongest is only how that one came to light.
@@ -233,7 +243,13 @@ def _died(case: Case) -> bool:
     )
     if last == 0:
         return False
-    return not (len(case.scans) == 1 and ends_well(case.scans[0], last))
+    if len(case.scans) != 1:
+        return True
+    scan = case.scans[0]
+    return not (
+        ends_well(scan, last)
+        or went_on(scan.tail[max(last + 1 - scan.tail_line, 0) :], need=STEPS_OF_ANOTHER)
+    )
 
 
 def _signal_exits(case: Case) -> list[Exit]:

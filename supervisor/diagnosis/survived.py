@@ -27,6 +27,7 @@ _ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhan
 _EXCEPTION = Lazy(
     r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
 )
+_GLOG_INFORMS = Lazy(r"^I\d{4} \d\d:|: I (?:tensorflow|external|xla|tsl)/")
 _LAUNCHERS_LOG = Lazy(r"(?:console|agent|launch\w*|torchrun|nohup|slurm)[^/\\]*$|\.out$")
 
 
@@ -72,7 +73,14 @@ def is_talk(item: Candidate) -> bool:
 
 def _talked_on(item: Candidate) -> bool:
     """Whether the program went on to inform of other things: a start that has not come to its first step yet."""
-    return sum(1 for line in item.hit.lines_after() if INFORMS.search(line[:200])) >= 2
+    return (
+        sum(
+            1
+            for line in item.hit.lines_after()
+            if INFORMS.search(line[:200]) or _GLOG_INFORMS.search(line[:60])
+        )
+        >= 2
+    )
 
 
 def _passed_by(notice: Candidate, found: Sequence[Candidate]) -> bool:
@@ -112,7 +120,10 @@ def _not_in_passing(found: list[Candidate]) -> list[Candidate]:
         and (frames_above(item.hit).logged or in_helper(item.hit))
     }  # fmt: skip
     if not passing or not any(
-        item.is_cause and id(item) not in passing and not item.soft and _EXCEPTION.match(item.text)
+        item.is_cause
+        and id(item) not in passing
+        and not item.soft
+        and (_EXCEPTION.match(item.text) or item.failure is FailureClass.TERMINATED)
         for item in found
     ):
         return found

@@ -156,6 +156,14 @@ def _dates(text: str) -> list[tuple[int, int]]:
     )
 
 
+def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
+    """Whether far more steps follow the last time before training's end than usually stand between two times."""
+    before = [row for row in stamped if training and row <= training[-1]]
+    counts = [sum(1 for row in training if low < row <= high) for low, high in pairwise(before[-40:])]
+    last = sum(1 for row in training if not before or row > before[-1])
+    return last > 3 + 3 * max(counts, default=0)
+
+
 def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
     """The last silence between two stamped lines of the tail and the usual step: (gap, median interval), in seconds.
 
@@ -171,7 +179,7 @@ def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
     # What a shell dated before training began tells of no step.
     steps = [stamp for row, stamp in stamps if training and training[0] - 1 <= row <= last_step]
     later = [stamp for row, stamp in stamps if row > last_step]
-    if len(steps) < 2 or not later:
+    if len(steps) < 2 or not later or _goes_on_untimed(training, [row for row, _ in stamps]):
         return None
     intervals = sorted(b - a for a, b in pairwise(steps) if b >= a)
     if not intervals:
@@ -181,9 +189,13 @@ def silence_s(lines: Sequence[str]) -> tuple[float, float] | None:
 
 
 def ends_in_nan(lines: Sequence[str]) -> int | None:
-    """The index of the first of the loss lines that are nan to the end; None if the last loss is a number."""
+    """The index of the first of the loss lines that are nan to the end; None if the last loss is a number.
+
+    One or two may be a scaler's first steps, unless no step ever had a number.
+    """
     first: int | None = None
     count = 0
+    numbers = False
     if not any("nan" in line or "NaN" in line or "inf" in line or "NAN" in line for line in lines):
         return None
     for row, line in enumerate(lines):
@@ -196,5 +208,7 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
             first = row if first is None else first
             count += 1
         else:
-            first, count = None, 0
+            first, count, numbers = None, 0, True
+    if first is not None and not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
+        return first
     return first if count >= 3 else None

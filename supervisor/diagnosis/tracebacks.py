@@ -21,6 +21,7 @@ _HELPERS = (
     "/neptune/",
     "/swanlab/",
     "multiprocessing/queues.py",
+    "torch/utils/data/_utils/pin_memory.py",
 )
 _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(most recent")
 
@@ -28,7 +29,8 @@ _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(mo
 class Frames(NamedTuple):
     """The traceback above an exception line: `File` frames as (path, function), outermost first.
 
-    `told_of` is the rank that a distributed checkpoint's report quotes; `logged`: the program logged it as a notice.
+    `told_of` is the rank that a distributed checkpoint's report quotes; `logged`: the program logged it as a notice, or
+    Python ignored it.
     """
 
     found: bool
@@ -75,7 +77,9 @@ def frames_above(hit: Hit) -> Frames:
             continue
         if "Traceback (most recent call last)" in text:
             found = True
-            logged = _LOGGED.search(lines[row + 1]) is not None
+            logged = _LOGGED.search(lines[row + 1]) is not None or (
+                row >= 0 and "Exception ignored in" in lines[row]
+            )
             if match := re.search(r"\(RANK (\d+)\)", text):
                 told_of = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
@@ -147,6 +151,14 @@ def is_quoted_code(text: str) -> bool:
         return False
     patterns = _patterns()
     return patterns["quoted"].match(text) is not None and patterns["exception"].match(text.strip()) is None
+
+
+def below_its_frame(hit: Hit) -> bool:
+    """Whether a line is the source of the frame that stands above it."""
+    if not hit.text.startswith("    "):
+        return False
+    above = split_prefix(hit.lines_before(1)[-1], hit.hosts)[1] if hit.lines_before(1) else ""
+    return above.startswith("  File ") and ", line " in above
 
 
 def last_exception_after(hit: Hit) -> tuple[int, str] | None:

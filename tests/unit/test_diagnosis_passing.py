@@ -119,6 +119,16 @@ def test_the_last_of_several_runs_in_one_log_counts(engine: Engine) -> None:
     assert judged(ranked, engine).failure is FailureClass.DISK_FULL  # each rank opens its output alike
 
 
+def test_a_launcher_that_had_ended_was_an_earlier_runs(engine: Engine) -> None:
+    start = "policy: the device is not set, it will be cuda\nbackbone: loading the pretrained weights\n"
+    died = "E0422 15:38:55.320000 29 site-packages/torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -9) local_rank: 0 (pid: 30) of binary: python\n"
+    oom = traceback(
+        ("/w/train.py", "main"), raised="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    )
+    full = traceback(("/w/train.py", "main"), raised="OSError: [Errno 28] No space left on device: '/ckpt/1'")
+    assert judged(start + died + start + oom + start + full, engine).failure is FailureClass.DISK_FULL
+
+
 def test_the_next_batch_job_writes_to_the_same_file(engine: Engine) -> None:
     cancelled = "slurmstepd: error: *** JOB 21751557 ON n18 CANCELLED AT 2025-04-15T20:47:43 ***\n"
     quiet = "".join(f"note {n} of the evaluation\n" for n in range(140))
@@ -223,3 +233,125 @@ def test_a_tpu_cores_ordinal_is_its_rank(engine: Engine) -> None:
     for shown in (text, text.partition("\n")[0] + "\n"):
         verdict = judged(shown, engine)
         assert (verdict.failure, verdict.rank) == (FailureClass.CODE_ERROR, 5)
+
+
+IGNORED = "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>\n" + traceback(
+    ("/v/site-packages/torch/utils/data/dataloader.py", "__del__"),
+    raised="RuntimeError: DataLoader worker (pid 15) is killed by signal: Aborted. ",
+)
+
+
+def test_what_python_ignored_yields_to_what_was_raised(engine: Engine) -> None:
+    raised = "Process Process-3:\n" + traceback(
+        ("/w/train.py", "main"),
+        raised="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    )
+    verdict = judged(steps(1) + IGNORED + raised, engine)
+    assert (verdict.failure, verdict.rank) == (FailureClass.CUDA_OOM, 2)
+    assert judged(steps(1) + IGNORED, engine).failure is FailureClass.DATALOADER_WORKER
+
+
+def test_a_cached_copy_is_no_failure_of_the_hub(engine: Engine) -> None:
+    notice = "Using the latest cached version of x since x couldn't be found on the Hugging Face Hub (offline mode is enabled).\n"
+    text = notice + steps(1) + traceback(("/w/train.py", "main"), raised="KeyError: 'edge'")
+    assert judged(text, engine).failure is FailureClass.CODE_ERROR
+    assert judged(notice + steps(1), engine).failure is FailureClass.HEALTHY
+
+
+def test_a_frames_source_is_not_what_was_raised(engine: Engine) -> None:
+    text = (
+        HEAD
+        + '  File "/v/csbdeep/generate.py", line 341, in create\n    x.shape == y.shape or _raise(ValueError())\n'
+    )
+    text += '  File "/v/csbdeep/utils.py", line 88, in _raise\n    raise e\nValueError\n'
+    verdict = judged(text, engine)
+    assert verdict.cause is not None
+    assert verdict.cause.line == 6
+
+
+def test_a_port_that_no_address_gave_is_what_came_first(engine: Engine) -> None:
+    text = (
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:40112 (errno: 98 - Address already in use).\n"
+        "[E socket.cpp:500] [c10d] The server socket has failed to listen on any local network address.\n"
+        "INFO:root:Initialized (rank/world-size) 0/1\n"
+    )
+    raised = "ValueError: Default process group has not been initialized, please make sure to call init_process_group."
+    text += traceback(("/w/train.py", "main"), raised=raised)
+    assert judged(text, engine).failure is FailureClass.PORT_IN_USE
+
+
+def test_no_loss_was_ever_a_number(engine: Engine) -> None:
+    assert judged("[1,  0] loss: nan lr: 2.00e-04\n", engine).failure is FailureClass.NAN_LOSS
+    assert judged("step 1 loss 3.1\nstep 2 loss nan\n", engine).failure is FailureClass.HEALTHY
+    assert judged("best loss: inf\n" + "step 1 loss 3.1\n", engine).failure is FailureClass.HEALTHY
+
+
+def test_rays_own_word_on_a_sigterm(engine: Engine) -> None:
+    text = (
+        "2025-08-17 14:12:57 step 1 loss 2\n2025-08-17 14:13:01 step 2 loss 2\n2025-08-17 14:13:05 step 3 loss 2\n"
+        + steps(4, 90)
+    )
+    ended = "*** SIGTERM received at time=1755448771 on cpu 72 ***\n[2025-08-17 16:39:31,431 E 5 5] logging.cc:460: PC: @ 0x7f\n"
+    assert judged(text + ended, engine).failure is FailureClass.TERMINATED
+    assert judged(steps(1) + ended + steps(9, 40), engine).failure is FailureClass.HEALTHY
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Monitored metric val_loss did not improve in the last 5 records. Best score: 0.035. Signaling Trainer to stop.",
+        "INFO :      Run finished 151 round(s) in 40265.38s",
+    ],
+)
+def test_good_ends(line: str, engine: Engine) -> None:
+    assert judged(line + "\n", engine).failure is FailureClass.HEALTHY
+
+
+PINNED = (
+    ("/usr/lib/python3.10/threading.py", "_bootstrap_inner"),
+    ("/v/site-packages/torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
+    ("/usr/lib/python3.10/multiprocessing/connection.py", "_recv"),
+)
+
+
+def test_a_loaders_pipes_break_as_somebody_interrupts(engine: Engine) -> None:
+    broken = "Exception in thread Thread-1 (_pin_memory_loop):\n" + traceback(
+        *PINNED, raised="ConnectionResetError: [Errno 104] Connection reset by peer"
+    )
+    told = "2024-07-14 12:19:55 - LOGS - Keyboard interruption. Exiting from early training\n"
+    assert judged(steps(1) + broken * 2 + told, engine).failure is FailureClass.TERMINATED
+    assert judged(steps(1) + broken, engine).failure is FailureClass.DATALOADER_WORKER
+
+
+def test_pythons_word_on_an_abort_comes_after_its_reason(engine: Engine) -> None:
+    watchdog = (
+        "[E ProcessGroupNCCL.cpp:523] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=47886, "
+        "OpType=ALLREDUCE, NumelIn=57, NumelOut=57, Timeout(ms)=600000) ran for 600100 milliseconds before timing out.\n"
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+        "Fatal Python error: Aborted\n"
+    )
+    assert judged(steps(1) + watchdog, engine).failure is FailureClass.NCCL_TIMEOUT
+    assert judged(steps(1) + "Terminated\n" + watchdog, engine).failure is FailureClass.TERMINATED
+
+
+def test_steps_below_what_spawn_said_are_another_runs(engine: Engine) -> None:
+    died = (
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n-- Process 0 terminated with the following error:\n"
+        + traceback(
+            ("/w/train.py", "main"),
+            raised="RuntimeError: The server socket has failed to listen on any local network address. errno: 98",
+        )
+    )
+    assert judged(died, engine).failure is FailureClass.PORT_IN_USE
+    assert judged(died + steps(1, 80), engine).failure is FailureClass.HEALTHY
+
+
+def test_tensorflows_missing_plugin_is_a_notice(engine: Engine) -> None:
+    notice = (
+        "2020-04-03 14:25:36.794590: W tensorflow/stream_executor/platform/default/dso_loader.cc:55] Could not load "
+        "dynamic library 'libnvinfer.so.6'; dlerror: libnvinfer.so.6: cannot open shared object file: No such file\n"
+    )
+    informed = "".join(
+        f"I0408 14:19:3{n}.685184 140143404451648 train.py:155] {n}_train_90, 24.5\n" for n in range(6)
+    )
+    assert judged(notice + informed, engine).failure in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
