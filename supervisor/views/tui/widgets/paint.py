@@ -53,9 +53,7 @@ _UNSURE = re.compile("[\ufe0e\ufe0f\U0001f3fb-\U0001f3ff]")
 SPARKS = "▁▂▃▄▅▆▇"
 # A word, or one Han character, with the marks that may not begin the next line or end this one.
 _HAN = r"\u3400-\u9fff\uf900-\ufaff"
-_UNIT = Lazy(
-    rf" ?[（「《“]*(?:[{_HAN}]|[^\s{_HAN}（「《“，。；：、！？）」》”]+|.)[，。；：、！？）」》”]*"
-)
+_UNIT = Lazy(rf" ?[（「《“]*(?:[{_HAN}]|[^\s{_HAN}（「《“，。；：、！？）」》”]+|.)[，。；：、！？）」》”]*")
 
 
 def row(*parts: Span | str) -> Row:
