@@ -19,6 +19,7 @@ from supervisor.views.logmatch import BadQueryError, Query
 from supervisor.views.logmerge import Row as LogRow
 from supervisor.views.logplace import LogAt, LogPoint
 from supervisor.views.logsession import LogSession
+from supervisor.views.places import is_stacks
 from supervisor.views.tui.logkeys import GROUPS, LOG_KEYS
 from supervisor.views.tui.outside import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.screens.frames import QuickFrames
@@ -214,7 +215,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         shown = [a for a in self._state.attempts if page is not None and a.number == page.attempt]
         for attempt in [*shown, *reversed(self._state.attempts)]:
             cause = attempt.verdict.cause if attempt.verdict is not None else None
-            if cause is not None and cause.line is not None:
+            if cause is not None and cause.line is not None and not is_stacks(cause.path):
                 return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
         return None
 
