@@ -112,7 +112,9 @@ def check_hang(done: Done, run: RunPaths, state: RunState) -> list[ev.Event]:
     assert others <= OURS, first.verdict.consequences
     assert first.verdict.cause is not None
     assert first.verdict.cause.text.startswith("rank 1 in "), first.verdict.cause
-    assert "collective" in first.verdict.advice[0] or "kernel" in first.verdict.advice[0], first.verdict.advice
+    assert "collective" in first.verdict.advice[0] or "kernel" in first.verdict.advice[0], (
+        first.verdict.advice
+    )
     return told
 
 

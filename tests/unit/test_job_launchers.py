@@ -35,7 +35,16 @@ def test_ranks_of_a_command(words: str, ranks: int | None) -> None:
 
 
 def test_a_launched_scripts_own_defaults_make_its_batch() -> None:
-    words = ["--", "accelerate", "launch", "--num_processes", "2", "train.py", "--gradient_accumulation_steps", "4"]
+    words = [
+        "--",
+        "accelerate",
+        "launch",
+        "--num_processes",
+        "2",
+        "train.py",
+        "--gradient_accumulation_steps",
+        "4",
+    ]
     inputs = JobInputs(parsed=parse_run_argv(words), env={}, cwd="/w", script_text=SCRIPT)
     spec = resolve_job(inputs)
     assert spec.knobs.batch == "--per_device_train_batch_size"
