@@ -201,14 +201,14 @@ def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_p
 def test_a_log_still_written_through_a_link_is_followed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from supervisor.cli.observe import _any_is_written
+    from supervisor.cli.attachable import any_is_written
 
     log = tmp_path / "x.log"
     with log.open("w", encoding="utf-8") as writer:
         (tmp_path / "link.log").symlink_to(log)
-        assert _any_is_written([str(tmp_path / "link.log")])
+        assert any_is_written([str(tmp_path / "link.log")])
         writer.write("step 1\n")
-    assert not _any_is_written([str(log)])
+    assert not any_is_written([str(log)])
     del capsys
 
 
