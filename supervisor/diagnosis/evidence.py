@@ -47,7 +47,8 @@ class Present(NamedTuple):
     """The run's own values, quoted in advice.
 
     `batch` says which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
-    message tells; None where pids here are not those of the message.
+    message tells; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
+    behind `entry`, the script, and so went to it.
     """
 
     micro_batch: int | None = None
@@ -63,6 +64,8 @@ class Present(NamedTuple):
     batch: BatchSpec | None = None
     memory_base_bytes: int = 0
     user_of: Callable[[int], str | None] | None = None
+    entry: str = ""
+    behind_entry: tuple[str, ...] = ()
 
 
 class SeenGroup(NamedTuple):

@@ -68,6 +68,8 @@ def particulars(failure: FailureClass, reason: Reason | None, text: str, job: Jo
             return [
                 "Since 2.0 the old launcher passes --local-rank: accept both spellings, or read LOCAL_RANK with torchrun."
             ]
+        case FailureClass.USAGE_ERROR:
+            return _misplaced(line, job.present)
         case FailureClass.CUDA_ERROR if "invalid device ordinal" in line:
             return [
                 "More processes a node than visible GPUs: lower --nproc-per-node or check CUDA_VISIBLE_DEVICES."
@@ -75,6 +77,17 @@ def particulars(failure: FailureClass, reason: Reason | None, text: str, job: Jo
         case _:
             pass
     return []
+
+
+def _misplaced(line: str, present: Present) -> list[str]:
+    """A flag that the script refused because it was meant for `stoker run`."""
+    refused = line.partition("error: ")[2] or line
+    words = {word.partition("=")[0].strip("'\"`:,.") for word in refused.split()}
+    return [
+        f"`{name}` is stoker's: put it before {present.entry}"
+        for name in present.behind_entry
+        if name in words
+    ]
 
 
 def _port(line: str, job: JobEvidence) -> list[str]:

@@ -34,7 +34,20 @@ def present_of(state: RunState, view: AttemptView, own_pids: Iterable[int], job:
         workers_knob=workers[0].lstrip("-") if workers is not None else present.workers_knob,
         workers=workers[1] if workers is not None else None,
         port=job.master_port,
+        entry=job.entry,
+        behind_entry=_behind_entry(job),
     )
+
+
+def _behind_entry(job: JobSpec) -> tuple[str, ...]:
+    """Flags that `stoker run` knows among the script's own arguments, as they were spelt."""
+    if job.entry_kind not in ("script", "module"):
+        return ()
+    from supervisor.job.arguments import names_of
+    from supervisor.job.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
+
+    known = by_spelling((*STOKER_FLAGS, *TORCHRUN_FLAGS))
+    return tuple(dict.fromkeys(name for name in names_of(job.entry_args) if name in known))
 
 
 def _allocator_set(state: RunState, view: AttemptView, job: JobSpec | None) -> bool:

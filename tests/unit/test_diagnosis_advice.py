@@ -4,9 +4,12 @@ import pytest
 
 from supervisor.diagnosis.classes import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, Present
+from supervisor.diagnosis.present import present_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.state import AttemptView, RunState
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 
@@ -209,3 +212,22 @@ def test_fragmentation_asks_for_the_allocator_first(engine: Engine) -> None:
 )
 def test_advice_is_particular(engine: Engine, line: str, advice: str) -> None:
     assert advice in " ".join(on_text(engine, line + "\n").advice)
+
+
+def test_a_flag_of_stoker_behind_the_script_is_named(engine: Engine) -> None:
+    line = "train.py: error: unrecognized arguments: --no-ui --depth 3"
+    misplaced = Present(entry="train.py", behind_entry=("--no-ui", "--name"))
+    verdict = judged(engine, line, misplaced)
+    assert verdict.failure is FailureClass.USAGE_ERROR
+    assert verdict.advice[0] == "`--no-ui` is stoker's: put it before train.py"
+    assert not any("stoker's" in said for said in judged(engine, line, Present(entry="train.py")).advice)
+
+
+def test_what_stands_behind_the_script_and_is_known_before_it() -> None:
+    def behind(kind: EntryKind, *args: str) -> tuple[str, ...]:
+        job = JobSpec(name="x", entry_kind=kind, entry="train.py", entry_args=args, python="python", cwd="/")
+        return present_of(RunState(), AttemptView(number=1), (), job).behind_entry
+
+    words = ("--lr", "3", "--no-ui", "--theme=dark", "--nproc_per_node", "2")
+    assert behind(EntryKind.SCRIPT, *words) == ("--no-ui", "--theme", "--nproc_per_node")
+    assert behind(EntryKind.COMMAND, *words) == ()
