@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from supervisor.views.expected import expected_memory_bytes
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.ranks import ORDERS
 from tests.tui import recorded
-from tests.tui.driving import drive, pane, until
+from tests.tui.driving import drive, pane, shown, until
 from tests.tui.recording import GIB, Recording
 
 
@@ -189,3 +190,24 @@ def test_missing_flags_are_named_in_one_line(tmp_path: Path, monkeypatch: pytest
         assert wanted in pane(app, "notice")
 
     drive(begun(tmp_path / "run", 1), play, size=(80, 24))
+
+
+@pytest.mark.parametrize("opens", ["v", "L", "M", "question_mark", "slash", "colon"])
+@pytest.mark.parametrize("state", [recorded.succeeded, recorded.held])
+def test_what_was_covered_is_there_again(
+    tmp_path: Path, state: Callable[[Path], RunPaths], opens: str
+) -> None:
+    """Of a run in which nothing moves any more no tick paints what a page has covered."""
+    run = state(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("4")
+        await pilot.pause()
+        before = shown(app).splitlines()[3:-3]
+        for _ in range(2):
+            await pilot.press(opens)
+            await pilot.pause()
+            await pilot.press("escape")
+            await until(pilot, lambda: shown(app).splitlines()[3:-3] == before, "the same dashboard")
+
+    drive(run, play)

@@ -143,7 +143,8 @@ class Panel(Widget):
         none of the first two, and their rows have passed the filters.
         """
         size = self.size
-        if self._drawn_size != size and size.width and size.height:
+        stale = self._drawn_size != size or not self._strips  # a frame that lost its focus behind a page
+        if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), inks_of(self.app.theme_variables))
         if not self._strips:
             return [Strip.blank(crop.width, self.rich_style)] * crop.height
