@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,3 +212,25 @@ def test_what_was_covered_is_there_again(
             await until(pilot, lambda: shown(app).splitlines()[3:-3] == before, "the same dashboard")
 
     drive(run, play)
+
+
+@pytest.mark.parametrize("opens", ["M", "z"])
+def test_what_came_behind_a_page_is_there_when_it_closes(tmp_path: Path, opens: str) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 20)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("3", opens)
+        await pilot.pause()
+        rec.steps(21, 40)
+        rec.say(0, "the last line of all")
+        rec.series.close()
+        await until(
+            pilot, lambda: re.search(r"step +40\b", shown(app)) is not None, "the last step in the header"
+        )
+        await pilot.press("escape")
+        await until(pilot, lambda: "the last line of all" in pane(app, "log"), "the line")
+        await until(pilot, lambda: " 40 " in pane(app, "ranks"), "the ranks' step")
+
+    drive(rec.run, play)

@@ -102,6 +102,8 @@ class Panel(Widget):
     def repaint(self) -> None:
         """Compose again and paint the rows that differ."""
         size = self.size
+        if not self.display:
+            self._strips = []  # composed when it is seen again
         if not self.is_attached or not size.width or not size.height or not self.display:
             return
         rows = self._compose_rows(size.width, size.height)
@@ -143,7 +145,7 @@ class Panel(Widget):
         none of the first two, and their rows have passed the filters.
         """
         size = self.size
-        stale = self._drawn_size != size or not self._strips  # a frame that lost its focus behind a page
+        stale = self._drawn_size != size or not self._strips  # it changed, or lost its focus, behind a page
         if stale and size.width and size.height:
             self._draw(self._compose_rows(size.width, size.height), inks_of(self.app.theme_variables))
         if not self._strips:
