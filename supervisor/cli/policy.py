@@ -19,6 +19,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec, RetrySettings
 from supervisor.run.index import RunNotFound, find_run, runs_dir
 from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 
 
@@ -100,17 +101,26 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         done = view.decision
         why = decision.reason
         if view.ended_by_wish and done is not None and done.kind is decision.kind:
-            why = done.reason  # policy only carries it out: who asked is what there is to say
+            why = _asked(done)  # policy only carries it out: who asked is what there is to say
         lines.append(f"attempt {view.number}: {ended}{at} → {decision.kind.value}{code}: {why}")
         by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
         budget = ASKED_FOR if by_person else budget_text(known, decision)
         # What a person changed is nothing that policy would have done.
         said = by_person and view.ended_by_wish
         if done is not None and not said and (done.kind, done.change) != (decision.kind, decision.change):
-            lines.append(f"           was ({view.decided_by or 'policy'}): {done.kind.value}: {done.reason}")
+            what = _asked(done) if by_person else done.reason
+            lines.append(f"           was ({view.decided_by or 'policy'}): {done.kind.value}: {what}")
         if budget is not None:
             lines.append(f"           {budget}")
     return lines
+
+
+def _asked(decision: Decision) -> str:
+    """Whose wish it was, and what it changes."""
+    from supervisor.run.timeline import changed_words
+
+    changed = changed_words(decision.change) if decision.change is not None else ""
+    return f"{decision.reason}: {changed}" if changed else decision.reason
 
 
 def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:

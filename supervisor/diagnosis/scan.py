@@ -345,8 +345,15 @@ class LiveScanner:
 
 def told(hits: Iterable[Hit]) -> list[Hit]:
     """The hits worth telling at once: for each line the one that speaks for it, as in the last verdict."""
+    from supervisor.diagnosis.tracebacks import below_its_frame, is_quoted_code  # they look at hits
+
     by_line: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
         by_line.setdefault((hit.source, hit.line), []).append(hit)
     best = (speaker(claims) for claims in by_line.values())
-    return [hit for hit in best if hit is not None and not is_echo(hit)]
+    return [
+        hit
+        for hit in best
+        if hit is not None
+        and not (is_echo(hit) or is_quoted_code(hit.text) or below_its_frame(hit))  # its words were not said
+    ]

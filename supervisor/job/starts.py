@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from supervisor.job.arguments import Setting
+from supervisor.job.arguments import Setting, settings_of
 from supervisor.job.knob_places import Place, Places, bare, is_argument, place_of
 from supervisor.job.source_scan import ScriptFlag
 
@@ -43,6 +43,20 @@ def find_start(settings: Sequence[Setting], where: Places) -> str | None:
 
 
 _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
+
+
+def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
+    """What a person told the script to start from, as flag and value (``--resume c2.pt``); None where nothing is told.
+
+    Args:
+        args: what follows the script now.
+        flag: the flag that is known to take a checkpoint's path, whatever its name.
+    """
+    told = [s for s in settings_of(args) if (s.name == flag or _takes_path(s.name)) and s.value]
+    found = next((s for s in reversed(told) if (s.value or "").lower() not in _SWITCHED), None)
+    if found is None:
+        return None
+    return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
 
 
 def _takes_path(name: str) -> bool:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.job.spec import JobSpec
-from supervisor.keeper.background import Background
+from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import FoundCheckpoint, find_checkpoints
+from supervisor.sources.checkpoints import (
+    LIKE_CHECKPOINTS,
+    FoundCheckpoint,
+    find_checkpoints,
+    newest_like_checkpoint,
+)
 
 LOOK_EVERY_S = 60.0
 LAST_LOOK_S = 2.0
@@ -20,11 +26,41 @@ SETTLE_S = 1.0
 """File systems stamp in steps of up to a second, and an attempt's own start is ours."""
 
 
+def seen_file(job: JobSpec, state: RunState) -> str | None:
+    """The newest file of this run that is named like a checkpoint, as a clause for a person; None where none is known.
+
+    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. Looks for at most `LAST_LOOK_S`.
+    """
+    began_t = state.attempts[0].planned_t if state.attempts else None
+    if began_t is None or state.checkpoint is not None or job.knobs.resume is not None:
+        return None
+    folders = dict.fromkeys([*map(_folder, _outputs(job)), Path(job.cwd)])
+    found = within(
+        LAST_LOOK_S, lambda: newest_like_checkpoint(folders, began_t - SETTLE_S), "stoker-checkpoint-files"
+    )
+    if found is None:
+        return None
+    name = os.path.relpath(found.path, job.cwd)
+    shown = found.path if name.startswith("..") else name
+    at = time.strftime("%H:%M", time.localtime(found.t))
+    shown = shown if shown.isprintable() else ascii(shown)
+    return f"{shown} was written at {at}; whether it is whole is not known"
+
+
+def _outputs(job: JobSpec) -> tuple[Path, ...]:
+    return tuple(Path(job.cwd, os.path.expanduser(folder)) for folder in job.outputs)
+
+
+def _folder(told: Path) -> Path:
+    """A flag for the output may name the file itself."""
+    return told.parent if told.name.lower().endswith(LIKE_CHECKPOINTS) else told
+
+
 class FoundCheckpoints:
     """Follows one attempt after the other. Used by the keeper's one thread."""
 
     def __init__(self, job: JobSpec, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
-        self._folders = tuple(Path(job.cwd, os.path.expanduser(folder)) for folder in job.outputs)
+        self._folders = _outputs(job)
         self._clock, self._emit = clock, emit
         self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
         self._next_look = clock.mono() + LOOK_EVERY_S

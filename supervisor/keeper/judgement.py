@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
@@ -21,7 +22,9 @@ from supervisor.job.foreign import is_plain_python
 from supervisor.job.loader import find_loader
 from supervisor.job.oom_text import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
+from supervisor.job.starts import given_start
 from supervisor.keeper.background import within
+from supervisor.keeper.found_checkpoints import seen_file
 from supervisor.keeper.plans import changes_so_far, current_batch
 from supervisor.keeper.present import with_machine
 from supervisor.keeper.sensors import MACHINE
@@ -120,7 +123,12 @@ def _kernel_log(view: AttemptView) -> str:
 
 def decide_next(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> Decision:
     """What policy says after the newest attempt."""
-    return decide(policy_input(record, state, node=node, env=env))
+    known = policy_input(record, state, node=node, env=env)
+    stepped = any(attempt.stepped for attempt in known.attempts)
+    failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
+    if failed and stepped and not known.resume_known:
+        known = replace(known, seen_file=seen_file(record.job, state))
+    return decide(known)
 
 
 def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> PolicyInput:
@@ -141,6 +149,7 @@ def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapp
         port_named=job.master_port is not None,
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
         newest_checkpoint=state.checkpoint.path if state.checkpoint is not None else None,
+        given_start=given_start(arguments, job.knobs.start),
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
         gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,

@@ -133,7 +133,7 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
         return _hold(history, f"{failure.value}: {forbidden}", change)
-    if not history.resume_known:
+    if not history.resume_known and history.given_start is None:
         change = replace(change, from_scratch=True)
     return Decision(
         DecisionKind.RESTART,
@@ -208,15 +208,28 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _why_not_resumed(history: PolicyInput) -> str:
-    """What is missing before a restart could go on: the flag, or a checkpoint for it."""
+    """What is missing before a restart could go on, what to type for it, and a file that may be worth a look."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
     if found is not None:
         return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
+    if history.given_start is not None:
+        # It is no progress of this run: going on from it by itself would write over what came after it.
+        why = f"steps were made since {history.given_start}, and no whole checkpoint of this run was found"
+        return _with_file(f"{why}: e gives another path, r starts from that one again", history)
     if flag is not None:
-        return (
-            f"steps were made and no whole checkpoint of this run was found for {flag}: give it one yourself"
-        )
-    return "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
+        why = f"steps were made and no whole checkpoint of this run was found for {flag}"
+        there = f"e and add {_spelt(flag)}, or " if history.interactive else ""
+        return _with_file(f"{why}: {there}start with --resume-knob '{flag}=PATH'", history)
+    why = "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
+    return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
+
+
+def _spelt(flag: str) -> str:
+    return f"{flag} PATH" if flag.startswith("-") else f"{flag}=PATH"
+
+
+def _with_file(why: str, history: PolicyInput) -> str:
+    return f"{why}; {history.seen_file}" if history.seen_file else why
 
 
 def _hold(history: PolicyInput, reason: str, change: SpecChange, *, gave_up: bool = False) -> Decision:

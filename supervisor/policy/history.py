@@ -76,6 +76,8 @@ class PolicyInput:
         trials: what earlier attempts, and earlier runs of the same kind, showed of each micro-batch.
         loader: what is known of the script's DataLoader, as the command line was at first.
         newest_checkpoint: the newest committed checkpoint, as a flag that wants a path takes it.
+        given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
+        seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
         earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
         before_rise: likewise one from before the loss began to rise, and the step where it did.
         gpus: the GPUs, where one is known to be at fault.
@@ -95,6 +97,8 @@ class PolicyInput:
     trials: tuple[MemoryTrial, ...] = ()
     loader: LoaderKnobs = field(default_factory=LoaderKnobs)
     newest_checkpoint: str | None = None
+    given_start: str | None = None
+    seen_file: str | None = None
     earlier_checkpoint: str | None = None
     before_rise: tuple[str, int] | None = None
     gpus: Gpus | None = None

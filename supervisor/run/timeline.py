@@ -6,9 +6,10 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from supervisor.job.batch import describe_change
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run.records import DecisionKind, FailureClass, SpecChange
 
 POLICY = "policy"
 """`events.Decided.by` of what no person decided."""
@@ -22,6 +23,8 @@ _WHY = {
     ev.StopWhy.REQUEUE: "to be requeued",
     ev.StopWhy.HANG: "hang",
 }
+_SAID_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
+"""Decisions that the hold, or the run's end, follows at once with the same reason."""
 _OUTCOMES = {ev.Outcome.SUCCEEDED: "good", ev.Outcome.STOPPED: "info"}
 
 
@@ -73,7 +76,7 @@ def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:
 def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
     """What policy settled on, once: a person's wish stands there as a request, and a stop as the attempt's end."""
     decision = event.decision
-    if event.by != POLICY:
+    if event.by != POLICY or decision.kind in _SAID_BY_THE_NEXT:
         return None
     if attempt is not None:
         again = attempt.decision is not None and attempt.decision.reason == decision.reason
@@ -88,6 +91,28 @@ def recovered(event: ev.Recovered, before: st.AttemptView | None) -> Said:
     if before is not None and before.ended_by_wish:
         return "info", f"the next step came {event.total_s:.1f} s after the stop"
     return "good", f"the next step came {event.total_s:.1f} s after the failure"
+
+
+def asked(event: ev.RequestDone, attempt: st.AttemptView | None) -> Said:
+    """A person's request; of a restart also what it changes."""
+    wish = event.request.replace("_", " ")
+    decision = attempt.decision if attempt is not None and attempt.decided_by == event.by else None
+    if event.request in {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}:
+        wish = "restart"
+        if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
+            changed = changed_words(decision.change)
+            wish = f"restart with {changed}" if changed else wish
+    return "info", f"{event.by} asked: {wish}"
+
+
+def changed_words(change: SpecChange) -> str:
+    """What a change makes different, in one line; empty where nothing is."""
+    parts = describe_change(change.batch).split(", ") if change.batch is not None else []
+    parts = [part for part in parts if not part.endswith(" unchanged")]
+    parts += [f"{name}={value}" for name, value in change.env]
+    parts += [f"{name} {value}" for name, value in change.set_args]
+    parts += ["other arguments"] if change.argv is not None else []
+    return ", ".join(parts)
 
 
 def over(event: ev.RunEnded) -> Said:

@@ -1,8 +1,9 @@
-"""Whole checkpoints that a foreign script left in its folders: transformers' and Lightning's. Nothing is unpickled.
+"""Whole checkpoints, and files that look like one, that a foreign script left in its folders: transformers' and Lightning's. Nothing is unpickled.
 
 What counts as whole: of transformers a ``checkpoint-<step>`` with weights and a ``trainer_state.json`` of that step, which
 the Trainer writes after them (transformers/trainer.py, ``_save_checkpoint``); of Lightning a ``.ckpt`` that is a zip to its
-end, as ``torch.save`` writes one (torch/serialization.py), with its step in the name. Other layouts are not guessed at.
+end, as ``torch.save`` writes one (torch/serialization.py), with its step in the name. Other layouts are not guessed at: of
+a bare ``.pt`` nobody can tell from outside whether it was written to its end, so it is only ever named to a person.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ MAX_ENTRIES = 20_000
 MAX_DEPTH = 5
 MAX_STATE_BYTES = 64 << 20
 MAX_FOUND = 20
+LIKE_DEPTH = 3
+LIKE_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
 _HF = re.compile(r"checkpoint-(\d{1,12})")
 _LIGHTNING = re.compile(r"(?:^|[-_])step=(\d{1,12})(?:[-_.]|$)")
 _WEIGHTS = re.compile(
@@ -46,6 +49,54 @@ def find_checkpoints(folders: Iterable[Path], since_t: float) -> list[FoundCheck
         for one in _below(folder, since_t, left, MAX_DEPTH):
             found.setdefault(one.path, one)
     return sorted(found.values(), key=lambda one: (one.step, one.t))[-MAX_FOUND:]
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyFile:
+    """A file with a checkpoint's name. `path`: absolute; `t`: wall seconds of its last change."""
+
+    path: str
+    t: float
+
+
+def newest_like_checkpoint(folders: Iterable[Path], since_t: float) -> LikelyFile | None:
+    """The newest file below `folders` that is named like a checkpoint and was written from `since_t` on.
+
+    Only names and times are looked at, of at most `MAX_ENTRIES` entries, `LIKE_DEPTH` folders deep; hidden folders and
+    symbolic links are passed over.
+    """
+    left = [MAX_ENTRIES]
+    found: LikelyFile | None = None
+    for folder in folders:
+        for entry in _files(folder, left, LIKE_DEPTH):
+            if not entry.name.lower().endswith(LIKE_CHECKPOINTS):
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if status.st_size and status.st_mtime >= since_t and (found is None or status.st_mtime > found.t):
+                found = LikelyFile(os.path.abspath(entry.path), status.st_mtime)
+    return found
+
+
+def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[str]]:
+    """The files of a folder, then those of the folders in it."""
+    deeper: list[Path] = []
+    try:
+        with os.scandir(folder) as listing:
+            for entry in listing:
+                left[0] -= 1
+                if left[0] < 0:
+                    return
+                if entry.is_file(follow_symlinks=False):
+                    yield entry
+                elif depth > 1 and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    deeper.append(Path(entry.path))
+    except OSError:
+        return
+    for inner in deeper:
+        yield from _files(inner, left, depth - 1)
 
 
 def _below(folder: Path, since_t: float, left: list[int], depth: int) -> Iterator[FoundCheckpoint]:

@@ -125,6 +125,18 @@ def test_the_launchers_summary_is_not_told_as_a_failure_of_the_code(engine: Engi
     assert hit.signature.failure is FailureClass.CODE_ERROR
 
 
+def test_a_source_line_that_a_traceback_quotes_is_not_told_live(engine: Engine) -> None:
+    live = LiveScanner(engine.signatures, engine.matcher)
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/w/train.py", line 12, in <module>\n'
+        '    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    )
+    told = [hit for line in text.splitlines(keepends=True) for hit in live.feed("f", line.encode())]
+    assert [(hit.line, hit.signature.failure) for hit in told] == [(4, FailureClass.CUDA_OOM)]
+
+
 def flood(total: int) -> Iterator[bytes]:
     line = b"step 12 loss 1.25 lr 3e-4 tokens/s 13000\n" * 2000 + OOM.encode() + b"\n"
     sent = 0

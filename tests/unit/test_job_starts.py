@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.job.arguments import settings_of
 from supervisor.job.knobs import find_knobs, places
-from supervisor.job.starts import USUAL_OUTPUTS, find_outputs
+from supervisor.job.starts import USUAL_OUTPUTS, find_outputs, given_start
 
 HF = """
 from transformers import HfArgumentParser, TrainingArguments
@@ -53,3 +53,21 @@ def test_the_folders_are_those_that_the_script_is_told_then_those_that_framework
     )
     found = find_outputs(settings_of(["--output-dir", "mine", "--lr", "1"]), where)
     assert found == ("mine", "lit", "saved", *USUAL_OUTPUTS)
+
+
+@pytest.mark.parametrize(
+    ("args", "flag", "given"),
+    [
+        ("--lr 1 --resume c2.pt", "--resume", "--resume c2.pt"),
+        ("--resume=c2.pt", None, "--resume c2.pt"),
+        ("--resume c1.pt --resume c2.pt", None, "--resume c2.pt"),
+        ("--weights c2.pt", "--weights", "--weights c2.pt"),
+        ("train.resume=c2.pt", None, "train.resume=c2.pt"),
+        ("--weights c2.pt", None, None),
+        ("--resume", "--resume", None),
+        ("--resume false", "--resume", None),
+        ("", "--resume", None),
+    ],
+)
+def test_a_start_that_the_arguments_give_is_known(args: str, flag: str | None, given: str | None) -> None:
+    assert given_start(args.split(), flag) == given

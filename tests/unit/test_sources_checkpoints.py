@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.found_checkpoints import LOOK_EVERY_S, FoundCheckpoints
+from supervisor.keeper.found_checkpoints import LOOK_EVERY_S, FoundCheckpoints, seen_file
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.sources import checkpoints
-from supervisor.sources.checkpoints import find_checkpoints
+from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
 from tests.conftest import wait_until
 from tests.unit.keeper_fakes import Emitted, FakeClock
 
@@ -128,3 +128,45 @@ def test_where_the_trainer_tells_of_its_checkpoints_nobody_looks(tmp_path: Path)
     )
     FoundCheckpoints(job, FakeClock(), told).finish(state)
     assert not told.facts
+
+
+def likely(folder: Path, name: str, age_s: float) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"never read")
+    os.utime(folder / name, (1000.0 - age_s, 1000.0 - age_s))
+    return folder / name
+
+
+def test_the_newest_file_with_a_checkpoints_name_is_found_by_looking_only(tmp_path: Path) -> None:
+    likely(tmp_path, "c3.pt", 50)
+    deep = likely(tmp_path / "out" / "epoch", "model.safetensors", 20)
+    likely(tmp_path, "train.log", 1)
+    likely(tmp_path / ".cache", "new.pt", 1)
+    likely(tmp_path / "a" / "b" / "c", "too-deep.pt", 1)
+    (tmp_path / "latest.pt").symlink_to(tmp_path / "train.log")
+    likely(tmp_path, "empty.pt", 1).write_bytes(b"")
+    os.utime(tmp_path / "empty.pt", (999.0, 999.0))
+    found = newest_like_checkpoint([tmp_path], 900.0)
+    assert found is not None
+    assert (found.path, found.t) == (str(deep), 980.0)
+    assert newest_like_checkpoint([tmp_path], 990.0) is None, "what lay there before is not this run's"
+    assert newest_like_checkpoint([tmp_path / "gone"], 0.0) is None
+
+
+def test_no_more_entries_are_looked_at_than_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        likely(tmp_path, f"{number}.txt", 1)
+    likely(tmp_path / "out", "c3.pt", 1)
+    monkeypatch.setattr(checkpoints, "MAX_ENTRIES", 5)
+    assert newest_like_checkpoint([tmp_path], 0.0) is None
+
+
+def test_a_likely_file_is_named_to_a_person(tmp_path: Path) -> None:
+    job = JobSpec("x", EntryKind.SCRIPT, "train.py", cwd=str(tmp_path), outputs=("saved/last.pt",))
+    state = replay([ev.LaunchIntended(t=900.0, attempt=1, argv=(), reason="first")])
+    assert seen_file(job, state) is None
+    likely(tmp_path / "saved", "c3.pt", 50)
+    said = seen_file(job, state)
+    assert said is not None
+    assert said.startswith("saved/c3.pt was written at ")
+    assert said.endswith("; whether it is whole is not known")
