@@ -1,6 +1,7 @@
 """From observations to the run directory: samples to series, facts to the journal, throttled.
 
-Steps arrive hundreds a second; the journal gets at most one `Progress` a second, and always the last.
+Steps arrive hundreds a second; the journal gets at most one `Progress` a second, always the last, with every low
+of the loss since the one before.
 An adopting keeper reads the logs again from their start: what was recorded before is recognised by its
 step and dropped here.
 """
@@ -15,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
+from msgspec.structs import replace
+
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.lows import Lows
 from supervisor.keeper.observations import (
     CheckpointSeen,
     EvidenceHit,
@@ -41,7 +45,7 @@ MAX_EARLY = 1000
 # Of a long attempt's samples so many are known again by their values after an adoption (some 5 MB).
 MAX_RECALLED = 50_000
 JOB_KEY = "job"
-PROGRESS_FIELDS = frozenset(ev.Progress.__struct_fields__) - {"t", "v", "attempt"}
+PROGRESS_FIELDS = frozenset(ev.Progress.__struct_fields__) - {"t", "v", "attempt", "lows"}
 WHOLE = frozenset({"step", "total_steps"})
 
 log = logging.getLogger("stoker.keeper")
@@ -53,6 +57,7 @@ class _Memory:
 
     attempt: int = 0
     pending: ev.Progress | None = None
+    lows: Lows = field(default_factory=Lows)
     last_progress: float = float("-inf")
     phase: ev.Phase | None = None
     wire: bool = False
@@ -164,7 +169,7 @@ class Recorder:
 
     def _tell_progress(self, interval_s: float) -> None:
         if self._m.pending is not None and self._clock.mono() - self._m.last_progress >= interval_s:
-            self._emit(self._m.pending)
+            self._emit(replace(self._m.pending, lows=self._m.lows.take()))
             self._m.pending = None
             self._m.last_progress = self._clock.mono()
 
@@ -200,6 +205,7 @@ class Recorder:
         """What a sample says, it says for the job."""
         if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
+            self._m.lows.add(seen.values.get("step"), seen.values.get("loss"))
             self._progress(attempt, seen)
 
     def _let_speak(self) -> None:
@@ -253,6 +259,8 @@ class Recorder:
                     place, step = (stream, sample.k), sample.v.get("step")
                     if step is not None:
                         self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
+                    if place == (METRICS, JOB_KEY):  # of the last second the journal may not have them
+                        self._m.lows.add(step, sample.v.get("loss"))
                     if stream == RANKS or sample.k == JOB_KEY:
                         newest.append(_mark(sample.k, sample.v))
         self._m.stepless = Counter(newest)

@@ -189,7 +189,7 @@ class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
 
 
 class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
-    """Throttled progress (about one a second at most). Every field may be unknown."""
+    """One a second at most; each field may be unknown. `lows`: step and loss of each new least since the one before."""
 
     attempt: int
     step: int | None = None
@@ -205,6 +205,7 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
     data_wait_s: float | None = None
     mfu: float | None = None
     eta_s: float | None = None
+    lows: tuple[tuple[int | None, float], ...] = ()
 
 
 class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):

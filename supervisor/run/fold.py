@@ -252,7 +252,8 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     }
     if stepping and (event.step is not None or event.loss is not None):
         condition = st.Running(attempt=event.attempt, phase=ev.Phase.STEPPING)
-    s = _record(s, merged.step, event.loss)
+    for step, loss in (*event.lows, (merged.step, event.loss)):
+        s = _record(s, step, loss)
     return replace(
         s,
         progress=merged,
@@ -376,7 +377,7 @@ def _request_done(s: st.RunState, event: ev.RequestDone) -> st.RunState:
     s = replace(s, answered={**s.answered, event.request_id: "done"})
     if event.request is ev.RequestKind.NOTE:
         return s  # the note itself stands on the timeline
-    return _mark(s, event.t, "info", f"{event.by} asked: {event.request.replace('_', ' ')}")
+    return tl.said(s, event.t, tl.asked(event, s.attempts[-1] if s.attempts else None))
 
 
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:

@@ -263,6 +263,11 @@ class RunState(Part, frozen=True, kw_only=True):
             least = min(least, attempt.begins_at)
         return found
 
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best loss; None where there is none, or none was named."""
+        return self.records[-1][0] if self.records and self.records[-1][0] >= 0 else None
+
     def now(self, wall: float) -> float:
         """The machine's wall time as this run's facts count it: the clock may have been set while it lived."""
         return wall - self.clock_ahead_s
