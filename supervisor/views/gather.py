@@ -74,6 +74,7 @@ class _Keyed:
     tracks: dict[str, Recent]
     seen_t: float = 0.0
     stepped_t: float | None = None
+    attempt: int = 0
     pace: Pace = field(default_factory=Pace)
 
     def take(self, sample: Sample) -> None:
@@ -82,11 +83,28 @@ class _Keyed:
             self.stepped_t = sample.t
             if "step_time_s" not in self.values:
                 _keep_pace(self.pace, sample)
+        self.values.update(sample.v)
+        self._draw(sample)
+
+    def _draw(self, sample: Sample) -> None:
         for name, value in sample.v.items():
-            self.values[name] = value
             track = self.tracks.get(name)
             if track is not None and value is not None:
                 track.add(single(sample.t, sample.v.get("step"), value, sample.a))
+
+
+@dataclass(slots=True)
+class _KeyedRank(_Keyed):
+    """The same of a rank: what it said in an earlier attempt is not of now."""
+
+    def take(self, sample: Sample) -> None:
+        if sample.a > self.attempt:
+            self.attempt = sample.a
+            self.values, self.seen_t, self.stepped_t, self.pace = {}, 0.0, None, Pace()
+        if sample.a == self.attempt:
+            _Keyed.take(self, sample)
+        else:
+            self._draw(sample)
 
 
 class Gatherer:
@@ -100,7 +118,7 @@ class Gatherer:
         self._pace = Pace()
         self._gpus: dict[str, _Keyed] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
-        self._ranks: dict[str, _Keyed] = {}
+        self._ranks: dict[str, _KeyedRank] = {}
         self._machine = _keyed("cpu_ratio", "memory_used_bytes")
         self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
 
@@ -117,7 +135,11 @@ class Gatherer:
         elif stream == se.HOST and sample.k == MACHINE:
             self._machine.take(sample)
         else:
-            self._ranks.setdefault(sample.k, _keyed("cpu_ratio", "rss_bytes")).take(sample)
+            rank = self._ranks.get(sample.k)
+            if rank is None:
+                tracks = {name: Recent(RECENT_POINTS) for name in ("cpu_ratio", "rss_bytes")}
+                rank = self._ranks[sample.k] = _KeyedRank(values={}, tracks=tracks)
+            rank.take(sample)
 
     def _take_metrics(self, sample: Sample) -> None:
         step = sample.v.get("step")
@@ -170,6 +192,8 @@ class Gatherer:
         metrics |= {name: recent.view() for name, recent in self._recent.items()}
         if self._smoothed[0] is not metrics["loss"]:
             self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
+        attempt = state.attempt.number if state.attempt is not None else 0
+        is_paced = self._pace.attempt >= attempt
         return Snapshot(
             revision=revision,
             state=state,
@@ -180,12 +204,14 @@ class Gatherer:
             series=series,
             smoothed=self._smoothed[1],
             lost=self._lost.view(),
-            pace_s=self._pace.seconds(),
-            pace=self._pace.track(),
+            pace_s=self._pace.seconds() if is_paced else None,
+            pace=self._pace.track() if is_paced else (),
             gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
             gpu_util=self._gpu_util.view(),
             gpu_memory=self._gpu_memory.view(),
-            ranks={key: _rank(key, keyed) for key, keyed in sorted(self._ranks.items(), key=_numeric)},
+            ranks={
+                key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)
+            },
             machine=_machine(self._machine) if self._machine.seen_t else None,
             logs=news,
             nearby=nearby,
@@ -196,7 +222,7 @@ def _keyed(*tracked: str) -> _Keyed:
     return _Keyed(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
 
 
-def _numeric(item: tuple[str, _Keyed]) -> tuple[int, str]:
+def _numeric(item: tuple[str, object]) -> tuple[int, str]:
     key = item[0]
     return (int(key), key) if key.isdigit() else (1 << 30, key)
 
@@ -211,13 +237,15 @@ def _gpu(key: str, keyed: _Keyed) -> Gpu:
     )
 
 
-def _rank(key: str, keyed: _Keyed) -> Rank:
+def _rank(key: str, keyed: _KeyedRank, attempt: int) -> Rank:
+    """A rank as it is in `attempt`, the newest."""
+    is_current = keyed.attempt >= attempt
     return Rank(
         key=key,
-        seen_t=keyed.seen_t,
-        stepped_t=keyed.stepped_t,
-        pace_s=keyed.pace.seconds(),
-        values=dict(keyed.values),
+        seen_t=keyed.seen_t if is_current else 0.0,
+        stepped_t=keyed.stepped_t if is_current else None,
+        pace_s=keyed.pace.seconds() if is_current else None,
+        values=dict(keyed.values) if is_current else {},
         cpu=keyed.tracks["cpu_ratio"].view(),
         rss=keyed.tracks["rss_bytes"].view(),
     )

@@ -38,7 +38,10 @@ def merge(a: Point, b: Point) -> Point:
 
 
 class Whole:
-    """The whole of a series in at most `cap` points: when full, neighbours of one attempt merge in pairs."""
+    """The whole of a series in at most `cap` points: when full, neighbours of one attempt merge in pairs.
+
+    The newest stays as it came: it is shown as a number.
+    """
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
@@ -63,7 +66,7 @@ class Whole:
     def _halve(self) -> None:
         merged: list[Point] = []
         waiting: Point | None = None
-        for point in self._points:
+        for point in self._points[:-1]:
             if waiting is None:
                 waiting = point
             elif waiting.attempt == point.attempt:
@@ -74,7 +77,7 @@ class Whole:
                 waiting = point
         if waiting is not None:
             merged.append(waiting)
-        self._points = merged
+        self._points = [*merged, self._points[-1]]
 
 
 class Recent:

@@ -54,6 +54,11 @@ class Pace:
         """What comes next was not said right after what came before."""
         self._from = self._at = None
 
+    @property
+    def attempt(self) -> int:
+        """Whose steps these are; 0 before any was said."""
+        return self._of[0]
+
     def seconds(self) -> float | None:
         """Seconds a step, the median over the newest gaps; None while there are none."""
         return self._looked_at()[1]

@@ -30,6 +30,7 @@ class Rank(msgspec.Struct, frozen=True):
 
     `stepped_t`: of its newest sample that names a step; None where its steps are not told apart from the job's.
     `pace_s`: seconds a step by when its steps were said, for a log that tells none itself.
+    All of the newest attempt, from whose start on they are unknown (`seen_t` 0) until it says them.
     """
 
     key: str
@@ -56,7 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     `series`: every metric that was ever seen, whole, by its own name.
     `lost`: the newest losses that were not finite, as points of value 0.
     `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
-    `pace_s`: seconds a step by when steps were said, the median over the newest gaps; `pace`: those gaps.
+    `pace_s`: seconds a step by when steps were said, the median over the newest attempt's newest gaps; `pace`: those gaps.
     `gpu_util` and `gpu_memory` are ratios over all devices of this node.
     """
 
@@ -96,12 +97,26 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
         """Seconds a step, and whether that is derived from when steps were said: the newest attempt's log tells none."""
-        told, attempt = self.metrics["step_time_s"], self.state.attempt
-        if told and (attempt is None or told[-1].attempt == attempt.number or self.pace_s is None):
-            return told[-1].mean, False
+        told_s = self.latest("step_time_s")
+        if told_s is not None:
+            return told_s, False
         return self.pace_s, self.pace_s is not None
 
     def latest(self, name: str) -> float | None:
-        """The newest value of a metric."""
+        """The newest value of a metric, as it was said; None until the newest attempt says one."""
         track = self.metrics.get(name, ())
-        return track[-1].mean if track else None
+        return track[-1].mean if track and self.is_current(track[-1].attempt) else None
+
+    def is_current(self, attempt: int) -> bool:
+        """Whether what attempt `attempt` said is of now: none was launched since."""
+        newest = self.state.attempt
+        return newest is None or attempt >= newest.number
+
+    @property
+    def best_loss(self) -> tuple[float | None, int | None]:
+        """The least loss of the lineage that lives, and its step: the newest one counts before the journal has it."""
+        best, newest = self.state.best_loss, self.latest("loss")
+        if newest is None or (best is not None and best <= newest):
+            return best, self.state.best_step
+        step = self.metrics["loss"][-1].step
+        return newest, int(step) if step is not None else None

@@ -205,3 +205,48 @@ def test_the_cursor_says_of_which_attempt_an_abandoned_point_is(tmp_path: Path) 
         assert "attempt" not in title
 
     drive(rec.close(), play)
+
+
+def title(app: StokerApp) -> str:
+    return pane(app, "loss").splitlines()[0]
+
+
+def zigzag(root: Path) -> recorded.Recording:
+    """Losses that jump: the smoothed one is never the newest."""
+    rec = recorded.Recording(root)
+    rec.launch("first start")
+    for step in range(1, 41):
+        rec.t += 1
+        loss = 2.5 if step == 26 else 9.0 if step % 2 else 5.0
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": loss})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=loss))
+    return rec
+
+
+def test_title_has_the_loss_as_it_was_said_beside_the_best_and_its_step(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "5.000 " in title(app)
+        assert "best 2.500 at step 26" in title(app)
+
+    drive(zigzag(tmp_path / "run").close(), play, size=(160, 40))
+
+
+def test_a_new_attempt_has_no_loss_and_no_steps_until_it_says_them(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "–  best" in title(app)
+        row = next(line for line in pane(app, "ranks").splitlines() if "rendezvous" in line)
+        assert "–" in row
+        assert " 29 " not in row
+        assert "⚠" not in row
+        rec.steps(1, 2)
+        await until(pilot, lambda: f"{rec.loss(2):.3f}" in title(app), "the first loss of attempt 2")
+        assert " 2 " in next(line for line in pane(app, "ranks").splitlines() if "stepping" in line)
+
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 29)
+    rec.out_of_memory()
+    rec.t += 60
+    rec.launch("as asked")
+    drive(rec.run, play)
+    rec.close()

@@ -15,15 +15,16 @@ from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.canvas import Canvas
 from supervisor.views.tui.widgets.chart import ChartPanel
-from supervisor.views.tui.widgets.curves import Curve, Mark, plot, readout
+from supervisor.views.tui.widgets.curves import Curve, Mark, lives_on, plot, readout
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.tui.widgets.plotting import Scale, buckets, draw_area
 
 WINDOW_S = 600.0
-# From these widths on the loss pane's title has room for the validation loss, and for the best one.
+# From these widths on the loss pane's title has room for the validation loss, for the best one, and for its step.
 VAL_WIDTH = 38
 BEST_WIDTH = 50
+BEST_STEP_WIDTH = 64
 WINDOW_LEAST_S = 60.0
 # A smoothed loss that moved less than this over the newest fifth of the run is level.
 LEVEL_RATIO = 0.005
@@ -58,25 +59,39 @@ class LossPanel(ChartPanel):
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
-        latest = snapshot.smoothed[-1] if snapshot.smoothed else None
         name = row(Span(self.tr("loss"), Ink.STRONG), Span(self._modes(), Ink.DIM))
         if self.look.cursor is not None:
             return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr)
-        if latest is None:
-            return name, row(Span(self.tr("not a number"), Ink.BAD)) if snapshot.lost else EMPTY
-        newest = snapshot.metrics["loss"][-1]
-        if snapshot.lost and snapshot.lost[-1].t > newest.t:
-            step = snapshot.lost[-1].step
+        losses, lost = snapshot.metrics["loss"], snapshot.lost
+        if lost and not losses:
+            return name, row(Span(self.tr("not a number"), Ink.BAD))
+        if not losses:
+            return name, EMPTY
+        if lost and lost[-1].t > losses[-1].t and snapshot.is_current(lost[-1].attempt):
+            step = lost[-1].step
             since = f" at step {fm.whole(step)}" if step is not None else ""
             return name, row(Span(self.tr(f"× not a number{since}"), Ink.BAD))
-        right = [Span(fm.loss(latest), Ink.LIVE), Span(_trend(snapshot.smoothed))]
-        val = snapshot.latest("val_loss")
-        width = self.size.width
-        if val is not None and width >= VAL_WIDTH:
-            right += [Span(self.tr("  ○ val "), Ink.DIM), Span(fm.loss(val))]
-        if snapshot.state.best_loss is not None and width >= BEST_WIDTH:
-            right += [Span(self.tr("  best "), Ink.DIM), Span(fm.loss(snapshot.state.best_loss))]
-        return name, tuple(right)
+        return name, (*self._newest(snapshot), *self._beside(snapshot))
+
+    def _newest(self, snapshot: Snapshot) -> Row:
+        """The loss as it was last said, which is what `best` is compared with, and where the smoothed one goes."""
+        latest = snapshot.latest("loss")
+        if latest is None:  # an attempt begins
+            return row(Span(fm.DASH, Ink.DIM))
+        return row(Span(fm.loss(latest), Ink.LIVE), Span(_trend(_living(snapshot))))
+
+    def _beside(self, snapshot: Snapshot) -> Row:
+        """The validation loss and the best one, where there is room."""
+        spans: list[Span] = []
+        width, vals = self.size.width, snapshot.metrics["val_loss"]
+        if vals and lives_on(vals[-1], snapshot.state.cuts) and width >= VAL_WIDTH:
+            spans += [Span(self.tr("  ○ val "), Ink.DIM), Span(fm.loss(vals[-1].mean))]
+        best, step = snapshot.best_loss
+        if best is not None and width >= BEST_WIDTH:
+            spans += [Span(self.tr("  best "), Ink.DIM), Span(fm.loss(best))]
+            if step is not None and width >= BEST_STEP_WIDTH:
+                spans.append(Span(self.tr(f" at step {fm.whole(step)}"), Ink.DIM))
+        return tuple(spans)
 
     def _modes(self) -> str:
         """What is not as usual about the axes."""
@@ -210,6 +225,15 @@ def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
         began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step
         found.append(Mark(began, attempt.first_step_t or attempt.planned_t, f"↻ {attempt.number}", Ink.DIM))
     return found
+
+
+def _living(snapshot: Snapshot) -> Sequence[float]:
+    """The smoothed losses without those of steps that were done again."""
+    cuts, smoothed = snapshot.state.cuts, snapshot.smoothed
+    if not cuts:
+        return smoothed
+    pairs = zip(snapshot.metrics["loss"], smoothed, strict=True)
+    return [value for point, value in pairs if lives_on(point, cuts)]
 
 
 def _trend(smoothed: Sequence[float]) -> str:

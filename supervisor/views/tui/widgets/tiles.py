@@ -24,9 +24,9 @@ class TilesPanel(Panel):
     framed = False
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The five series."""
+        """The five series, and whose they are."""
         names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
-        return (*(snapshot.metrics[name] for name in names), snapshot.pace)
+        return (*(snapshot.metrics[name] for name in names), snapshot.pace, len(snapshot.state.attempts))
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The line; tiles that do not fit are left out from the end."""
