@@ -2,6 +2,7 @@
 
 Read of one machine's launchers, whose count is the whole world: ``accelerate launch --num_processes``
 (accelerate/commands/launch.py), ``deepspeed --num_gpus`` (deepspeed/launcher/runner.py), ``torchrun --nproc-per-node``.
+On the CPU accelerate starts one process, whatever the count (launch.py, ``simple_launcher``), unless mpirun does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _COUNTS: Final = {
     "torch.distributed.run": "--nproc-per-node",
     "torch.distributed.launch": "--nproc-per-node",
 }
-_MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile")
+_MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "--mpirun_hostfile")
+_ON_CPU: Final = frozenset({"--cpu", "--use_cpu", "--use-cpu"})
 
 
 def launched_ranks(words: Sequence[str]) -> int | None:
@@ -33,5 +35,7 @@ def launched_ranks(words: Sequence[str]) -> int | None:
     flag = next((_COUNTS[name] for word in own if (name := posixpath.basename(word)) in _COUNTS), None)
     if flag is None or any((value_of(own, name) or "1") not in {"1", "1:1"} for name in _MACHINES):
         return None
+    if flag == _COUNTS["accelerate"] and not _ON_CPU.isdisjoint(own):
+        return 1
     given = value_of(own, flag) or ""
     return int(given) if given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given) else None

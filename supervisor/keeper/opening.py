@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor import __version__
+from supervisor.job.launchers import launched_ranks
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run import events as ev
 from supervisor.run.records import Finding
 from supervisor.run.runfile import RunFile
@@ -30,7 +32,7 @@ def opening(
             mode="launched",
             host=record.host,
             total_steps=job.total_steps,
-            world_size=job.batch.world_size if job.batch else job.nproc_per_node,
+            world_size=_world_size(job),
         )
     yield ev.KeeperStarted(
         t=now,
@@ -43,3 +45,11 @@ def opening(
     )
     for finding in findings:
         yield ev.PreflightFound(t=now, finding=finding)
+
+
+def _world_size(job: JobSpec) -> int:
+    """The ranks of the whole job; those of a launcher of the user's own as its arguments say them."""
+    if job.batch is not None:
+        return job.batch.world_size
+    launched = launched_ranks((job.entry, *job.entry_args)) if job.entry_kind is EntryKind.COMMAND else None
+    return launched or job.nproc_per_node

@@ -193,10 +193,10 @@ def _plan(
             )
         )
     if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
-        where, why = (tr(text) for text in resume_text(snapshot))
-        full = f"{where}: {why}" if why else where
+        where, why = resume_text(snapshot)
+        full = tr(f"{where}: {why}" if why else where)
         roomy = cell_len(full) <= width - LABEL
-        rows.append(_labelled("resume", Span(full if roomy else where), width, tr))
+        rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))
     if not change or change not in decision.reason:
         rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
     match condition:

@@ -126,7 +126,10 @@ class RanksPanel(ListPanel, can_focus=True):
         """One rank."""
         assert self.view is not None
         if not self._ranks:
-            return row(Span(self.tr("no rank has started yet"), Ink.DIM))
+            attempt = self.view.snapshot.state.attempt
+            stepped = attempt is not None and attempt.last_step is not None
+            said = "no process says its rank" if stepped else "no rank has started yet"
+            return row(Span(self.tr(said), Ink.DIM))
         return self._row(self._ranks[index], self.view.snapshot, self._medians, width)
 
     def rest(self, first: int, width: int) -> Row:
