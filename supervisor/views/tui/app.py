@@ -178,7 +178,12 @@ class StokerApp(ThemedApp):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
-        return [*super().get_line_filters(), *self._gates]
+        if not self.no_color:
+            return [*super().get_line_filters(), *self._gates]
+        from supervisor.views.tui.nocolor import no_colour
+
+        # Textual's own makes grey of colours, and grey is one.
+        return [*self._gates, no_colour(self.theme_variables["foreground"])]
 
     def remember(self, kept: Kept) -> None:
         """Keep other choices for the next time."""
