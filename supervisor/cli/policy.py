@@ -99,28 +99,30 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         at = f" at step {view.last_step}" if view.last_step is not None else ""
         code = f", exit code {decision.exit_code}" if decision.exit_code is not None else ""
         done = view.decision
-        why = decision.reason
+        what = f"{decision.kind.value}{code}: {decision.reason}"
         if view.ended_by_wish and done is not None and done.kind is decision.kind:
-            why = _asked(done)  # policy only carries it out: who asked is what there is to say
-        lines.append(f"attempt {view.number}: {ended}{at} → {decision.kind.value}{code}: {why}")
+            # policy only carries it out: who asked is what there is to say
+            what = _asked(done, view.decided_by) or f"{decision.kind.value}{code}: {done.reason}"
+        lines.append(f"attempt {view.number}: {ended}{at} → {what}")
         by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
         budget = ASKED_FOR if by_person else budget_text(known, decision)
         # What a person changed is nothing that policy would have done.
         said = by_person and view.ended_by_wish
         if done is not None and not said and (done.kind, done.change) != (decision.kind, decision.change):
-            what = _asked(done) if by_person else done.reason
-            lines.append(f"           was ({view.decided_by or 'policy'}): {done.kind.value}: {what}")
+            wish = _asked(done, view.decided_by) if by_person else ""
+            was = f"was ({view.decided_by or 'policy'}): {done.kind.value}: {done.reason}"
+            lines.append(f"           {f'was: {wish}' if wish else was}")
         if budget is not None:
             lines.append(f"           {budget}")
     return lines
 
 
-def _asked(decision: Decision) -> str:
-    """Whose wish it was, and what it changes."""
+def _asked(decision: Decision, by: str) -> str:
+    """Whose wish a restart was and what it changes, as on the timeline; empty where it changes nothing."""
     from supervisor.run.timeline import changed_words
 
     changed = changed_words(decision.change) if decision.change is not None else ""
-    return f"{decision.reason}: {changed}" if changed else decision.reason
+    return f"{by} asked: restart with {changed}" if changed else ""
 
 
 def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:

@@ -212,14 +212,20 @@ def _why_not_resumed(history: PolicyInput) -> str:
     flag, found = history.knobs.resume_path, history.newest_checkpoint
     if found is not None:
         return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
-    if history.given_start is not None:
+    if history.given_start is not None and history.interactive:
         # It is no progress of this run: going on from it by itself would write over what came after it.
-        why = f"steps were made since {history.given_start}, and no whole checkpoint of this run was found"
-        return _with_file(f"{why}: e gives another path, r starts from that one again", history)
+        return _with_file(
+            f"steps were made since {history.given_start}, and no whole checkpoint of this run was found: "
+            "e gives another path, r starts from that one again",
+            history,
+        )
     if flag is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
-        there = f"e and add {_spelt(flag)}, or " if history.interactive else ""
-        return _with_file(f"{why}: {there}start with --resume-knob '{flag}=PATH'", history)
+        if history.interactive:
+            return _with_file(
+                f"{why}: e and add {_spelt(flag)}, or start with --resume-knob '{flag}=PATH'", history
+            )
+        return _with_file(f"{why}: start with --resume-knob '{flag}=PATH'", history)
     why = "steps were made and the script's resume flag is not known: a restart may overwrite its checkpoint"
     return _with_file(f"{why}; name it: --resume-knob FLAG=PATH", history)
 

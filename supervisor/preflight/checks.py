@@ -77,7 +77,7 @@ def check_knobs(context: CheckContext) -> Finding | None:
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return None
-    missing = []
+    missing, fixes = [], []
     if not spec.knobs.can_change_batch:
         missing.append(f"out of memory will not be restarted smaller: {why_not_changeable(spec.knobs)}")
     if spec.knobs.resume is None and not spec.retry.restart_from_scratch:
@@ -88,7 +88,11 @@ def check_knobs(context: CheckContext) -> Finding | None:
         )
     if not missing:
         return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")
-    return Finding(FindingLevel.WARNING, "restarts", "; ".join(missing))
+        fixes.append(
+            "a script that keeps one file up to date can be told it: --resume-knob "
+            f"'{spec.knobs.resume_path or 'FLAG'}=PATH', handed over from the second attempt on"
+        )
+    return Finding(FindingLevel.WARNING, "restarts", "; ".join(missing), "; ".join(fixes))
 
 
 def check_port(context: CheckContext) -> Finding | None:

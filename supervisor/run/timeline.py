@@ -101,7 +101,8 @@ def asked(event: ev.RequestDone, attempt: st.AttemptView | None) -> Said:
         wish = "restart"
         if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
             changed = changed_words(decision.change)
-            wish = f"restart with {changed}" if changed else wish
+            if changed:
+                return "info", f"{event.by} asked: restart with {changed}"
     return "info", f"{event.by} asked: {wish}"
 
 

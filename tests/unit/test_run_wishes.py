@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.policy import explained
+from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.policy import ASKED_FOR
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
@@ -166,3 +167,37 @@ def test_explain_counts_no_restart_of_a_persons(tmp_path: Path) -> None:
     assert not any("terminated" in line for line in lines)
     assert lines[-1] == ASKED_FOR
     assert lines[-2] == "was (ada): restart: ada asked for it"
+
+
+def test_a_restart_that_changes_something_says_what(tmp_path: Path) -> None:
+    change = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
+    decision = Decision(DecisionKind.RESTART, "ada asked for it", change=change)
+    decided = ev.Decided(t=5.0, attempt=1, decision=decision, by="ada")
+    state = replay([*begun(1, 1.0), decided, asked(ev.RequestKind.RESTART_WITH, 5.1)])
+    said = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
+    assert state.timeline[-1].text == said
+
+    nccl = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NCCL_ERROR))
+    failed = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
+    (tmp_path / "failed").mkdir()
+    run = run_in(tmp_path / "failed", *begun(1, 1.0), *failed)
+    lines = [line.strip() for line in explained(run, job_of(tmp_path, "--resume", "auto"), {})]
+    assert f"was: {said}" in lines
+    (tmp_path / "live").mkdir()
+    live = run_in(tmp_path / "live", *begun(1, 1.0), decided, *ended(1, 5.0, ev.StopWhy.RESTART, "ada"))
+    first = explained(live, job_of(tmp_path, "--resume", "auto"), {})[0]
+    assert first == f"attempt 1: restarted by ada at step 10 → {said}"
+
+
+def test_a_hold_and_a_success_are_said_once() -> None:
+    for kind, follows, word in (
+        (DecisionKind.HOLD, ev.Held(t=6.0, attempt=1, reason="why so"), "held"),
+        (
+            DecisionKind.SUCCEED,
+            ev.RunEnded(t=6.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="why so"),
+            "succeeded",
+        ),
+    ):
+        decided = ev.Decided(t=5.0, attempt=1, decision=Decision(kind, "why so"), by="policy")
+        texts = [mark.text for mark in replay([*begun(1, 1.0), decided, follows]).timeline]
+        assert [text for text in texts if "why so" in text] == [f"{word}: why so"]

@@ -57,7 +57,7 @@ FILLERS = (
     "GPU memory ran out",
     "1 × accumulation 2 × 2 ranks = global batch 4",
 )
-KEPT = frozenset(["rank", "ranks", "torch", "stoker"])
+KEPT = frozenset(["rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
 # Parts of sentences that are whole in `WHOLE`, and what is the same in every language.
 PARTS = frozenset(
     text.replace("~", GAP)
@@ -72,6 +72,9 @@ PARTS = frozenset(
         "the same failure as attempt~ ~",
         "stoker run --nproc-per-node 2 train.py",
         "stoker attach train.log",
+        "stoker run",
+        "stoker run --resume-knob '~=PATH'",
+        "~ step~: it begins with ~, as given",
         "stoker run --config demo/demo",
         "~: ~: ~ (exit code ~)",
         "~ (~ probes, ~ s)",
@@ -117,6 +120,14 @@ WHOLE = (
     "20261121-1412-brave-otter: gave up: cuda_oom: restarted once and never reached a first step (exit code 4)",
     "1 step since the checkpoint at step 200",
     "12 steps, no checkpoint is known",
+    "12 steps: it begins with --resume c2.pt, as given",
+    "with --resume c2.pt, as given",
+    "not stopped",
+    "not restarted",
+    "bob_7 asked: restart with micro-batch 16 → 8, accumulation 1 → 2",
+    "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume: e and add --resume PATH, or start with --resume-knob '--resume=PATH'; c3.pt was written at 21:15; whether it is whole is not known",
+    "hang: steps were made and no whole checkpoint of this run was found for --resume: start with --resume-knob '--resume=PATH'",
+    "hang: steps were made since --resume c2.pt, and no whole checkpoint of this run was found: e gives another path, r starts from that one again",
     "when you say so",
     "when you say so within 23 h 59 m",
     "waited for rank 1 in all_reduce at my/train.py:41",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
 from supervisor.job.batch import BatchSpec, next_smaller
 from supervisor.run import state as st
 from supervisor.run.events import RequestKind
+from supervisor.run.records import DecisionKind
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
+
+if TYPE_CHECKING:  # it loads the whole job
+    from supervisor.run.runfile import RunFile
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
@@ -42,13 +50,18 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     return frozenset(found)
 
 
-def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
-    """Why an action that a person asked for is not possible now, and what is: one line."""
+def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
+    """Why an action that a person asked for is not possible now, and what is: one line of at most `width` cells."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
     if state.is_over:
-        return f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
+        whole = f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
+        return (
+            whole
+            if cell_len(whole) < width - 1
+            else "the run is over: i shows the command that starts it again"
+        )
     if read_only:
         return "this view only looks (--read-only): nothing is asked of the keeper"
     if state.mode == "observed":
@@ -107,6 +120,8 @@ def resume_text(snapshot: Snapshot) -> tuple[str, str]:
     """Where a next attempt would begin, in one line; and why there, for where there is room."""
     state = snapshot.state
     saved, attempt = state.checkpoint, state.attempt
+    if (given := _given_start(snapshot)) and not _begins_at_checkpoint(snapshot):
+        return f"with {given}, as given", ""
     if saved is None:
         return FROM_FIRST_STEP, "no checkpoint is known"
     at = fm.whole(saved.step)
@@ -123,6 +138,31 @@ def _can_resume(snapshot: Snapshot) -> bool:
     return snapshot.run_file is None or snapshot.run_file.job.knobs.start is not None
 
 
+def _begins_at_checkpoint(snapshot: Snapshot) -> bool:
+    return snapshot.state.checkpoint is not None and _can_resume(snapshot)
+
+
+def arguments_now(record: RunFile, state: st.RunState) -> tuple[str, ...]:
+    """What follows the script now: as it was started, or as the last restart changed it."""
+    argv = record.job.entry_args
+    for attempt in state.attempts:
+        decision = attempt.decision
+        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
+            continue
+        argv = decision.change.argv if decision.change.argv is not None else argv
+    return argv
+
+
+def _given_start(snapshot: Snapshot) -> str | None:
+    """What the arguments themselves tell the script to start from: ``--resume c2.pt``."""
+    record = snapshot.run_file
+    if record is None or snapshot.state.mode == "observed":
+        return None
+    from supervisor.job.starts import given_start  # only once something has failed or is to be restarted
+
+    return given_start(arguments_now(record, snapshot.state), record.job.knobs.start)
+
+
 def again_text(snapshot: Snapshot) -> str:
     """The command that starts this job again; empty where it cannot be told."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
@@ -130,6 +170,18 @@ def again_text(snapshot: Snapshot) -> str:
     from supervisor.job.again import command_of  # only once a run is over
 
     return command_of(snapshot.run_file.job) or ""
+
+
+def declared_again(snapshot: Snapshot) -> str:
+    """The command that starts this job again with its checkpoint's path declared; empty where that is of no use."""
+    record, again = snapshot.run_file, again_text(snapshot)
+    stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
+    if record is None or not again or not stepped:
+        return ""
+    knobs = record.job.knobs
+    if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.checkpoint is not None):
+        return ""
+    return again.replace("stoker run", f"stoker run --resume-knob '{knobs.start or 'FLAG'}=PATH'", 1)
 
 
 def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:
@@ -159,12 +211,18 @@ def cost(snapshot: Snapshot) -> str:
 
 def restart_cost(snapshot: Snapshot) -> str:
     """What a restart would lose, and where it begins if that is not at a checkpoint; empty for nothing."""
-    lost = lost_steps(snapshot)
-    if lost is None or (lost[1] is not None and _can_resume(snapshot)):
+    state = snapshot.state
+    ends_one = lost_steps(snapshot) is not None
+    # Of a run that is held nothing more is lost by going on from a checkpoint; a script that begins anew may write over all.
+    if _begins_at_checkpoint(snapshot) or not (ends_one or isinstance(state.condition, st.HeldOpen)):
         return cost(snapshot)
-    attempt = snapshot.state.attempt
-    steps = attempt.last_step if attempt is not None and attempt.last_step is not None else lost[0]
+    steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
+    if not steps:
+        return ""
     many = "s" if steps != 1 else ""
+    given = _given_start(snapshot)
+    if given is not None:
+        return f"{fm.whole(steps)} step{many}: it begins with {given}, as given"
     return f"{fm.whole(steps)} step{many}: it begins at the first step, unless the script resumes by itself"
 
 
@@ -180,7 +238,9 @@ def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
             return "stop at once, without a checkpoint?"
         case RequestKind.STOP if lost:
             return f"stop? may be lost: {lost}"
-        case RequestKind.RESTART | RequestKind.RESTART_WITH if lost:
-            return f"restart? may be lost: {restart_cost(snapshot)}"
+        case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(snapshot.state.condition, st.HeldOpen):
+            return "end the run for good? r, b and e are gone then"
+        case RequestKind.RESTART | RequestKind.RESTART_WITH if again := restart_cost(snapshot):
+            return f"restart? may be lost: {again}"
         case _:
             return None

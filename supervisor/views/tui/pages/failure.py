@@ -17,7 +17,7 @@ from supervisor.views.nearby import AFTER_LINES, BEFORE_LINES
 from supervisor.views.places import is_stacks, place_of
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
-from supervisor.views.tui.actions import suggested_batch
+from supervisor.views.tui.actions import declared_again, resume_text, suggested_batch
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.card import LABEL, UNSURE, change_text, own_code
 from supervisor.views.tui.widgets.paint import Ink, Row, Span, cells, fit, row, wrap
@@ -255,6 +255,13 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int,
     if decision.change is not None:
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
         rows += labelled(tr(label), tr(change_text(decision.change)), width, Ink.STRONG)
+    newest = attempt is snapshot.state.attempt
+    if newest and isinstance(snapshot.state.condition, (st.Backoff, st.HeldOpen)):
+        where, why = resume_text(snapshot)
+        rows += labelled(tr("resume"), tr(f"{where}: {why}" if why else where), width)
+    declared = declared_again(snapshot) if newest and decision.kind is not DecisionKind.SUCCEED else ""
+    if declared:
+        rows += labelled(tr("next time"), declared, width, most=6)
     rows += labelled(tr("when"), tr(_when(snapshot, attempt, decision, now)), width)
     return rows
 

@@ -11,6 +11,7 @@ from supervisor.run.runfile import RunFile
 from supervisor.views import format as fm
 from supervisor.views.snapshot import Snapshot
 from supervisor.views.speech import Tr
+from supervisor.views.tui.actions import again_text
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
 from supervisor.views.tui.widgets.panel import View
@@ -37,6 +38,7 @@ class SettingsPage(Page):
         tr = view.tr
         return [
             *_command(snapshot, width, tr),
+            *_again(snapshot, width, tr),
             *_job(record, snapshot, width, tr),
             *_origins(record, width, tr),
         ]
@@ -89,6 +91,14 @@ def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     if attempt.resume:
         rows += labelled(tr("resumes by"), attempt.resume, width)
     return rows
+
+
+def _again(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    """The whole command that starts a run that is over once more, for a selection and the clipboard."""
+    command = again_text(snapshot) if snapshot.state.is_over else ""
+    if not command:
+        return []
+    return [*section(tr, "again"), *labelled("", command, width, most=12, label_cells=0)]
 
 
 def _job(record: RunFile, snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:

@@ -198,7 +198,7 @@ class Dashboard(LookingScreen):
         if can_adopt and name != "adopt":
             self._offer_adoption(name)
             return
-        said = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt)
+        said = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
         self.tell(Answer(said, False))
 
     def _offer_adoption(self, name: str) -> None:
@@ -312,6 +312,9 @@ class Dashboard(LookingScreen):
         def closed(yes: bool | None) -> None:
             if yes:
                 self._send(kind)
+            else:
+                stays = "stopped" if kind in {RequestKind.STOP, RequestKind.STOP_NOW} else "restarted"
+                self.tell(Answer(f"not {stays}", None))
 
         self.app.push_screen(Confirm(asked), closed)
 

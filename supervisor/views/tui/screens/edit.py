@@ -17,8 +17,8 @@ from textual.widgets import Input, Label, TextArea
 
 from supervisor.job.redact import redact
 from supervisor.run import state as st
-from supervisor.run.records import DecisionKind
 from supervisor.run.runfile import RunFile
+from supervisor.views.tui.actions import arguments_now
 from supervisor.views.tui.screens.over import OverScreen
 from supervisor.views.tui.screens.prompts import key_line
 from supervisor.views.tui.widgets.panel import tr_of
@@ -41,13 +41,7 @@ class BadEdit(Exception):  # noqa: N818 - named for what it is
 
 def current_arguments(record: RunFile, state: st.RunState) -> tuple[str, ...]:
     """What follows the script now: as it was started, or as the last restart changed it."""
-    argv = record.job.entry_args
-    for attempt in state.attempts:
-        decision = attempt.decision
-        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
-            continue
-        argv = decision.change.argv if decision.change.argv is not None else argv
-    return argv
+    return arguments_now(record, state)
 
 
 def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edited:

@@ -91,6 +91,8 @@ class LookingScreen(PaneScreen):
 
     def _zoom(self, name: str | None) -> None:
         super()._zoom(name)
+        self.notice.page = name
+        self.notice.repaint()
         self._offer()
 
     def on_descendant_focus(self, _event: events.DescendantFocus) -> None:

@@ -42,6 +42,7 @@ class NoticeBar(Panel):
         self._fading: Timer | None = None
         self.can_adopt = False
         self.read_only = False
+        self.page: str | None = None  # what stands alone above this line
 
     def say(self, text: str, ink: Ink = Ink.PLAIN) -> None:
         """Show an answer for a while, or until the next one."""
@@ -116,6 +117,8 @@ class NoticeBar(Panel):
             return None
         count = tr(f"{len(wanting) - 1} more ") if len(wanting) > 1 else ""
         more = row(Span(count, Ink.DIM), Span("P", Ink.KEY), Span(f" {tr('why')} ", Ink.DIM))
+        if self.page == "preflight":
+            more = ()  # there it stands
         return _warned(tr(in_one_line(wanting[0])), more, width)
 
 
