@@ -20,7 +20,7 @@ HEADER_ROWS = 2
 LEGS_ROWS = 2
 FRAME = 1
 WHO_CELLS = 10
-_ASCII: Final = str.maketrans("╭╮╰╯─│·○✓", "++++-|.ov")
+_ASCII: Final = str.maketrans("╭╮╰╯─│·○✓…", "++++-|.ov~")
 
 
 class Depth(IntEnum):

@@ -54,6 +54,12 @@ def test_a_bad_flag_is_one_line(verb: str, capsys: pytest.CaptureFixture[str]) -
     assert "choose dark, light, safe" in err
 
 
+def test_ascii_says_no_comparison_for_a_change_and_no_full_stop_for_a_cut() -> None:
+    assert plain("micro-batch 16 → 8") == "micro-batch 16 ->8"
+    assert plain("runs/20261121-brave-o…") == "runs/20261121-brave-o~"
+    assert plain("1 of 2, ← → attempt") == "1 of 2, < > attempt"
+
+
 @given(st.text())
 def test_ascii_is_ascii_and_as_wide(text: str) -> None:
     found = plain(text)

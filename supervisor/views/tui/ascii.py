@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from rich.cells import cell_len
@@ -26,7 +27,8 @@ _PLAIN: Final = {
     "↓▼▽": "v",
     "↻↺": "@",
     "‖": "=",
-    "·•…": ".",
+    "·•": ".",
+    "…": "~",
     "–—−": "-",
     "“”": '"',
     "‘’": "'",
@@ -42,6 +44,8 @@ _PLAIN: Final = {
     "▀▔": '"',
     "▕": "|",
 }
+# Alone an arrow becomes a comparison; between two values it has the blanks' cells too. Keys stand beside each other.
+_LEADS_TO: Final = re.compile("(?<=[^ ←→↑↓]) → (?=[^ ←→↑↓])")
 BRAILLE: Final = 0x2800
 
 
@@ -82,7 +86,7 @@ class AsciiFilter(LineFilter):
 
 def plain(text: str) -> str:
     """`text` in ASCII, as wide as before."""
-    text = text.translate(TABLE)
+    text = _LEADS_TO.sub(" ->", text).translate(TABLE)
     if text.isascii():
         return text
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
