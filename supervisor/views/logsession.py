@@ -206,7 +206,7 @@ class LogSession:
             case lw.ToPlace():
                 desk.to_place(wish.at)
             case lw.Show():
-                desk.show(wish.query)
+                desk.show(wish.query, wish.cursor)
             case lw.Fold():
                 desk.fold(wish.cursor)
             case lw.Attempt():

@@ -114,14 +114,17 @@ class LogWalker(LogDesk):
         line = next(self._streams[index].file.forward(offset), None)
         if line is None:
             raise NothingThereError("that line is not there any more")
-        t = self._streams[index].key(line)
+        place = self._beside(index, line)
         if self._streams[index].is_in_report(line.offset):
             self.folds = False
         self._following = False
         self._stand_on(index, line.offset)
-        self._centre(
-            tuple(line.offset if i == index else s.offset_at(t) for i, s in enumerate(self._streams))
-        )
+        self._centre(place)
+
+    def _beside(self, index: int, line: TextLine) -> Place:
+        """A line of one log, the others as they stood when it was written."""
+        t = self._streams[index].key(line)
+        return tuple(line.offset if i == index else s.offset_at(t) for i, s in enumerate(self._streams))
 
     def fold(self, cursor: Row | None) -> None:
         """Open torchrun's own traceback, or make it one line again; the page stays where it is."""
@@ -189,12 +192,21 @@ class LogWalker(LogDesk):
 
     # -- looking for lines ---------------------------------------------------------------------------------
 
-    def show(self, query: Query) -> None:
-        """Let only these lines through; the page stays about where it is."""
+    def show(self, query: Query, cursor: Row | None = None) -> None:
+        """Let only these lines through; the line under the cursor stays, or the page about where it is."""
         self._query = query
         for stream in self._streams:
             stream.ask(query)
         self._plan()
+        if cursor is None or self._following or len(cursor.place) != len(self._streams):
+            return
+        # A row's own place is before the lines that were hidden above it.
+        index, line = cursor.parts[0]
+        place = self._beside(index, line)
+        here = next(rows_from(self._streams, place, folds=self.folds), None)
+        if here is not None and any(at == index and x.offset == line.offset for at, x in here.parts):
+            self._stand_on(index, line.offset)
+            self._centre(place)
 
     def find(self, query: Query, cursor: Row | None) -> None:
         """Search; the nearest match up to the cursor (else the page's end) is shown."""

@@ -62,9 +62,10 @@ class ToPlace(msgspec.Struct, frozen=True):
 
 
 class Show(msgspec.Struct, frozen=True):
-    """Only these lines."""
+    """Only these lines; `cursor`: the row with the cursor, which stays in sight, None where the newest line is followed."""
 
     query: Query
+    cursor: Row | None = None
 
 
 class Fold(msgspec.Struct, frozen=True):

@@ -139,6 +139,25 @@ def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_all_lines_again_keep_the_cursor_on_its_line(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        assert "Space freeze" in shown(app)
+        await pilot.press("f", *"error", "enter")
+        await settled(pilot, lambda: "error" in shown(app), "the filter")
+        await pilot.press("up", *["k"] * 9)
+        await settled(pilot, lambda: not page(screen).following, "it stands")
+        assert "Space follow" in shown(app)
+        stood = cursor(screen)
+        await pilot.press("escape")
+        await settled(pilot, lambda: not page(screen).query, "all lines again")
+        assert cursor(screen) == stood
+
+    drive(run, play)
+
+
 def test_ranks_are_one_log_and_each_its_own(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 

@@ -128,6 +128,8 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         self.log_page.take(page)
         self.status.settle()
         self._tell_place()
+        if shown is None or shown.following != page.following:
+            self._offer()
 
     def _move(self, wish: lw.Move) -> None:
         page = self._session.move(wish)
@@ -142,11 +144,17 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def _offer(self) -> None:
         hints = [
-            Hint(a.binding.key_display or a.binding.key, a.binding.description, a.binding.action)
+            Hint(a.binding.key_display or a.binding.key, self._word(a.binding), a.binding.action)
             for a in self.active_bindings.values()
             if a.binding.show and a.enabled and a.node is self and a.binding.action != "leave"
         ]
         self.query_one("#footer", FooterBar).offer(tuple(dict.fromkeys(hints)), Hint("q", "leave", "leave"))
+
+    def _word(self, binding: Binding) -> str:
+        """What a key does now."""
+        page = self.log_page.page
+        frozen = page is not None and not page.following
+        return "follow" if binding.action == "freeze" and frozen else binding.description
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What leads somewhere."""
@@ -259,17 +267,18 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def action_filter(self) -> None:
         """Show only some lines, while they are named."""
         before = self._query
+        stood = self._frozen_row()
 
         def typed(text: str) -> None:
             try:
-                self._session.ask(lw.Show(Query.parse(text)))
+                self._session.ask(lw.Show(Query.parse(text), stood))
                 self.status.say(None)
             except BadQueryError as error:
                 self.status.say(lw.Said(str(error), good=False))
 
         def closed(text: str | None) -> None:
             if text is None:
-                self._session.ask(lw.Show(before))
+                self._session.ask(lw.Show(before, stood))
 
         label = "filter (words, -without, /expression/, r0-3, level:warn)"
         self.app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
@@ -284,12 +293,12 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
             names = sorted({who for each in page.rows for who in each.who if who.isdigit()}) if page else []
         circle = [frozenset[str](), *(frozenset([name]) for name in names)]
         now = circle.index(self._query.who) if self._query.who in circle else 0
-        self._session.ask(lw.Show(self._query.of(circle[(now + way) % len(circle)])))
+        self._session.ask(lw.Show(self._query.of(circle[(now + way) % len(circle)]), self._frozen_row()))
 
     def action_stream(self) -> None:
         """Both streams, stdout alone, stderr alone."""
         now = STREAMS.index(self._query.stream) if self._query.stream in STREAMS else 0
-        self._session.ask(lw.Show(self._query.on(STREAMS[(now + 1) % len(STREAMS)])))
+        self._session.ask(lw.Show(self._query.on(STREAMS[(now + 1) % len(STREAMS)]), self._frozen_row()))
 
     def action_fold(self) -> None:
         """Open torchrun's own traceback, or make it one line again."""
@@ -353,7 +362,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         if self._searched:
             self._search("", None)
         elif self._query:
-            self._session.ask(lw.Show(Query()))
+            self._session.ask(lw.Show(Query(), self._frozen_row()))
         else:
             self.dismiss(None)
 
