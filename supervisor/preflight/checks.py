@@ -77,7 +77,8 @@ def check_knobs(context: CheckContext) -> Finding | None:
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return None
-    missing, fixes = [], []
+    missing: list[str] = []
+    fixes: list[str] = []
     if not spec.knobs.can_change_batch:
         missing.append(f"out of memory will not be restarted smaller: {why_not_changeable(spec.knobs)}")
     if spec.knobs.resume is None and not spec.retry.restart_from_scratch:

@@ -178,7 +178,7 @@ def test_a_restart_that_changes_something_says_what(tmp_path: Path) -> None:
     assert state.timeline[-1].text == said
 
     nccl = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NCCL_ERROR))
-    failed = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
+    failed: list[ev.Event] = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
     (tmp_path / "failed").mkdir()
     run = run_in(tmp_path / "failed", *begun(1, 1.0), *failed)
     lines = [line.strip() for line in explained(run, job_of(tmp_path, "--resume", "auto"), {})]
