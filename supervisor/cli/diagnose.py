@@ -107,6 +107,7 @@ def run(
                 print()
             context = None if path == "-" else _context
             again = _again(path, number, verdict)
+            verdict = _of_known_rank(path, number, verdict)
             print("\n".join(verdict_lines(path, number, verdict, context, again, tr)))
     sys.stdout.flush()
     if EXIT_BAD_INPUT in codes:
@@ -114,6 +115,18 @@ def run(
     if EXIT_FAILURE in codes:
         return EXIT_FAILURE
     return EXIT_UNKNOWN if EXIT_UNKNOWN in codes else EXIT_HEALTHY
+
+
+def _of_known_rank(path: str, attempt: int | None, verdict: Judgement) -> Judgement:
+    """For people: without "rank 0" in the headline of one log that names no rank; the wire keeps its `rank`."""
+    if attempt is not None or verdict.rank != 0 or not os.path.isfile(path):
+        return verdict
+    from supervisor.cli.rank_names import names_ranks, without_rank
+    from supervisor.text.prefixes import NOWHERE, origin_of_path
+
+    if origin_of_path(os.path.abspath(path)) != NOWHERE or names_ranks(path):
+        return verdict
+    return verdict._replace(title=without_rank(verdict.title))
 
 
 def _teller(lang: str | None) -> Callable[[str], str]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attachable import resolve
 from supervisor.cli.common import complain
 from supervisor.cli.job_files import BadInputError
+from supervisor.cli.rank_names import names_ranks, without_rank
 from supervisor.cli.watcher import Watcher
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.beginning import Beginning
@@ -29,8 +30,7 @@ from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, read_cmdline
-from supervisor.text.decode import clean
-from supervisor.text.prefixes import NOWHERE, split_prefix
+from supervisor.text.prefixes import NOWHERE
 
 if TYPE_CHECKING:
     from supervisor.keeper.observe import Observer
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND_S = 3600.0
 # So much of a log's end tells whether its lines name ranks.
-NAMED_BYTES = 1 << 18
 PIPE_BYTES = 1 << 18
 
 
@@ -172,19 +171,9 @@ def _of_known_rank(verdict: Verdict, what: Target) -> Verdict:
     """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
     if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.logs[0].origin != NOWHERE:
         return verdict
-    if what.logs[0].packed or _names_ranks(what.logs[0].path):
+    if what.logs[0].packed or names_ranks(what.logs[0].path):
         return verdict
-    return replace(verdict, rank=None, title=verdict.title.removesuffix(" on rank 0"))
-
-
-def _names_ranks(path: str) -> bool:
-    """Whether one of a log's last lines says which rank speaks."""
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - NAMED_BYTES, 0))
-        lines = file.read(NAMED_BYTES).splitlines()
-    said = (split_prefix(clean(line))[0] for line in lines)
-    return any(origin.rank is not None or origin.local_rank is not None for origin in said)
+    return replace(verdict, rank=None, title=without_rank(verdict.title))
 
 
 def _clear_away(observed: Path) -> None:

@@ -67,6 +67,21 @@ def test_ones_own_line_stands_below_the_cause(tmp_path: Path, capsys: pytest.Cap
     assert "  code " not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("says", ["", "[rank0]: "])
+def test_a_rank_is_named_to_people_where_the_log_names_one(
+    says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "plain.log"
+    log.write_text(f"{STEPS}{says}RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    main(["diagnose", "--json", str(log)])
+    wire = json.loads(capsys.readouterr().out)
+    main(["diagnose", "--lang", "en", str(log)])
+    headline = capsys.readouterr().out.splitlines()[0]
+    assert wire["rank"] == 0
+    assert "rank 0" in wire["title"]
+    assert ("rank 0" in headline) is bool(says)
+
+
 @pytest.mark.parametrize("kind", ["absent", "empty folder", "no attempt", "a device"])
 def test_bad_input_is_one_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     match kind:
