@@ -197,9 +197,11 @@ class RanksPanel(ListPanel, can_focus=True):
         assert self.view is not None
         sample = snapshot.ranks.get(rank_label(rank))
         values = sample.values if sample else {}
-        alone = sample is None and len(self._ranks) == 1
-        if alone:  # what is told of the job is told of its one rank
-            values = self._of_the_job(snapshot)
+        alone = len(self._ranks) == 1 and "step" not in values
+        if (
+            alone
+        ):  # what is told of the job is told of its one rank; a process that is only measured tells no step
+            values = {**self._of_the_job(snapshot), **values}
         step_time = values.get("step_time_s")
         wait = values.get("data_wait_s")
         pace = snapshot.pace_s if alone else sample.pace_s if sample is not None else None
