@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "path",
         metavar="PATH",
-        help="a log, plain or gzip; a folder of logs; a run (directory or id); - for stdin",
+        help="a log, plain or gzip; a folder of logs; a run (directory or id), its last attempt; - for stdin",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(

@@ -97,7 +97,8 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         reason = f"/{view.verdict.reason.value}" if view.verdict.reason else ""
         ended = view.wish_text or f"{view.verdict.failure.value}{reason}"
         at = f" at step {view.last_step}" if view.last_step is not None else ""
-        code = f", exit code {decision.exit_code}" if decision.exit_code is not None else ""
+        ends = decision.exit_code is not None and decision.kind is not DecisionKind.HOLD
+        code = f", exit code {decision.exit_code}" if ends else ""
         done = view.decision
         what = f"{decision.kind.value}{code}: {decision.reason}"
         if view.ended_by_wish and done is not None and done.kind is decision.kind:

@@ -40,7 +40,7 @@ def _run(argv: list[str]) -> int:
         parsed = parse_words(argv, os.environ)
         if parsed.help or not argv:
             print(_help())
-            return 0 if parsed.help else 2
+            return 0 if parsed.help else complain("run", "a script is missing: stoker run [flags] SCRIPT.py")
         job = load_job(parsed, os.environ, Path.cwd())
         if parsed.switch("show_config"):
             return _show_config(job.spec.origins)

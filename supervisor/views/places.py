@@ -53,12 +53,12 @@ def below_run(attempt: int, path: str) -> str:
 
 
 def of_project(path: str, folder: str | None) -> str:
-    """A source file, below the folder that the job runs in where it lies there, else by its last two parts."""
+    """A source file, below the folder that the job runs in where it lies there, else by its last two parts after ``…/``."""
     if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
         return path[len(folder.rstrip("/")) + 1 :]
     if not posixpath.isabs(path):
         return posixpath.normpath(path) if path else path
-    return short_path(path)
+    return path if path.count("/") < 3 else f"…/{short_path(path)}"
 
 
 def _writer(ranks: Iterable[RankView], path: str) -> RankView | None:

@@ -157,6 +157,9 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
         await pilot.press("c", *"calm", "enter")
         await until(pilot, lambda: page.other is not None, "the other run")
         assert "beside 20261121-0900-calm-crane" in pane(app, "metrics")
+        assert any(
+            "this run " in line and " calm-crane " in line for line in pane(app, "metrics").splitlines()
+        )
         await pilot.press("c", "enter")
         assert page.other is None
 

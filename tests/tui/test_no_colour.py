@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import partial
 from pathlib import Path
 
 import pexpect
@@ -59,6 +60,10 @@ def test_what_colours_told_is_told_otherwise(palette: Palette) -> None:
     assert told(palette.foreground, palette.panel) == "", "a bar"
 
 
+def lacks(screen: Terminal, text: str) -> bool:
+    return text not in screen.read()
+
+
 def test_no_colour_is_sent(tmp_path: Path) -> None:
     run = recorded.backing_off(tmp_path / "20261121-1412-brave-otter")
     env = environment({"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": "1"})
@@ -74,7 +79,7 @@ def test_no_colour_is_sent(tmp_path: Path) -> None:
                 screen.press(key)
                 screen.wait_for(shown)
                 screen.press("\x1b")
-                screen.until(lambda shown=shown: shown not in screen.read())
+                screen.until(partial(lacks, screen, shown))
             screen.press("q")
             screen.wait_for_exit()
         finally:

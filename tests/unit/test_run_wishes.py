@@ -201,3 +201,14 @@ def test_a_hold_and_a_success_are_said_once() -> None:
         decided = ev.Decided(t=5.0, attempt=1, decision=Decision(kind, "why so"), by="policy")
         texts = [mark.text for mark in replay([*begun(1, 1.0), decided, follows]).timeline]
         assert [text for text in texts if "why so" in text] == [f"{word}: why so"]
+
+
+def test_a_hold_has_no_exit_code(tmp_path: Path) -> None:
+    failed: list[ev.Event] = [
+        ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10),
+        ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of()),
+    ]
+    run = run_in(tmp_path, *begun(1, 1.0), *failed)
+    first = explained(run, job_of(tmp_path, interactive=True), {})[0]
+    assert "→ hold: " in first
+    assert "exit code" not in first

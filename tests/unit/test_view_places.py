@@ -44,8 +44,9 @@ def test_below_run_never_climbs() -> None:
     ("path", "folder", "said"),
     [
         ("/home/me/gpt/models/block.py", "/home/me/gpt", "models/block.py"),
-        ("/home/me/gpt-old/models/block.py", "/home/me/gpt", "models/block.py"),
-        ("/elsewhere/lib/block.py", "/home/me/gpt", "lib/block.py"),
+        ("/home/me/gpt-old/models/block.py", "/home/me/gpt", "…/models/block.py"),
+        ("/elsewhere/lib/block.py", "/home/me/gpt", "…/lib/block.py"),
+        ("/gpt/train.py", "/home/me/gpt", "/gpt/train.py"),
         ("./train.py", None, "train.py"),
     ],
 )

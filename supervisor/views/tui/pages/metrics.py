@@ -231,7 +231,13 @@ class MetricsPage(ChartPanel):
         if not right:
             right = row(Span(say(name)((mine or other)[-1].mean), Ink.LIVE if mine else Ink.STRONG))
             if mine and other:
-                right = (*right, Span(f"  {say(name)(other[-1].mean)}", Ink.STRONG))
+                assert self.other is not None
+                right = (
+                    Span(self.tr("this run "), Ink.DIM),
+                    *right,
+                    Span(f"  {fm.short_id(self.other.run_id)} ", Ink.DIM),
+                    Span(say(name)(other[-1].mean), Ink.STRONG),
+                )
         more = self.tr(f"  {hidden} more chosen have no room") if hidden else ""
         head = between(row(Span(f" {name}", Ink.STRONG), Span(more, Ink.DIM)), (*right, Span(" ")), width)
         if drawn is None:
