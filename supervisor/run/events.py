@@ -209,10 +209,7 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk. The trainer's own word is the proof of one.
-
-    `found`: the script told nothing; it lay whole in its folder (`sources.checkpoints`).
-    """
+    """A checkpoint is complete on disk: by the trainer's own word, or `found` whole in its folder (`sources.checkpoints`)."""
 
     attempt: int
     step: int
