@@ -91,6 +91,7 @@ class StepSense:
             return
         step = self._counters.count_on(rank.places, hint.values)["step"]
         rank.has_hints = True
+        rank.step = step
         while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
             rank.given_up.popleft()
         if rank.given_up:

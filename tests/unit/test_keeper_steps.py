@@ -234,3 +234,12 @@ def test_a_bar_that_goes_back_before_it_bears_the_next_epochs_name() -> None:
     assert [of(0, 0), of(0, 20), of(0, 32)] == [0, 20, 32]
     assert [of(0, 0), of(1, 1), of(1, 32)] == [32, 33, 64]
     assert [of(1, 0), of(1, 0), of(2, 1), of(2, 32)] == [64, 64, 65, 96]
+
+
+def test_a_line_that_no_bar_follows_stands_where_the_last_bar_stood() -> None:
+    sense = StepSense()
+    list(sense.take(bar(10, 30), 0.0))
+    list(sense.take(line(loss=2.5), 0.1))
+    assert shown(sense.hint(hint(25, 30), 0.1)) == [(25, 2.5)]
+    list(sense.take(line(loss=2.4), 0.2))
+    assert shown(sense.due(0.2, final=True)) == [(25, 2.4)]

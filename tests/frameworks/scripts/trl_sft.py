@@ -23,8 +23,8 @@ def main():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=8, n_positions=64, n_embd=32, n_layer=1, n_head=2))
     args = SFTConfig(
         output_dir="out",
-        max_steps=30,
-        logging_steps=5,
+        max_steps=300,  # a bar that is done within a second is no training's
+        logging_steps=25,
         use_cpu=True,
         bf16=False,
         report_to="none",
