@@ -34,7 +34,7 @@ from supervisor.keeper.observations import (
 )
 from supervisor.keeper.steps import StepSense
 from supervisor.run import events as ev
-from supervisor.run.series import METRICS, RANKS, SeriesReader, SeriesWriter
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesWriter
 from supervisor.run.state import RunState
 
 PROGRESS_INTERVAL_S = 1.0
@@ -44,7 +44,6 @@ SPEAKER_WAIT_S = 2.0
 MAX_EARLY = 1000
 # Of a long attempt's samples so many are known again by their values after an adoption (some 5 MB).
 MAX_RECALLED = 50_000
-JOB_KEY = "job"
 PROGRESS_FIELDS = frozenset(ev.Progress.__struct_fields__) - {"t", "v", "attempt", "lows"}
 WHOLE = frozenset({"step", "total_steps"})
 

@@ -24,6 +24,8 @@ GPU = "gpu"
 HOST = "host"
 RANKS = "ranks"
 STREAMS = (METRICS, GPU, HOST, RANKS)
+JOB_KEY = "job"
+"""The key of what is told of the whole job."""
 # In samples of a log that was read after it was written: the time that the line bears (its clock's seconds), null where
 # it bears none. `t` is then when it was read, and says nothing of how long anything took.
 LINE_T = "line_t"

@@ -28,7 +28,6 @@ from supervisor.views.logs import LogLine, LogRef, Tone, fair_share, logs_of, sp
 PLAYED_BYTES = 4 << 20
 STORYTELLER = "stoker"
 TONES = {"bad": Tone.BAD, "warn": Tone.WARN}
-JOB = "job"
 
 
 class TimedLine(NamedTuple):
@@ -55,7 +54,7 @@ class Heard:
         """When `who` was first heard to say so, at `since` or later."""
         if value is None:
             return None
-        for key in (who, JOB):
+        for key in (who, se.JOB_KEY):
             found = self._times.get((attempt, key, name, value), ())
             if (t := next((t for t in found if t >= since), None)) is not None:
                 return t

@@ -9,13 +9,14 @@ from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, Cause, Consequence, DecisionKind, FailureClass, Reason, Verdict
+from supervisor.run.records import Action, Cause, Consequence, DecisionKind, FailureClass, Verdict
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.screens.stacks import StackScreen
 from supervisor.views.tui.widgets.header import HeaderPanel
 from tests.tui import recorded
 from tests.tui.driving import drive, on_dashboard, pane, requests, shown, until
 from tests.tui.recording import Recording
+from tests.unit.keeper_fakes import stopped_verdict
 
 PATH = "../../../../artifacts/stacks-1-1795270400.txt"
 STACKS = """rank 1 in exists() at train.py:19, 1 rank in all_reduce at train.py:50
@@ -179,21 +180,7 @@ def stopped(root: Path) -> RunPaths:
     for rank in (0, 1):
         rec.fact(ev.RankExited(t=rec.t, attempt=1, local_rank=rank))
     rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1, last_step=24))
-    verdict = Verdict(
-        failure=FailureClass.TERMINATED,
-        reason=Reason.USER,
-        confidence=0.97,
-        rank=None,
-        ranks=(),
-        node=None,
-        title="Stopped on request",
-        cause=None,
-        consequences=(),
-        advice=(),
-        action=Action.STOP,
-        fingerprint="",
-    )
-    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=stopped_verdict()))
     rec.decide(DecisionKind.STOP, "stopped on request")
     rec.fact(ev.RunEnded(t=rec.t, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped on request"))
     return rec.close()

@@ -13,7 +13,7 @@ from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope, Timing
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, JournalWriter
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.run.runfile import KeeperSettings, RunFile
 
 HOST = "box"
@@ -123,6 +123,24 @@ def job_of(tmp_path: Path, *argv: str, interactive: bool = False, **changes: obj
 
 def verdict_of(failure: FailureClass = FailureClass.CODE_ERROR) -> Verdict:
     return Verdict(failure, None, 1.0, 0, (0,), None, "it broke", None, (), (), Action.STOP, "f1")
+
+
+def stopped_verdict() -> Verdict:
+    """Of an attempt that a person stopped."""
+    return Verdict(
+        failure=FailureClass.TERMINATED,
+        reason=Reason.USER,
+        confidence=0.97,
+        rank=None,
+        ranks=(),
+        node=None,
+        title="Stopped on request",
+        cause=None,
+        consequences=(),
+        advice=(),
+        action=Action.STOP,
+        fingerprint="",
+    )
 
 
 def run_in(tmp_path: Path, *facts: ev.Event) -> RunPaths:

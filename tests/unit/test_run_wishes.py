@@ -11,28 +11,11 @@ from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.policy import ASKED_FOR
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
-from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.state import RunState
-from tests.unit.keeper_fakes import job_of, run_in, verdict_of
+from tests.unit.keeper_fakes import job_of, run_in, stopped_verdict, verdict_of
 
 RESTART = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange())
-
-
-def stopped() -> Verdict:
-    return Verdict(
-        failure=FailureClass.TERMINATED,
-        reason=Reason.USER,
-        confidence=0.97,
-        rank=None,
-        ranks=(),
-        node=None,
-        title="Stopped on request",
-        cause=None,
-        consequences=(),
-        advice=(),
-        action=Action.STOP,
-        fingerprint="",
-    )
 
 
 def begun(number: int, t: float, reason: str = "first launch") -> list[ev.Event]:
@@ -47,7 +30,7 @@ def ended(number: int, t: float, why: ev.StopWhy, by: str, verdict: Verdict | No
     return [
         ev.StopIntended(t=t, attempt=number, why=why, by=by, grace_s=30.0),
         ev.AttemptEnded(t=t + 1, attempt=number, exit_code=1, last_step=number * 10),
-        ev.Diagnosed(t=t + 1, attempt=number, verdict=verdict or stopped()),
+        ev.Diagnosed(t=t + 1, attempt=number, verdict=verdict or stopped_verdict()),
     ]
 
 

@@ -27,14 +27,14 @@ def action_name(binding: Binding) -> str:
     return argument.strip("')") if name in {"ask", "page"} else name
 
 
-def is_silent(screen: Screen[Any], event: events.Key) -> bool:
-    """Whether nothing on a screen does anything for a key that a person typed."""
-    return (event.is_printable or event.key in NAMED_KEYS) and event.key not in screen.active_bindings
-
-
-def key_said(event: events.Key) -> str:
-    """A key as a person knows it."""
-    return event.character if event.is_printable and event.character else event.key.capitalize()
+def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
+    """What to say to a key that a person typed and that does nothing on a screen; None where it does something."""
+    if screen.app.screen is not screen or event.key in screen.active_bindings:
+        return None
+    if not event.is_printable and event.key not in NAMED_KEYS:
+        return None
+    key = event.character if event.is_printable and event.character else event.key.capitalize()
+    return f"{key} does nothing here, ? shows the keys"
 
 
 # In the footer's order: what does not fit there is dropped from the end.

@@ -13,7 +13,7 @@ from textual.timer import Timer
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.runlist import RunList, Scope, SortKey
-from supervisor.views.tui.keys import is_silent, key_said
+from supervisor.views.tui.keys import silence_of
 from supervisor.views.tui.screens.frames import QuickFrames
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
@@ -164,10 +164,9 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def on_key(self, event: events.Key) -> None:
         """A key that nothing here answers says so, once."""
-        if self.app.screen is self and is_silent(self, event):
-            said = f"{key_said(event)} does nothing here, ? shows the keys"
-            if said != self.panel.said:
-                self.tell(said, ANSWER_S)
+        said = silence_of(self, event)
+        if said is not None and said != self.panel.said:
+            self.tell(said, ANSWER_S)
 
     def action_sort(self) -> None:
         """The next sort key."""

@@ -25,7 +25,7 @@ from supervisor.views.tui.actions import (
 )
 from supervisor.views.tui.desk import Answer, Desk
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.keys import GROUPS, KEYS, action_name, is_silent, key_said
+from supervisor.views.tui.keys import GROUPS, KEYS, action_name, silence_of
 from supervisor.views.tui.screens.help import HelpLine, HelpScreen
 from supervisor.views.tui.screens.looking import LookingScreen
 from supervisor.views.tui.screens.prompts import AskLine, Confirm
@@ -187,10 +187,9 @@ class Dashboard(LookingScreen):
         """A key that would ask something of a keeper, and cannot now, says why: silence would look like a hang."""
         name = EXPLAINED.get(event.character or "")
         snapshot = self.snapshot
-        if name is None and self.app.screen is self and is_silent(self, event):
-            said = f"{key_said(event)} does nothing here, ? shows the keys"
-            if said != self.notice.says:  # not again for each repeat
-                self.tell(Answer(said, None))
+        said = silence_of(self, event) if name is None else None
+        if said is not None and said != self.notice.says:  # not again for each repeat
+            self.tell(Answer(said, None))
         if name is None or snapshot is None or self.check_action(name, ()) or self.app.screen is not self:
             return
         event.stop()
