@@ -6,11 +6,14 @@ process and no other until the next boot. Nothing here ever signals a bare pid.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _ENVIRON_CAP_BYTES = 1 << 20
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class ProcessId:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stat:
+class ProcessStat:
     """What is used of /proc/<pid>/stat. `start_ticks`: clock ticks since boot."""
 
     state: str
@@ -56,12 +59,18 @@ def is_alive(process: ProcessId) -> bool:
     return identify(process.pid) == process
 
 
-def descendants(process: ProcessId) -> list[ProcessId]:
+def process_table() -> dict[int, ProcessStat]:
+    """Every process of this machine by its pid, the dead that nobody has waited for included."""
+    return {pid: stat for pid in _pids() if (stat := _read_stat(pid)) is not None}
+
+
+def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
     """The living children of `process`, their children, and so on, nearest first, each level by pid.
 
-    Empty when the process is gone: the kernel has then given its children to another parent.
+    Empty when the process is gone: the kernel has then given its children to another parent. `table`: one that was
+    read already.
     """
-    table = {pid: stat for pid in _pids() if (stat := _read_stat(pid)) is not None}
+    table = process_table() if table is None else table
     root = table.get(process.pid)
     if root is None or root.start_time != process.start_time:
         return []
@@ -113,6 +122,31 @@ def read_cmdline(process: ProcessId) -> list[str]:
     return [os.fsdecode(part) for part in raw.rstrip(b"\0").split(b"\0")] if raw else []
 
 
+def environment_value(pid: int, name: str) -> str | None:
+    """A variable of the environment that a process was started with; empty where it was not set.
+
+    None where that cannot be known: another user's process, one that is gone or is just being started, or one whose
+    environment was overwritten, as setproctitle does for a longer title (Ray and vLLM rename their workers so).
+    """
+    raw = _read(f"/proc/{pid}/environ", _ENVIRON_CAP_BYTES)
+    entries = [entry for entry in (raw or b"").split(b"\0") if b"=" in entry]
+    if not entries:
+        return None
+    wanted = os.fsencode(name) + b"="
+    return next((os.fsdecode(entry[len(wanted) :]) for entry in entries if entry.startswith(wanted)), "")
+
+
+def become_subreaper() -> bool:
+    """Make this process the new parent of every descendant whose own parent dies (prctl(2), Linux 3.4).
+
+    False where the system has no such thing; orphans then go to init.
+    """
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
     """Signal this very process; False when it is gone (or a zombie, or not ours to signal).
 
@@ -148,7 +182,7 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _read_stat(pid: int) -> _Stat | None:
+def _read_stat(pid: int) -> ProcessStat | None:
     raw = _read(f"/proc/{pid}/stat", 4096)
     if not raw:
         return None
@@ -156,7 +190,7 @@ def _read_stat(pid: int) -> _Stat | None:
     # from the last ")". After it: state (field 3), ppid (4), … starttime (22).
     fields = raw[raw.rfind(b")") + 2 :].split()
     try:
-        return _Stat(fields[0].decode("ascii"), int(fields[1]), int(fields[19]))
+        return ProcessStat(fields[0].decode("ascii"), int(fields[1]), int(fields[19]))
     except (IndexError, ValueError):
         return None
 

@@ -1,0 +1,122 @@
+"""Which processes belong to a run, and how that is known.
+
+A process is the run's own by one of two things that no file can claim for it:
+
+- the *mark*: it was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it);
+- the *parent chain*: it descends from the launcher, which is a child subreaper, so that children of a parent that died
+  become the launcher's (prctl(2), PR_SET_CHILD_SUBREAPER), or from another process that is the run's own.
+
+A pid and start time in a journal or a pid file is no such thing: a forged or copied folder may name any process. Where
+only a file names a living process, and its environment cannot be read (setproctitle overwrites it), it is *unknown*:
+listed, never signalled, and no reason to hold a launch back. A ``stoker run`` inside a job keeps its own processes:
+they, and its keeper, are *nested*, and left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from supervisor.sources.processes import (
+    ProcessId,
+    ProcessStat,
+    descendants,
+    environment_value,
+    process_table,
+)
+
+MARK = "STOKER_RUN_DIR"
+LOCK_NAME = "keeper.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Living processes: the run's `ours`, parents before children; `nested` and `unknown` as the module says."""
+
+    ours: tuple[ProcessId, ...] = ()
+    nested: tuple[ProcessId, ...] = ()
+    unknown: tuple[ProcessId, ...] = ()
+
+
+def find_members(
+    run_dir: str, *, started: Iterable[ProcessId] = (), recorded: Iterable[ProcessId] = ()
+) -> Members:
+    """Look at every process of this machine once.
+
+    Args:
+        run_dir: the run's directory, as its processes were told.
+        started: processes that this very process started or saw as their descendants: they count without a mark.
+        recorded: processes that only a file names.
+    """
+    table = process_table()
+    marks = _marks(table)
+    bearers = [pid for pid, mark in marks.items() if is_marked(mark, run_dir)]
+    trusted = [process for process in started if _is_there(process, table)]
+    found: dict[int, ProcessId] = {}
+    for root in (*trusted, *(ProcessId(pid, table[pid].start_time) for pid in bearers)):
+        if not table[root.pid].is_dead:
+            found.setdefault(root.pid, root)
+        for process in descendants(root, table):
+            found.setdefault(process.pid, process)
+    found.pop(os.getpid(), None)
+    nested = _nested(found, marks, run_dir, table)
+    ours = [process for pid, process in found.items() if pid not in nested]
+    unknown = [
+        process
+        for process in recorded
+        if process.pid not in found and _is_there(process, table) and not table[process.pid].is_dead
+    ]
+    return Members(tuple(ours), tuple(nested.values()), tuple(dict.fromkeys(unknown)))
+
+
+def is_marked(mark: str | None, run_dir: str) -> bool:
+    """Whether a process that was told `mark` is of the run in `run_dir`, or of a probe in it."""
+    return bool(mark) and (mark == run_dir or str(mark).startswith(f"{run_dir}/"))
+
+
+def bears_mark(process: ProcessId, run_dir: str) -> bool:
+    """Whether this one process was started for the run in `run_dir`."""
+    return is_marked(environment_value(process.pid, MARK), run_dir)
+
+
+def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
+    """Of which run each process says it is, where it says so."""
+    found = {pid: environment_value(pid, MARK) for pid, stat in table.items() if not stat.is_dead}
+    return {pid: mark for pid, mark in found.items() if mark}
+
+
+def _is_there(process: ProcessId, table: Mapping[int, ProcessStat]) -> bool:
+    stat = table.get(process.pid)
+    return stat is not None and stat.start_time == process.start_time
+
+
+def _nested(
+    found: Mapping[int, ProcessId], marks: Mapping[int, str], run_dir: str, table: Mapping[int, ProcessStat]
+) -> dict[int, ProcessId]:
+    """Keepers of other runs among `found`, what they launched, and all that descends from either."""
+    tops = [
+        process
+        for pid, process in found.items()
+        if (pid in marks and not is_marked(marks[pid], run_dir)) or _keeps_another(pid, run_dir)
+    ]
+    nested = {process.pid: process for process in tops}
+    for top in tops:
+        nested |= {process.pid: process for process in descendants(top, table)}
+    return nested
+
+
+def _keeps_another(pid: int, run_dir: str) -> bool:
+    """Whether a process has the lock of another run's keeper open."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for name in names:
+        try:
+            path = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if path.endswith(f"/{LOCK_NAME}") and not path.startswith(f"{run_dir}/"):
+            return True
+    return False
