@@ -30,6 +30,7 @@ from supervisor.run.index import claim, link_latest, register, runs_dir
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
+from supervisor.sources.processes import become_subreaper
 from supervisor.views.taste import BadTaste, Taste
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def _foreground(
         as_json=parsed.switch("json"),
         least=record.job.log_level,
     )
+    become_subreaper()
     undo = keeper.install_signal_handlers()
     console = ConsoleView(run, settings)
     console.start()

@@ -18,6 +18,7 @@ from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.sources.processes import become_subreaper
 
 
 def main(argv: list[str]) -> int:
@@ -34,6 +35,7 @@ def main(argv: list[str]) -> int:
     except (BadRunFile, LockTaken, OSError) as error:
         logging.error("%s", error)  # noqa: LOG015 - the process's own log, set up above
         return 2
+    become_subreaper()
     keeper.install_signal_handlers()
     why = "the keeper crashed: see keeper.log"
     try:

@@ -1,27 +1,38 @@
-"""One live attempt: its process tree, its ranks, the ladder that ends it.
+"""One live attempt: its processes, its ranks, the stop sequence that ends it.
 
 `watch` is called a few times a second and returns facts; nothing here blocks, writes the journal or
-decides. Ranks are found among the launcher's descendants by their environment (LOCAL_RANK, RANK) and
-from then on known by pid and start time, so that they are found again after torchrun is gone.
+decides. Processes are the attempt's by the launcher above them or by the run's mark (see `members`), and from then on
+known by pid and start time; nobody else is ever signalled. Ranks are those with LOCAL_RANK in their environment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.ladder import StopLadder
-from supervisor.keeper.process import Child, ExitStatus, kill_all, left_behind
+from supervisor.keeper.members import MARK, Members, find_members, is_marked
+from supervisor.keeper.process import Child, ExitStatus, kill_all
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptView
-from supervisor.sources.processes import ProcessId, descendants, is_alive, read_environ
+from supervisor.sources.processes import (
+    ProcessId,
+    command_of,
+    descendants,
+    is_alive,
+    process_table,
+    read_environ,
+)
 
 RANK_SEARCH_INTERVAL_S = 0.25
 TREE_SEARCH_INTERVAL_S = 1.0
 TREE_INTERVAL_S = 5.0
+END_SEARCH_INTERVAL_S = 0.1
+SETTLE_S = 0.5
+"""How long what a command leaves behind may take to end by itself: data workers notice their parent's end."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
 """Stops after which nothing is to be restarted."""
 
@@ -34,6 +45,7 @@ class LiveAttempt:
         number: int,
         child: Child,
         *,
+        run_dir: str,
         clock: Clock,
         local_world_size: int,
         one_node: bool,
@@ -43,8 +55,8 @@ class LiveAttempt:
     ) -> None:
         """`ends()`: true once the agent's log says that it is ending its workers because one failed.
 
-        `whole_tree`: a plain command, which need not pass signals on (a shell does not): a stop goes to, and
-        waits for, all that it started; how many ranks it has is not known.
+        `run_dir`: the run's directory as its processes were told. `whole_tree`: a plain command, which need not pass
+        signals on (a shell does not): a stop goes to all that it started; how many ranks it has is not known.
         """
         self.number = number
         self.child = child
@@ -52,6 +64,7 @@ class LiveAttempt:
         self.ranks: dict[int, ProcessId] = {}
         self.exit: ExitStatus | None = None
         self.speaks_wire = False
+        self._run_dir = run_dir
         self._clock = clock
         self._local_world_size = local_world_size
         self._one_node = one_node
@@ -60,22 +73,33 @@ class LiveAttempt:
         self._whole_tree = whole_tree
         self._exited: set[int] = set()
         self._folders: set[int] = set()
-        self._tree: dict[int, ProcessId] = {}
+        self._members: dict[int, ProcessId] = {p.pid: p for p in (child.pid,) if is_alive(p)}
+        self._recorded: list[ProcessId] = []
+        self._others = Members()
         self._next_search = 0.0
-        self._next_tree = 0.0
+        self._exit_mono: float | None = None
+        self._orphans_asked = False
         self._crash_deadline: float | None = None
         self._doomed: list[ProcessId] = []
         self._given_up = False
+        self._over = False
 
     def know(self, view: AttemptView) -> None:
-        """Take over what an earlier keeper had learnt of the ranks."""
-        for local_rank, rank in view.ranks.items():
-            if rank.pid is not None and rank.start_time is not None:
-                self.ranks[local_rank] = ProcessId(rank.pid, rank.start_time)
-            if rank.exited:
-                self._exited.add(local_rank)
-            if rank.stderr is not None:
-                self._folders.add(local_rank)
+        """Take over what an earlier keeper had learnt of the ranks, as far as they are known to be the run's own."""
+        told = {
+            local_rank: ProcessId(rank.pid, rank.start_time)
+            for local_rank, rank in view.ranks.items()
+            if rank.pid is not None and rank.start_time is not None
+        }
+        ours = set(self._find(told.values()).ours)
+        for local_rank, process in told.items():
+            if process in ours or not is_alive(process):
+                self.ranks[local_rank] = process
+            else:
+                self._recorded.append(process)
+        self._members |= {process.pid: process for process in ours}
+        self._exited |= {local_rank for local_rank, rank in view.ranks.items() if rank.exited}
+        self._folders |= {local_rank for local_rank, rank in view.ranks.items() if rank.stderr is not None}
 
     @property
     def paths(self) -> AttemptPaths:
@@ -83,23 +107,15 @@ class LiveAttempt:
         return self.child.paths
 
     def alive(self) -> list[ProcessId]:
-        """Every recorded process of the attempt that lives: the command, its ranks, their children."""
-        known = {self.child.pid.pid: self.child.pid, **{p.pid: p for p in self.ranks.values()}, **self._tree}
-        return [process for process in known.values() if is_alive(process)]
+        """Every process of the attempt that was seen and lives: the command, its ranks, their children."""
+        return [process for process in self._members.values() if is_alive(process)]
 
     def is_over(self) -> bool:
-        """True once the command has ended and no rank lives, or no rung of the ladder is left.
+        """True once the command has ended and nothing of it lives, or no step of the stop sequence is left.
 
-        What else the ranks started (a tracker's uploader, say) may outlive them; only a SIGKILLed attempt,
-        or a stopped plain command, takes it along.
+        After exit 0, which nobody asked for, what it left is let be: a tracker's uploader, a server meant to stay.
         """
-        if self._given_up:
-            return True
-        killed = self.ladder is not None and (
-            self._whole_tree or self.ladder.rung in {ev.StopRung.SIGKILL, ev.StopRung.SWEEP}
-        )
-        waited_for = (*self.ranks.values(), *(self._tree.values() if killed else ()))
-        return self.exit is not None and not any(is_alive(p) for p in waited_for)
+        return self._over
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
         """Begin to end the attempt; the fact of the intent comes back, to be journalled before the act.
@@ -114,6 +130,7 @@ class LiveAttempt:
                 return None
             self.ladder.why, self.ladder.by = why, by
             return self._intent(self.ladder)
+        self._next_search = 0.0  # whom it concerns is looked up before the first signal
         self.ladder = StopLadder(
             why=why,
             by=by,
@@ -133,40 +150,66 @@ class LiveAttempt:
         """Look once; returns what was learnt."""
         now = self._clock.mono()
         facts: list[ev.Event] = []
-        facts += self._search_ranks(now)
         if self.exit is None:
             self.exit = self.child.poll()
-            facts += self._find_left_behind()
+            if self.exit is not None:
+                self._exit_mono, self._next_search = now, now
+        facts += self._search(now)
         facts += self._find_folders()
         facts += self._missed_ranks()
-        self._remember_tree(now)
         if self.ladder is None:
             # What is intended here is journalled before the next look acts on it.
-            return facts + self._crash(now) + self._orphans()
-        return facts + self._climb(now)
+            facts += self._crash(now) + self._leftovers(now)
+        else:
+            facts += self._climb(now)
+        return facts + self._end(now)
 
-    def _search_ranks(self, now: float) -> list[ev.Event]:
-        complete = len(self.ranks) >= self._local_world_size and not self._whole_tree
-        if complete or now < self._next_search or self.exit is not None:
-            return []
-        self._next_search = now + (TREE_SEARCH_INTERVAL_S if self._whole_tree else RANK_SEARCH_INTERVAL_S)
-        # A rank's own children (DataLoader workers) inherit its environment: the first process found walking
-        # down from torchrun is the rank itself.
-        return self._take_ranks(self.child.tree())
+    # -- who belongs to it -----------------------------------------------------------------------
 
-    def _find_left_behind(self) -> list[ev.Event]:
-        """Ranks that torchrun had started but not been seen with when it was killed: nobody else would end them."""
-        seen_all = len(self.ranks) >= self._local_world_size or self._whole_tree
-        if self.exit is None or self.exit.exit_code == 0 or seen_all:
+    def _search(self, now: float) -> list[ev.Event]:
+        """Find processes by the launcher above them; at the end also by the run's mark, wherever they went."""
+        if now < self._next_search:
             return []
-        return self._take_ranks(left_behind(self.paths))
+        ending = self.exit is not None or self.ladder is not None
+        if ending:
+            interval_s = END_SEARCH_INTERVAL_S
+        elif self._whole_tree:
+            interval_s = TREE_SEARCH_INTERVAL_S
+        else:
+            complete = len(self.ranks) >= self._local_world_size
+            interval_s = TREE_INTERVAL_S if complete else RANK_SEARCH_INTERVAL_S
+        self._next_search = now + interval_s
+        if ending:
+            self._others = self._find(self._recorded)
+            found = list(self._others.ours)
+        else:
+            table = process_table()
+            roots = self.child.roots() or tuple(self._members.values())
+            found = [process for root in roots for process in (root, *descendants(root, table))]
+            found = [process for process in found if process != self.child.launcher]
+        alive = {process.pid: process for process in (*self._members.values(), *found) if is_alive(process)}
+        nested = set(self._others.nested)
+        self._members = {pid: process for pid, process in alive.items() if process not in nested}
+        return self._take_ranks(found)
+
+    def _find(self, recorded: Iterable[ProcessId]) -> Members:
+        return find_members(
+            self._run_dir,
+            started=(*self.child.roots(), *self._members.values()),
+            recorded=recorded,
+            launchers=(self.child.launcher,),
+        )
 
     def _take_ranks(self, processes: list[ProcessId]) -> list[ev.Event]:
+        # A rank's own children (DataLoader workers) inherit its environment: the first process found walking
+        # down from the command is the rank itself.
+        complete = len(self.ranks) >= self._local_world_size and not self._whole_tree
         facts: list[ev.Event] = []
-        for process in processes:
+        for process in () if complete else processes:
             env = read_environ(process)
             local_rank, rank = env.get("LOCAL_RANK", ""), env.get("RANK", "")
-            if local_rank.isdecimal() and int(local_rank) not in self.ranks:
+            nested = MARK in env and not is_marked(env[MARK], self._run_dir)
+            if local_rank.isdecimal() and int(local_rank) not in self.ranks and not nested:
                 self.ranks[int(local_rank)] = process
                 facts.append(
                     ev.RankStarted(
@@ -209,16 +252,7 @@ class LiveAttempt:
                 facts.append(ev.RankExited(t=self._clock.wall(), attempt=self.number, local_rank=local_rank))
         return facts
 
-    def _remember_tree(self, now: float) -> None:
-        """Keep the identities of the ranks' own children: a sweep must find them after their parent is gone."""
-        if now < self._next_tree and self.ladder is None:
-            return
-        self._next_tree = now + TREE_INTERVAL_S
-        # One walk over /proc while the command lives: its tree holds those of its ranks.
-        roots = [self.child.pid] if is_alive(self.child.pid) else list(self.ranks.values())
-        for root in roots:
-            self._tree |= {process.pid: process for process in descendants(root)}
-        self._tree = {pid: process for pid, process in self._tree.items() if is_alive(process)}
+    # -- how it ends -----------------------------------------------------------------------------
 
     def _crash(self, now: float) -> list[ev.Event]:
         """A rank died by itself and torchrun is ending the others: they get `crash_grace_s`, not its 30 s."""
@@ -232,17 +266,20 @@ class LiveAttempt:
         assert intent is not None
         assert self.ladder is not None
         # torchrun has sent the SIGTERM. The ranks alone are killed: it then writes its report and leaves by
-        # itself, or goes the ladder's way after another grace.
+        # itself, or goes the stop sequence's way after another grace.
         self.ladder.rung, self.ladder.rung_since = ev.StopRung.SIGTERM, now
         self._doomed = [p for p in self.ranks.values() if is_alive(p)]
         return [intent]
 
-    def _orphans(self) -> list[ev.Event]:
-        """The command is gone and left processes behind: they are ended, as torchrun would have done."""
-        if self.exit is None or self.ladder is not None or self.is_over():
+    def _leftovers(self, now: float) -> list[ev.Event]:
+        """The command failed and left processes behind: they are ended, as torchrun would have done."""
+        if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
         intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._crash_grace_s)
         return [intent] if intent is not None else []
+
+    def _settled(self, now: float) -> bool:
+        return self._exit_mono is not None and now - self._exit_mono >= SETTLE_S
 
     def _climb(self, now: float) -> list[ev.Event]:
         if self.ladder is None:
@@ -251,10 +288,24 @@ class LiveAttempt:
             killed, self._doomed = kill_all(self._doomed), []
             return [self._rung(ev.StopRung.SIGKILL, killed)]
         alive = self.alive()
-        rung = self.ladder.tick(now, alive=bool(alive))
+        if self._orphans_are_due(alive):
+            # The command is gone: nobody else passes a signal on, and what is left gets no more grace than peers do.
+            self._orphans_asked = True
+            self.ladder.shorten(now, self._crash_grace_s)
+            return [self._rung(ev.StopRung.SIGTERM, kill_all(alive, signal.SIGTERM))]
+        rung = self.ladder.tick(now, alive=bool(alive) or self.exit is None)
         if rung is None:
             return []
         return [self._rung(rung, self._take(rung, alive))]
+
+    def _orphans_are_due(self, alive: list[ProcessId]) -> bool:
+        return (
+            self.ladder is not None
+            and self.ladder.rung in {ev.StopRung.ASK, ev.StopRung.SIGTERM}
+            and not (self._orphans_asked or self._whole_tree or self.ladder.now)
+            and self.exit is not None
+            and bool(alive)
+        )
 
     def _rung(self, rung: ev.StopRung, reached: list[ProcessId]) -> ev.StopRungTaken:
         pids = tuple(p.pid for p in reached)
@@ -268,12 +319,48 @@ class LiveAttempt:
                     self.paths.stop_file.touch()
                 return [p for p in self.ranks.values() if is_alive(p)]
             case ev.StopRung.SIGTERM:
-                # torchrun passes it on to its workers; without torchrun they get it from us.
+                # torchrun passes it on to its workers; without torchrun they get it from us. A command that is
+                # itself a `stoker run` hears it too, and ends what it keeps.
                 if is_alive(self.child.pid) and not self._whole_tree:
                     return kill_all([self.child.pid], signal.SIGTERM)
-                return kill_all(alive, signal.SIGTERM)
+                command = [self.child.pid] if self.child.pid not in alive else []
+                self._orphans_asked = self.exit is not None
+                return kill_all([*command, *alive], signal.SIGTERM)
             case ev.StopRung.SIGKILL | ev.StopRung.SWEEP:
                 return kill_all(alive)
             case ev.StopRung.SURVIVORS:
                 self._given_up = True
                 return alive
+
+    def _end(self, now: float) -> list[ev.Event]:
+        """Whether this was the last look, and then what is left and why."""
+        alive = self.alive()
+        by_itself = self.ladder is None and self.exit is not None and self.exit.exit_code == 0
+        gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))
+        if self._over or not (gone or self._given_up):
+            return []
+        if not alive:
+            # What was forked while the last look was under way is seen by this one.
+            self._others = self._find(self._recorded)
+            if self._others.ours:
+                self._members = {process.pid: process for process in self._others.ours}
+                return []
+        self._over = True
+        self.child.release()
+        left = [(ev.LeftWhy.AFTER_SUCCESS, alive)] if by_itself else []
+        left += [
+            (ev.LeftWhy.NESTED, [p for p in self._others.nested if is_alive(p)]),
+            (ev.LeftWhy.UNKNOWN, [p for p in self._others.unknown if is_alive(p)]),
+        ]
+        return [
+            ev.ProcessesLeft(
+                t=self._clock.wall(),
+                attempt=self.number,
+                why=why,
+                processes=tuple(
+                    ev.LeftProcess(pid=p.pid, command=command_of(p.pid) or "") for p in processes
+                ),
+            )
+            for why, processes in left
+            if processes
+        ]

@@ -48,6 +48,12 @@ class StopLadder:
         """A second, more urgent wish: SIGKILL at the next tick."""
         self.now = True
 
+    def shorten(self, clock_s: float, grace_s: float) -> None:
+        """SIGTERM was sent once more: SIGKILL follows after `grace_s` from now, or when it was due, if that is sooner."""
+        due_s = min(self.started + self.grace_s, clock_s + grace_s)
+        self.rung, self.rung_since = StopRung.SIGTERM, clock_s
+        self.grace_s = due_s - self.started
+
     def _wanted(self, clock_s: float) -> StopRung | None:
         match self.rung:
             case None:

@@ -5,6 +5,10 @@ It starts CMD with stdout and stderr appended to LOG, writes ``PID`` (its pid an
 ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It ignores the signals that a
 closing terminal or a cluster's step teardown sends to everybody, because the last thing it has to do
 is to write down how CMD ended; CMD itself gets them at their defaults.
+
+It is a child subreaper: a process below CMD whose parent dies becomes the launcher's child instead of init's, so that
+the keeper finds it by its parent chain, whatever it did to its session and its environment. For that it stays, after
+``EXIT`` is written, until the last of them is gone, or until the keeper ends it.
 """
 
 from __future__ import annotations
@@ -14,15 +18,17 @@ import signal
 import sys
 import time
 
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 RESERVED_BYTES = 4096
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(argv: list[str]) -> int:
-    """Start, wait, write down. Returns 0 once the exit status is on disk."""
+    """Start, wait, write down. Returns 0 once the exit status is on disk and no orphan is left."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
     _reserve(exit_path)
+    _become_subreaper()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -50,9 +56,22 @@ def main(argv: list[str]) -> int:
         what = error.strerror if isinstance(error, OSError) else str(error)
         _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{pid_path}: {what}"})
         return 0
-    _, status = os.waitpid(pid, 0)
-    _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
-    return 0
+    while True:
+        try:
+            ended, status = os.wait()  # for orphans too: nobody else does
+        except ChildProcessError:
+            return 0  # none is left
+        if ended == pid:
+            _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
+
+
+def _become_subreaper() -> None:
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        return  # no Linux, or a Python without ctypes: orphans go to init
 
 
 def _boot_id() -> str | None:
@@ -73,7 +92,8 @@ def _start_ticks(pid: int) -> int:
 def _reserve(path: str) -> None:
     """Take the space for the exit status now: a command that filled the disk must not cost it."""
     try:
-        with open(f"{path}.part", "wb") as file:
+        fd = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fd, "wb") as file:
             file.write(b" " * RESERVED_BYTES)
     except OSError:
         return

@@ -7,11 +7,24 @@ import logging
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper import plans
 from supervisor.keeper.charge import Charge
-from supervisor.keeper.process import Child, SpawnError, adopt, raise_open_files_limit, spawn
+from supervisor.keeper.members import find_members
+from supervisor.keeper.process import (
+    Child,
+    SpawnError,
+    adopt,
+    raise_open_files_limit,
+    read_launcher,
+    spawn,
+)
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
+from supervisor.sources.processes import command_of
 
 log = logging.getLogger("stoker.keeper")
+
+
+class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Processes of an earlier attempt live: nothing is launched beside them. One line."""
 
 
 class Launching:
@@ -26,9 +39,14 @@ class Launching:
 
         Raises:
             JobError: what was decided cannot be done to this job.
+            StillAlive: it would be a second attempt beside one that lives.
         """
         number = len(self._ledger.state.attempts) + 1
         paths = self._node.attempt(number)
+        # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
+        missed = adopt(paths, str(self._run.root))
+        if number > 1 and missed is None:
+            self._require_none_alive(number - 1)
         plan = plans.plan_next(self._record, self._ledger.state, self._run, paths, self._env)
         plans.write_edits(plan)
         try:
@@ -38,11 +56,19 @@ class Launching:
         self._intend(number, plan, reason)
         if plans.changes_so_far(self._ledger.state).raise_open_files:
             raise_open_files_limit()
-        # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
-        child = adopt(paths) or self._spawn(number, plan, paths)
+        child = missed or self._spawn(number, plan, paths)
         if child is not None:
             self._ledger.emit(started(child, number, self._clock.wall()))
         return child
+
+    def _require_none_alive(self, last: int) -> None:
+        launcher = read_launcher(self._node.attempt(last))
+        left = find_members(str(self._run.root), launchers=[launcher] if launcher is not None else []).ours
+        if left:
+            names = ", ".join(f"{process.pid} {command_of(process.pid) or ''}".rstrip() for process in left)
+            raise StillAlive(
+                f"processes of this run are still alive and could not be ended: {names}: end them, then restart"
+            )
 
     def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
         self._ledger.emit(

@@ -16,7 +16,7 @@ from supervisor.keeper.charge import Charge
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
-from supervisor.keeper.launching import Launching
+from supervisor.keeper.launching import Launching, StillAlive
 from supervisor.keeper.ledger import Ledger
 from supervisor.keeper.opening import opening
 from supervisor.keeper.process import own_identity
@@ -191,25 +191,26 @@ class Keeper:
             case Way.WAIT:
                 return
             case Way.NEVER:
-                held = self._record.settings.interactive
-                decision = replace(
-                    condition.decision,
-                    kind=DecisionKind.HOLD if held else DecisionKind.FAIL,
-                    reason=self._rooms.gate.refusal,
-                    exit_code=EXIT_FAILED,
-                    show_first=(),
-                )
-                now = self._clock.wall()
-                self.emit(ev.Decided(t=now, attempt=condition.attempt, decision=decision), durable=True)
-                self._carry_out(condition.attempt, decision)
+                self._hold_or_fail(condition.attempt, self._rooms.gate.refusal, condition.decision)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
+        """What was decided cannot be done now: a person is waited for, and headless the run ends."""
+        kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
+        before = decided or Decision(kind, reason)
+        decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())
+        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
+        self._carry_out(number, decision)
 
     def _launch(self, reason: str) -> None:
         try:
             child = self._launching.launch(reason)
         except JobError as error:
             self._end(ev.Outcome.FAILED, error.exit_code, error.message)
+            return
+        except StillAlive as alive:
+            self._hold_or_fail(self._attempt_number(), str(alive))
             return
         if child is not None:
             self._rooms.watching.follow(child, self._attempt_number())

@@ -40,7 +40,11 @@ class Members:
 
 
 def find_members(
-    run_dir: str, *, started: Iterable[ProcessId] = (), recorded: Iterable[ProcessId] = ()
+    run_dir: str,
+    *,
+    started: Iterable[ProcessId] = (),
+    recorded: Iterable[ProcessId] = (),
+    launchers: Iterable[ProcessId] = (),
 ) -> Members:
     """Look at every process of this machine once.
 
@@ -48,10 +52,12 @@ def find_members(
         run_dir: the run's directory, as its processes were told.
         started: processes that this very process started or saw as their descendants: they count without a mark.
         recorded: processes that only a file names.
+        launchers: stoker's own helpers above what it launched: what is below them counts, they do not.
     """
     table = process_table()
     marks = _marks(table)
     bearers = [pid for pid, mark in marks.items() if is_marked(mark, run_dir)]
+    aside = {process.pid for process in launchers}
     trusted = [process for process in started if _is_there(process, table)]
     found: dict[int, ProcessId] = {}
     for root in (*trusted, *(ProcessId(pid, table[pid].start_time) for pid in bearers)):
@@ -59,7 +65,7 @@ def find_members(
             found.setdefault(root.pid, root)
         for process in descendants(root, table):
             found.setdefault(process.pid, process)
-    found.pop(os.getpid(), None)
+    found = {pid: process for pid, process in found.items() if pid not in aside and pid != os.getpid()}
     nested = _nested(found, marks, run_dir, table)
     ours = [process for pid, process in found.items() if pid not in nested]
     unknown = [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -24,8 +25,9 @@ from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.charge import Charge
 from supervisor.keeper.collect import Collector
 from supervisor.keeper.judgement import evidence_of
+from supervisor.keeper.members import find_members
 from supervisor.keeper.observations import Observation, StepSeen
-from supervisor.keeper.process import SpawnError, adopt, kill_all, left_behind, spawn
+from supervisor.keeper.process import SpawnError, adopt, kill_all, spawn
 from supervisor.keeper.trials import OUT_OF_MEMORY, remember_trial
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -100,13 +102,21 @@ class Prober:
     def stop(self) -> None:
         """End a live probe at once and let its files go."""
         if self._live is not None:
-            # Ranks lead sessions of their own and may not have been seen yet: their environment tells.
-            kill_all([*self._live.alive(), *left_behind(self._live.paths)])
-            kill_all(left_behind(self._live.paths))
+            child = self._live.child
+            for _ in range(2):  # the second look finds what was forked during the first
+                started = (*child.roots(), *self._live.alive())
+                kill_all(
+                    [*find_members(self._home(child.paths), started=started, launchers=[child.launcher]).ours]
+                )
+            child.release()
         self._close()
 
     def _paths(self, probe: int) -> AttemptPaths:
         return AttemptPaths(self._node.root / "probes" / str(probe))
+
+    def _home(self, paths: AttemptPaths) -> str:
+        """The directory that a probe's processes are told is their run's."""
+        return str(paths.root / "run")
 
     def _begin(self, state: st.RunState, batch: BatchSpec) -> None:
         number = len(state.probes) + 1
@@ -114,7 +124,7 @@ class Prober:
         try:
             # A probe is the run's first launch in a folder of its own: checkpoints and telemetry go there.
             lab = st.RunState(fitted=ev.BatchFitted(t=0.0, probes=0, batch=batch, text=""))
-            home = RunPaths(paths.root / "run")
+            home = RunPaths(Path(self._home(paths)))
             plan = plans.plan_next(self._lab_record(paths), lab, home, paths, self._env)
             plans.write_plan(paths, plan)
             plans.write_edits(plan)
@@ -147,6 +157,7 @@ class Prober:
         self._live = LiveAttempt(
             number,
             child,
+            run_dir=self._home(paths),
             clock=self._clock,
             local_world_size=job.nproc_per_node,
             one_node=job.nnodes == "1",
@@ -232,8 +243,11 @@ class Prober:
     def _take_over(self, probing: ev.ProbeStarted) -> None:
         """A probe that a dead keeper left: it is ended, and asked again."""
         paths = self._paths(probing.probe)
-        child = adopt(paths)
-        kill_all([*(child.tree() if child else []), *([child.pid] if child else []), *left_behind(paths)])
+        child = adopt(paths, self._home(paths))
+        if child is not None:
+            members = find_members(self._home(paths), started=child.roots(), launchers=[child.launcher])
+            kill_all([*members.ours])
+            child.release()
         self._began = self._clock.mono()
         self._over(probing.probe, probing.micro_batch, None, "its keeper died")
 

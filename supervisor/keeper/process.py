@@ -21,6 +21,7 @@ from pathlib import Path
 
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
+from supervisor.keeper.members import bears_mark
 from supervisor.run.paths import AttemptPaths
 from supervisor.sources.processes import (
     ProcessId,
@@ -28,7 +29,8 @@ from supervisor.sources.processes import (
     descendants,
     identify,
     is_alive,
-    read_environ,
+    parent_of,
+    reap_child,
     send_signal,
 )
 
@@ -38,7 +40,7 @@ REAP_S = 2.0
 WRITE_S = 60.0
 """How long a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
 NOBODY = ProcessId(0, -1.0)
-"""Stands for a command that was never seen alive."""
+"""Stands for a process that was never seen alive, or that is not known to be the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +60,65 @@ class SpawnError(Exception):
 
 
 class Child:
-    """A launched command. Made by `spawn` or `adopt`."""
+    """A launched command. Made by `spawn` or `adopt`.
 
-    def __init__(self, paths: AttemptPaths, pid: ProcessId, launcher: subprocess.Popen[bytes] | None) -> None:
+    Attributes:
+        pid: the command; `NOBODY` where it is not known to live and to be ours.
+        launcher: the tiny launcher above it, to which orphans of the command go; `NOBODY` likewise.
+    """
+
+    def __init__(
+        self,
+        paths: AttemptPaths,
+        pid: ProcessId,
+        launcher: ProcessId = NOBODY,
+        *,
+        started: subprocess.Popen[bytes] | None = None,
+    ) -> None:
         self.paths = paths
         self.pid = pid
-        self._launcher = launcher
+        self.launcher = launcher
+        self._started = started
         self._gone_since: float | None = None
+        self._reaped: ExitStatus | None = None
 
     def poll(self) -> ExitStatus | None:
-        """The exit status once the command has ended, else None. Reaps the launcher."""
-        if self._launcher is not None:
-            self._launcher.poll()
-        status = read_exit(self.paths)
+        """The exit status once the command has ended, else None."""
+        if self._started is not None:
+            self._started.poll()
+        status = read_exit(self.paths) or self._reaped
         if status is not None:
-            if self._launcher is not None:
-                _reap(self._launcher)
             return status
         if is_alive(self.pid):
             return None
+        code = reap_child(self.pid)  # ours since its launcher was killed
+        if code is not None:
+            self._reaped = ExitStatus(code)
+            return self._reaped
         # The launcher writes the exit file within milliseconds of the command's end, or when a busy disk
         # lets it. If it was killed itself, nobody will: after a second the status counts as lost.
         now = time.monotonic()
         if self._gone_since is None:
             self._gone_since = now
-        writer = _identity(self.paths, "launcher_pid", "launcher_start_ticks")
-        patience_s = WRITE_S if writer is not None and is_alive(writer) else 1.0
+        patience_s = WRITE_S if is_alive(self.launcher) else 1.0
         return ExitStatus(None, "its exit status was lost") if now - self._gone_since > patience_s else None
+
+    def roots(self) -> tuple[ProcessId, ...]:
+        """The living processes below which all others of the attempt are, as far as their parents live."""
+        return tuple(process for process in (self.pid, self.launcher) if is_alive(process))
 
     def tree(self) -> list[ProcessId]:
         """The command's descendants that live now."""
         return descendants(self.pid) if is_alive(self.pid) else []
+
+    def release(self) -> None:
+        """End the launcher: its work is done once the exit status is known and nothing below it is waited for."""
+        send_signal(self.launcher)
+        if self._started is not None:
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # one that hangs on a dead disk is left to its end
+                self._started.wait(timeout=REAP_S)
 
 
 def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Child:
@@ -135,7 +165,7 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         ended = launcher.poll() is not None
         status, found = read_exit(paths), read_pid(paths)
         if found is not None:
-            return Child(paths, found, launcher)
+            return Child(paths, found, identify(launcher.pid) or NOBODY, started=launcher)
         if status is not None or ended:
             _reap(launcher)
             said = status.error if status is not None else None
@@ -150,34 +180,36 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
     raise SpawnError(f"{plan.argv[0]} did not start within {SPAWN_DEADLINE_S:.0f} s")
 
 
-def adopt(paths: AttemptPaths, *, wait_s: float = 0.0) -> Child | None:
+def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | None:
     """The child that an earlier keeper spawned here, dead or alive; None if it never started.
 
-    `wait_s`: how long to wait for a launcher that may have just been started.
+    The pid file is believed only of processes that bear the run's mark, or whose parent is a launcher that does: it may
+    have been copied or forged. `wait_s`: how long to wait for a launcher that may have just been started.
     """
     deadline = time.monotonic() + wait_s
     while True:
         status, found = read_exit(paths), read_pid(paths)
         if found is not None:
-            return Child(paths, found, None)
+            launcher = read_launcher(paths) or NOBODY
+            launcher = launcher if is_alive(launcher) and bears_mark(launcher, run_dir) else NOBODY
+            below = launcher is not NOBODY and parent_of(found.pid) == launcher.pid
+            ours = is_alive(found) and (below or bears_mark(found, run_dir))
+            return Child(paths, found if ours else NOBODY, launcher)
         if status is not None:
-            return Child(paths, NOBODY, None)
+            return Child(paths, NOBODY)
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.01)
 
 
-def left_behind(paths: AttemptPaths) -> list[ProcessId]:
-    """Living processes that bear this attempt in their environment, oldest first, whoever their parent is now."""
-    mark = str(paths.telemetry)
-    found = [process for name in os.listdir("/proc") if name.isdecimal() and (process := identify(int(name)))]
-    ours = [process for process in found if read_environ(process).get("STOKER_TELEMETRY_DIR") == mark]
-    return sorted(ours, key=lambda process: process.start_time)
-
-
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launched command, from the launcher's pid file."""
     return _identity(paths, "pid", "start_ticks")
+
+
+def read_launcher(paths: AttemptPaths) -> ProcessId | None:
+    """Identity of the launcher itself, from its pid file."""
+    return _identity(paths, "launcher_pid", "launcher_start_ticks")
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
@@ -210,7 +242,7 @@ def own_identity() -> ProcessId:
 
 
 def _reap(launcher: subprocess.Popen[bytes]) -> None:
-    """Collect a launcher that has done its work; one that hangs on a dead disk is left to its end."""
+    """Collect a launcher that started nothing; one that hangs on a dead disk is left to its end."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         launcher.wait(timeout=REAP_S)
 

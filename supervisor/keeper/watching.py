@@ -130,7 +130,8 @@ class Watching:
             self._ended(view.number, status.exit_code if status is not None else None)
             return
         launching = isinstance(state.condition, st.Launching)
-        child = adopt(self._node.attempt(view.number), wait_s=ADOPT_WAIT_S if launching else 0.0)
+        wait_s = ADOPT_WAIT_S if launching else 0.0
+        child = adopt(self._node.attempt(view.number), str(self._run.root), wait_s=wait_s)
         if child is None:
             self._ended(view.number, None)
             return
@@ -164,6 +165,7 @@ class Watching:
         self._live = LiveAttempt(
             number,
             child,
+            run_dir=str(self._run.root),
             clock=self._clock,
             local_world_size=plans.changes_so_far(self._ledger.state).nproc_per_node or job.nproc_per_node,
             one_node=job.nnodes == "1",

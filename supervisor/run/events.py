@@ -255,6 +255,29 @@ class StopRungTaken(Fact, frozen=True, kw_only=True, tag="stop_rung"):
     pids: tuple[int, ...] = ()
 
 
+class LeftWhy(StrEnum):
+    """Why processes are left where an attempt ended."""
+
+    AFTER_SUCCESS = "after_success"  # exit 0: they may be meant to stay
+    NESTED = "nested"  # a `stoker run` within the job, and what it keeps
+    UNKNOWN = "unknown"  # recorded, but nothing shows any more that they are the run's own
+
+
+class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that lives on. `command`: the kernel's name for it, 15 bytes at most."""
+
+    pid: int
+    command: str = ""
+
+
+class ProcessesLeft(Fact, frozen=True, kw_only=True, tag="processes_left"):
+    """Processes that live on after an attempt and were not signalled."""
+
+    attempt: int
+    why: LeftWhy
+    processes: tuple[LeftProcess, ...]
+
+
 class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
     """The launcher and all its ranks are gone. `exit_code`: the launcher's, negative for a signal.
 
@@ -371,6 +394,7 @@ Event: TypeAlias = (
     | RankExited
     | StopIntended
     | StopRungTaken
+    | ProcessesLeft
     | AttemptEnded
     | LogsDated
     | Diagnosed

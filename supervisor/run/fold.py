@@ -69,6 +69,8 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _stop_intended(s, event)
         case ev.StopRungTaken():
             return _stop_rung_taken(s, event)
+        case ev.ProcessesLeft():
+            return _processes_left(s, event)
         case ev.LogsDated():
             return _logs_dated(s, event)
         case ev.AttemptEnded():
@@ -307,6 +309,12 @@ def _stop_rung_taken(s: st.RunState, event: ev.StopRungTaken) -> st.RunState:
     if event.rung is not ev.StopRung.SURVIVORS:
         return s
     return _mark(s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}")
+
+
+def _processes_left(s: st.RunState, event: ev.ProcessesLeft) -> st.RunState:
+    found = _find(s, event.attempt)
+    s = _edit(s, event.attempt, left=(*found.left, event) if found is not None else ())
+    return _mark(s, event.t, "warn", tl.left(event))
 
 
 def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:

@@ -153,6 +153,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     recovery: ev.Recovered | None = None
     stack_source: str | None = None
     stack_note: str = ""
+    left: tuple[ev.ProcessesLeft, ...] = ()
     stall: ev.StallFlagged | None = None
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None

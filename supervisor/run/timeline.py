@@ -25,6 +25,7 @@ _WHY = {
 }
 _SAID_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
 """Decisions that the hold, or the run's end, follows at once with the same reason."""
+_MOST_LEFT = 5
 _OUTCOMES = {ev.Outcome.SUCCEEDED: "good", ev.Outcome.STOPPED: "info"}
 
 
@@ -63,6 +64,20 @@ def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
         return "info", f"attempt {event.attempt} ended"  # nobody could see how
     tone = "good" if event.exit_code == 0 else "bad"
     return tone, f"attempt {event.attempt} ended, exit {event.exit_code}"
+
+
+_LEFT = {
+    ev.LeftWhy.AFTER_SUCCESS: "left running after exit 0",
+    ev.LeftWhy.NESTED: "left alone, of a stoker run within the job",
+    ev.LeftWhy.UNKNOWN: "left alone, not known to be of this run",
+}
+
+
+def left(event: ev.ProcessesLeft) -> str:
+    """Which processes live on, and why nobody ended them."""
+    names = ", ".join(f"{one.pid} {one.command}".rstrip() for one in event.processes[:_MOST_LEFT])
+    more = len(event.processes) - _MOST_LEFT
+    return f"{_LEFT[event.why]}: {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:

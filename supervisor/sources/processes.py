@@ -39,6 +39,7 @@ class ProcessStat:
 
     @property
     def start_time(self) -> float:
+        """Seconds since boot."""
         return self.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -145,6 +146,26 @@ def become_subreaper() -> bool:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
+
+
+def reap_child(process: ProcessId) -> int | None:
+    """The exit code (negative for a signal) of a dead child of this very process, which then is no zombie any more.
+
+    None where it lives, is not our child, or was waited for already.
+    """
+    stat = _read_stat(process.pid)
+    if (
+        stat is None
+        or stat.state != "Z"
+        or stat.parent != os.getpid()
+        or stat.start_time != process.start_time
+    ):
+        return None
+    try:
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:

@@ -26,6 +26,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
 from supervisor.run.recurrence import recurrence_lines, same_failure
 from supervisor.run.state import AttemptView, RunState
+from supervisor.run.timeline import left
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
@@ -189,6 +190,8 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             )
         case ev.StopRungTaken(rung=ev.StopRung.SURVIVORS):
             yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
+        case ev.ProcessesLeft():
+            yield Level.WARNING, left(event)
         case ev.AttemptEnded():
             level = Level.INFO if event.exit_code == 0 else Level.WARNING
             at = f" at step {event.last_step}" if event.last_step is not None else ""

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.job.env import EnvChange
 from supervisor.keeper.attempt import LiveAttempt
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.process import Child, spawn
@@ -63,6 +62,7 @@ def watched(
     live = LiveAttempt(
         1,
         child,
+        run_dir=str(tmp_path),
         clock=SystemClock(),
         local_world_size=ranks,
         one_node=True,
@@ -144,8 +144,7 @@ def test_orphans_of_a_killed_agent_are_swept(tmp_path: Path) -> None:
 
 def test_ranks_that_were_not_seen_before_the_agent_was_killed_are_swept_too(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path / "1")
-    mark = EnvChange("STOKER_TELEMETRY_DIR", str(paths.telemetry), "the wire")
-    child = spawn(plan_of(fake_torchrun(tmp_path, 2, STUBBORN), tmp_path, (mark,)), paths, os.environ)
+    child = spawn(plan_of(fake_torchrun(tmp_path, 2, STUBBORN), tmp_path), paths, os.environ)
     assert wait_until(lambda: len(child.tree()) == 2, 10)
     ranks = child.tree()
     # Between fork and exec a child still bears its parent's environment.

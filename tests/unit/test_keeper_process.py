@@ -35,7 +35,7 @@ def test_the_exit_status_is_written_down_and_adopted(tmp_path: Path, code: str, 
     child = start(tmp_path, sys.executable, "-c", code)
     assert ended(child) == expected
     assert not is_alive(child.pid)
-    again = adopt(child.paths)
+    again = adopt(child.paths, str(tmp_path))
     assert again is not None
     assert ended(again) == expected
 
@@ -108,7 +108,7 @@ def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tupl
     assert argv[0] in str(raised.value)
     assert "\n" not in str(raised.value)
     # The keeper that starts it may die before it learns that: the next one does.
-    left = adopt(AttemptPaths(tmp_path / "1"))
+    left = adopt(AttemptPaths(tmp_path / "1"), str(tmp_path))
     assert left is not None
     assert ended(left) == 127
 
@@ -147,8 +147,8 @@ def test_the_space_of_the_exit_status_is_taken_before_the_command_runs(tmp_path:
 
 def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
-    assert adopt(paths) is None
-    assert adopt(paths, wait_s=0.05) is None
+    assert adopt(paths, str(tmp_path)) is None
+    assert adopt(paths, str(tmp_path), wait_s=0.05) is None
     (tmp_path / "pid").write_text('{"pid": 12', encoding="utf-8")
     (tmp_path / "exit").write_text("[1]", encoding="utf-8")
     assert read_pid(paths) is None
@@ -161,7 +161,7 @@ def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
     record = json.loads((child.paths.root / "pid").read_bytes())
     (child.paths.root / "pid").write_text(json.dumps({**record, "boot_id": "another"}), encoding="utf-8")
-    found = adopt(child.paths)
+    found = adopt(child.paths, str(tmp_path))
     assert found is not None
     assert found.pid != child.pid
     assert kill_all([found.pid]) == []

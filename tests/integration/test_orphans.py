@@ -1,0 +1,257 @@
+"""Processes whose parent dies are found, ended and never joined by a second attempt; after exit 0 nobody is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run.events import RequestKind
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, HeldOpen, Running
+from supervisor.sources.processes import identify, is_alive
+from tests.conftest import wait_until
+from tests.integration.harness import (
+    SCRIPTS,
+    STOKER,
+    background,
+    environment,
+    facts,
+    run_headless,
+    stoker,
+    wait_for_run,
+    wait_for_state,
+)
+
+FAMILY = str(SCRIPTS / "family.py")
+
+
+def family_in(cwd: Path) -> Path:
+    folder = cwd / "family"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def command(folder: Path, *, torchrun: bool) -> list[str]:
+    if torchrun:
+        return ["--nproc-per-node", "2", FAMILY, str(folder), "2"]
+    return ["--", sys.executable, FAMILY, str(folder), "2"]
+
+
+def alive_in(folder: Path, attempt: int | None = None) -> list[int]:
+    """Those of the job's processes that live, by the files they wrote."""
+    pids = [int(p.name.partition("-")[2]) for p in folder.glob(f"{attempt or '[0-9]*'}-*")]
+    return [pid for pid in pids if identify(pid) is not None]
+
+
+def pid_of(run: RunPaths, attempt: int = 1, key: str = "pid") -> int:
+    path = run.node().attempt(attempt).root / "pid"
+    assert wait_until(path.exists, 60)
+    return int(json.loads(path.read_bytes())[key])
+
+
+def kill_family(folder: Path) -> None:
+    for pid in alive_in(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
+def check_parent_killed(tmp_path: Path, *, torchrun: bool, after_s: float, victim: str = "pid") -> None:
+    folder = family_in(tmp_path)
+    flags = [
+        "--no-ui",
+        "--python",
+        sys.executable,
+        "--max-retries",
+        "1",
+        "--restart-from-scratch",
+        "--grace",
+        "2",
+    ]
+    try:
+        with background("run", *flags, *command(folder, torchrun=torchrun), cwd=tmp_path) as keeper:
+            run = wait_for_run(tmp_path)
+            pid = pid_of(run, key=victim)
+            time.sleep(after_s)  # what is tested is the moment of the kill, not a wait for something
+            os.kill(pid, signal.SIGKILL)
+            if victim == "launcher_pid":
+                # Training goes on; what it left goes to the keeper.
+                os.kill(pid_of(run), signal.SIGKILL)
+            second = run.node().attempt(2).root / "pid"
+            assert wait_until(lambda: second.exists() or keeper.poll() is not None, 90)
+            assert not alive_in(folder, 1), "the first attempt's processes live beside the second's"
+            if keeper.poll() is None:
+                assert wait_until(lambda: len(alive_in(folder, 2)) >= 2, 60)
+            done = stoker("stop", run.run_id, "--now", cwd=tmp_path)
+            assert done.code == 0, done.err
+            assert keeper.wait(60) in {5, 1}
+        assert wait_until(lambda: not alive_in(folder), 10), "left after stop"
+        assert not (folder / "overlap").exists(), (folder / "overlap").read_text(encoding="utf-8")
+    finally:
+        kill_family(folder)
+
+
+@pytest.mark.parametrize("victim", ["pid", "launcher_pid"])
+def test_when_a_parent_is_killed_its_orphans_are_ended_before_the_next_attempt(
+    tmp_path: Path, victim: str
+) -> None:
+    check_parent_killed(tmp_path, torchrun=False, after_s=0.7, victim=victim)
+
+
+MOMENTS = random.Random(20261122)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("after_s", [round(MOMENTS.uniform(0.0, 3.0), 3) for _ in range(20)])
+def test_a_plain_commands_parent_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> None:
+    check_parent_killed(tmp_path, torchrun=False, after_s=after_s)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("after_s", [round(MOMENTS.uniform(0.0, 3.0), 3) for _ in range(10)])
+def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> None:
+    check_parent_killed(tmp_path, torchrun=True, after_s=after_s)
+
+
+@pytest.mark.parametrize("flag", [[], ["--now"]])
+def test_a_stop_ends_daemons_and_children_without_an_environment(tmp_path: Path, flag: list[str]) -> None:
+    folder = family_in(tmp_path)
+    done = stoker(
+        "run",
+        "--detach",
+        "--python",
+        sys.executable,
+        "--grace",
+        "2",
+        *command(folder, torchrun=False),
+        cwd=tmp_path,
+    )
+    try:
+        run = RunPaths(tmp_path / "runs" / done.out.strip())
+        assert wait_until(lambda: len(alive_in(folder)) == 7, 60), (
+            "the command, and two workers with two children each"
+        )
+        assert stoker("stop", run.run_id, *flag, cwd=tmp_path).code == 0
+        assert not alive_in(folder)
+    finally:
+        kill_family(folder)
+
+
+def test_after_exit_0_what_is_left_is_listed_and_lives(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print(child.pid, file=open('left', 'w'))\n"
+    )
+    done, run, state = run_headless("--", sys.executable, "-c", code, cwd=tmp_path)
+    pid = int((tmp_path / "left").read_text(encoding="utf-8"))
+    try:
+        assert done.code == 0, done.err
+        assert identify(pid) is not None, "it may be meant to stay"
+        (left,) = [fact for fact in facts(run) if isinstance(fact, ev.ProcessesLeft)]
+        assert left.why is ev.LeftWhy.AFTER_SUCCESS
+        assert [process.pid for process in left.processes] == [pid]
+        assert f"left running after exit 0: {pid}" in done.out
+        assert state.attempts[0].left == (left,)
+        assert not any(isinstance(fact, ev.StopIntended) for fact in facts(run))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
+    inner = [*STOKER, "run", "--no-ui", "--runs-dir", str(tmp_path / "inner"), "--", "sleep", "600"]
+    done = stoker(
+        "run", "--detach", "--grace", "1", "--", "sh", "-c", f"{' '.join(inner)} & wait", cwd=tmp_path
+    )
+    outer = RunPaths(tmp_path / "runs" / done.out.strip())
+    inner_dir = tmp_path / "inner"
+    nested: RunPaths | None = None
+    try:
+        assert wait_until(lambda: any(inner_dir.glob("*/nodes/0/attempts/1/pid")), 60)
+        nested = RunPaths(next(p for p in inner_dir.iterdir() if not p.is_symlink()))
+        wait_for_state(nested, Running)
+        sleeper = identify(pid_of(nested))
+        assert sleeper is not None
+        assert stoker("stop", outer.run_id, cwd=tmp_path).code == 0
+        assert is_alive(sleeper)
+        assert keeper_is_alive(nested.node().lock)
+        left = [fact for fact in facts(outer) if isinstance(fact, ev.ProcessesLeft)]
+        assert [fact.why for fact in left] == [ev.LeftWhy.NESTED]
+    finally:
+        if nested is not None:
+            stoker("stop", nested.run_id, "--runs-dir", str(inner_dir), "--now", cwd=tmp_path)
+
+
+def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for(tmp_path: Path) -> None:
+    """Keeper, launcher and command are killed; a rank without an environment cannot be told from a stranger."""
+    folder = family_in(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); import family, os, time\n"
+        f"open({str(folder)!r} + '/1-%d' % os.getpid(), 'w').close()\n"
+        "time.sleep(2); family.overwrite_environment(); time.sleep(600)\n"
+    )
+    script = tmp_path / "rank.py"
+    script.write_text(code, encoding="utf-8")
+    start = f"LOCAL_RANK=0 RANK=0 {sys.executable} {script} & wait"
+    done = stoker("run", "--detach", "--grace", "1", "--", "sh", "-c", start, cwd=tmp_path)
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    try:
+        assert wait_until(
+            lambda: any(r.pid for a in read_state(run.node().journal).attempts for r in a.ranks.values()), 60
+        )
+        state = read_state(run.node().journal)
+        rank = state.attempts[0].ranks[0].pid
+        assert rank is not None
+        environ = Path(f"/proc/{rank}/environ")
+        assert wait_until(lambda: not environ.read_bytes().strip(b"\0"), 30)
+        for pid in (state.keeper_pid, pid_of(run, key="launcher_pid"), pid_of(run)):
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+        adopter = subprocess.run(
+            [sys.executable, "-m", "supervisor.keeper", str(run.root)],
+            env=environment(),
+            timeout=60,
+            check=False,
+        )
+        assert adopter.returncode == 6, "how it ended nobody could learn"
+        assert identify(rank) is not None
+        left = [fact for fact in facts(run) if isinstance(fact, ev.ProcessesLeft)]
+        assert [(fact.why, fact.processes[0].pid) for fact in left] == [(ev.LeftWhy.UNKNOWN, rank)]
+    finally:
+        kill_family(folder)
+
+
+def test_nothing_is_launched_beside_a_process_that_cannot_be_ended(tmp_path: Path) -> None:
+    """A stopped tracee cannot be ended here; a process that bears the mark and appears between two attempts stands for it."""
+    done = stoker("run", "--detach", "--", "sh", "-c", "exit 3", cwd=tmp_path)
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    wait_for_state(run, HeldOpen)
+    survivor = subprocess.Popen(["sleep", "600"], env={**os.environ, "STOKER_RUN_DIR": str(run.root)})
+    try:
+        control.send(run.control, RequestKind.RESTART)
+        assert wait_until(
+            lambda: str(survivor.pid) in getattr(read_state(run.node().journal).condition, "reason", ""), 30
+        )
+        state = wait_for_state(run, HeldOpen)
+        assert len(state.attempts) == 1
+        survivor.kill()
+        survivor.wait()
+        control.send(run.control, RequestKind.RESTART)
+        assert wait_until(lambda: len(read_state(run.node().journal).attempts) == 2, 30)
+        wait_for_state(run, HeldOpen)
+    finally:
+        survivor.kill()
+        survivor.wait()
+        assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
+    assert isinstance(read_state(run.node().journal).condition, Finished)
