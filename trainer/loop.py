@@ -163,14 +163,14 @@ def train(run: Run) -> Ending:
             run.saving.settle()
         last = state.step == config.num_iterations
         if report.stop and not last:
-            run.saving.save(state, final=True)
+            _save(run, final=True)
             return Ending.STOPPED
         if config.eval_every and (last or state.step % config.eval_every == 0):
             evaluate(run)
         if config.save_every and state.step % config.save_every == 0 and not last:
-            run.saving.save(state, final=False)
+            _save(run, final=False)
             _enter(run, Phase.STEPPING)
-    run.saving.save(state, final=True)  # of a step that has a checkpoint already, this is nothing
+    _save(run, final=True)  # of a step that has a checkpoint already, this is nothing
     return Ending.DONE
 
 
@@ -333,6 +333,11 @@ def _allow_skipping(run: Run, applied: bool, loss: float, grad_norm: float) -> N
     if state.skipped_in_a_row > MAX_SKIPPED or not (overflow or run.config.skip_invalid_loss):
         raise NonFiniteError(f"training is not finite: {what}; --skip_invalid_loss skips such steps")
     run.console.warn(f"step skipped: {what}")
+
+
+def _save(run: Run, *, final: bool) -> None:
+    _enter(run, Phase.CHECKPOINTING)
+    run.saving.save(run.state, final=final)
 
 
 def _enter(run: Run, phase: Phase) -> None:

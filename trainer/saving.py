@@ -22,7 +22,7 @@ from trainer.ema import Ema
 from trainer.faults import Faults
 from trainer.loop import TrainState
 from trainer.optim import Moments, cut_like
-from trainer.telemetry import Kind, Phase, Telemetry
+from trainer.telemetry import Kind, Telemetry
 from trainer.writer import Staging, Writer, Written, collect
 
 # All ranks hear of a write at least so often, however long it takes: a slow disk is no hung collective.
@@ -161,7 +161,6 @@ class Saver:
                 final=final,
             )
             return
-        self.telemetry.emit(Kind.PHASE, state.step, phase=Phase.CHECKPOINTING.value)
         later = self.config.async_save and not final
         if self.group.is_main or self.parts.split:
             staging = self._staged() if later else None

@@ -39,9 +39,7 @@ from supervisor.sources.cgroup import read_cgroup_memory
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.host import disk_fill
 from supervisor.sources.kernel_log import oom_kills
-from supervisor.sources.processes import ProcessId
 from supervisor.sources.signature_files import Engine
-from supervisor.sources.stacks import collect_stacks
 from supervisor.text.prefixes import Origin
 
 CHUNK_BYTES = 1 << 20
@@ -211,17 +209,6 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
         pinned=now.pinned or first.pinned,
         sharing=now.sharing or first.sharing,
     )
-
-
-def write_stacks(path: Path, ranks: Mapping[int, ProcessId]) -> None:
-    """Write the stacks of all ranks as text."""
-    order = sorted(ranks)
-    parts = []
-    for local_rank, stack in zip(order, collect_stacks([ranks[r] for r in order]), strict=True):
-        note = f" ({stack.note})" if stack.note else ""
-        parts.append(f"== local rank {local_rank}, pid {stack.process.pid}, by {stack.source}{note}")
-        parts += [*stack.lines, ""]
-    path.write_text("\n".join(parts), encoding="utf-8")
 
 
 def _past(view: AttemptView) -> PastAttempt:

@@ -9,29 +9,31 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from supervisor.diagnosis.stack_groups import RankStack, stack_round
 from supervisor.keeper.beginning import ATTEMPT, Beginning
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.copies import PipeCopy, Unpacking
 from supervisor.keeper.dating import span_of_logs
 from supervisor.keeper.engine import EngineLoader
 from supervisor.keeper.errand import Errand
-from supervisor.keeper.judgement import write_stacks
 from supervisor.keeper.logwatch import LogKey, LogKind, LogWatch
 from supervisor.keeper.observations import Observation, Sampled
 from supervisor.keeper.recorder import Recorder
 from supervisor.keeper.requests import Refused
 from supervisor.keeper.sensors import Sensors
+from supervisor.keeper.stack_file import StackFile, write_stacks
 from supervisor.keeper.target import PIPE_NAME, Target
 from supervisor.keeper.wishes import Powerless, Wishes
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.state import DiagnosedAs, RunState
-from supervisor.sources.processes import is_alive
+from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine
+from supervisor.sources.stacks import collect_stacks
 from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
@@ -119,16 +121,18 @@ class Observer(Powerless):
         """Journal and fold a fact."""
         self._beginning.emit(event, durable=durable)
 
-    def dump_stacks(self) -> Errand[None, str]:
+    def dump_stacks(self) -> Errand[StackFile, str]:
         """Begin to write the stacks of the observed processes; the answer is the artifact's name."""
         if not self._target.processes:
             raise Refused("a log has no processes to look into")
         processes = dict(self._target.processes)
-        name = f"stacks-{ATTEMPT}-{int(self._clock.wall())}.txt"
-        path = self._run.artifacts / name
-        return Errand(
-            "stoker-stacks-asked", lambda: write_stacks(path, processes), lambda _: f"artifacts/{name}"
-        )
+        return Errand("stoker-stacks-asked", lambda: self._take_stacks(processes), _name_of)
+
+    def _take_stacks(self, processes: Mapping[int, ProcessId]) -> StackFile:
+        stacks = dict(zip(processes, collect_stacks(list(processes.values())), strict=True))
+        told = [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
+        head = stack_round(told).text
+        return write_stacks(self._run.artifacts, ATTEMPT, self._clock.wall(), head, stacks, [])
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -271,6 +275,12 @@ class Observer(Powerless):
         self.emit(
             ev.Diagnosed(t=self._clock.wall(), attempt=ATTEMPT, verdict=verdict, provisional=provisional)
         )
+
+
+def _name_of(written: StackFile) -> str:
+    if written.name is None:
+        raise OSError("the stacks could not be written")
+    return written.name
 
 
 def _rank_of(origin: Origin) -> int | None:

@@ -87,12 +87,12 @@ def check_knobs(context: CheckContext) -> Finding | None:
             if spec.knobs.resume_path is None
             else f"after its first step a crash is restarted only if a whole checkpoint is found for {spec.knobs.resume_path}"
         )
-    if not missing:
-        return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")
         fixes.append(
             "a script that keeps one file up to date can be told it: --resume-knob "
             f"'{spec.knobs.resume_path or 'FLAG'}=PATH', handed over from the second attempt on"
         )
+    if not missing:
+        return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")
     return Finding(FindingLevel.WARNING, "restarts", "; ".join(missing), "; ".join(fixes))
 
 

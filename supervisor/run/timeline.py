@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -66,18 +66,19 @@ def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
     return tone, f"attempt {event.attempt} ended, exit {event.exit_code}"
 
 
-_LEFT = {
-    ev.LeftWhy.AFTER_SUCCESS: "left running after exit 0",
-    ev.LeftWhy.NESTED: "left alone, of a stoker run within the job",
-    ev.LeftWhy.UNKNOWN: "left alone, not known to be of this run",
-}
-
-
 def left(event: ev.ProcessesLeft) -> str:
     """Which processes live on, and why nobody ended them."""
     names = ", ".join(f"{one.pid} {one.command}".rstrip() for one in event.processes[:_MOST_LEFT])
-    more = len(event.processes) - _MOST_LEFT
-    return f"{_LEFT[event.why]}: {names}{f' and {more} more' if more > 0 else ''}"
+    names += ", …" if len(event.processes) > _MOST_LEFT else ""
+    match event.why:
+        case ev.LeftWhy.AFTER_SUCCESS:
+            return f"left running after exit 0: {names}"
+        case ev.LeftWhy.NESTED:
+            return f"left alone, of a stoker run within the job: {names}"
+        case ev.LeftWhy.UNKNOWN:
+            return f"left alone, not known to be of this run: {names}"
+        case _ as unreachable:
+            assert_never(unreachable)
 
 
 def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:

@@ -204,7 +204,7 @@ class Query:
         text = data.decode() if plain else _cleaned(data)
         lowered = text.lower()
         driver = self._driver
-        at = place = row = 0  # in text; `place` and `row` follow it in data
+        at = place = 0  # in text; `place` follows it in data
         if len(lowered) != len(text):
             driver = None
         while (at < len(text)) if plain else (place < len(data)):
@@ -222,7 +222,6 @@ class Query:
             if not plain:
                 for _ in range(text.count("\n", at, start)):
                     place = data.index(b"\n", place) + 1
-                    row += 1
             if self.says(text[start:stop]):
                 yield start if plain else place
             if not plain:

@@ -222,3 +222,19 @@ def test_flags_of_the_target(tmp_path: Path) -> None:
     listing = fake_python(tmp_path, "echo '  --new-flag X, --new_flag X   something --other'")
     assert interpreter.torchrun_flags(listing, {}) == {"--new-flag", "--new_flag", "--other"}
     assert interpreter.torchrun_flags(str(tmp_path / "nope"), {}) == frozenset()
+
+
+def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path: Path) -> None:
+    found = checks.check_knobs(context(SCRIPT, tmp_path))
+    assert found is not None
+    assert found.level is FindingLevel.WARNING
+    assert "no resume flag is known" in found.what
+    assert "--resume-knob 'FLAG=PATH'" in found.fix
+    by_path = replace(SCRIPT, knobs=replace(SCRIPT.knobs, resume_path="--resume"))
+    found = checks.check_knobs(context(by_path, tmp_path))
+    assert found is not None
+    assert "--resume-knob '--resume=PATH'" in found.fix
+    scratch = replace(by_path, retry=replace(SCRIPT.retry, restart_from_scratch=True))
+    found = checks.check_knobs(context(scratch, tmp_path))
+    assert found is not None
+    assert not found.fix, "nothing is resumed"

@@ -16,6 +16,13 @@ from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_pat
         ("3: [rank12]: boom", Origin(rank=12, task=3), "boom"),
         (" 3: boom", Origin(task=3), "boom"),
         ("node1: [rank9]: boom", Origin(rank=9, node="node1"), "boom"),
+        ("node1: 0: [rank3]: boom", Origin(rank=3, task=0, node="node1"), "boom"),
+        ("worker-0 | node1: 0: [rank3]: boom", Origin(rank=3, task=0, node="node1"), "boom"),
+        (
+            "worker-0 | node1: 0: [rank3]: [default1]:boom",
+            Origin(rank=3, task=0, node="node1"),
+            "[default1]:boom",
+        ),
         ("worker-0 | boom", Origin(node="worker-0"), "boom"),
         ("[node7] W07 x", Origin(node="node7"), "W07 x"),
         ("[1,3]<stderr>:boom", Origin(task=3, stream="stderr"), "boom"),

@@ -136,6 +136,11 @@ def test_every_record_keeps_to_the_schema(tmp_path: Path) -> None:
     phases = [r["phase"] for r in found if r["kind"] == "phase"]
     assert phases[:2] == ["rendezvous", "loading"]
     assert {"stepping", "evaluating", "checkpointing"} <= set(phases)
+    # A save ends before the next step, and what ends it is told: a stall in it is measured by its own pace.
+    places = [
+        r.get("phase") or r["kind"] for r in found if r["kind"] in {"phase", "step"} and "val_loss" not in r
+    ]
+    assert places[places.index("checkpointing") + 1 :][:2] == ["stepping", "step"]
     assert (found[-1]["kind"], found[-1]["exit_code"], found[-1]["reason"]) == ("exit", 0, "done")
 
 
