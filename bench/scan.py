@@ -32,9 +32,9 @@ FAILURE = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocat
 SCANNER = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from supervisor.cli.job_files import file_chunks
-from supervisor.diagnosis.scan import scan_source
-from supervisor.sources.scan_ahead import AheadMatcher
+from supervisor.cli.diagnosing.job_logs import file_chunks
+from supervisor.diagnosis.scan.scanner import scan_source
+from supervisor.sources.tail.scan_ahead import AheadMatcher
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.text.prefixes import NOWHERE
 engine = load_engine(default_cache_dir())
@@ -45,8 +45,8 @@ print(len(found.hits), found.lines, resource.getrusage(resource.RUSAGE_SELF).ru_
 LINES = """
 import re, sys
 sys.path.insert(0, sys.argv[1])
-from supervisor.cli.job_files import file_chunks
-from supervisor.diagnosis.windows import cut_windows
+from supervisor.cli.diagnosing.job_logs import file_chunks
+from supervisor.diagnosis.scan.windows import cut_windows
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 engine = load_engine(default_cache_dir())
 patterns = [re.compile(entry.regex.encode()) for entry in engine.signatures.entries]
@@ -77,7 +77,7 @@ def make_log(path: Path, mib: int) -> None:
 
 
 def patterns(path: Path) -> None:
-    from supervisor.diagnosis.tables import parse_tables
+    from supervisor.diagnosis.scan.signature_tables import parse_tables
     from supervisor.sources.signature_files import read_tables
 
     entries = parse_tables(read_tables()).entries

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from bench.common import command_line, in_turn, interval, surroundings, tell
-from supervisor.sources.host import SHM, HostReader, ProcessReader
+from supervisor.sources.host.machine import SHM, HostReader, ProcessReader
 from supervisor.sources.processes import identify
 
 GOAL = 1.0

@@ -38,7 +38,7 @@ import ctypes, os, subprocess, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 paths, heard = sys.argv[3:], lambda: os.write(1, b"%d\\n" % time.monotonic_ns())
 if sys.argv[2] == "stoker":
-    from supervisor.sources.tail import Tailer
+    from supervisor.sources.tail.tailer import Tailer
     tailer = Tailer(threading.Event(), lambda batch: heard())
     for path in paths:
         tailer.add(path, path)
@@ -129,7 +129,7 @@ import os, resource, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 paths = [os.path.join(sys.argv[2], name) for name in os.listdir(sys.argv[2])]
 if sys.argv[3] == "stoker":
-    from supervisor.sources.tail import Tailer
+    from supervisor.sources.tail.tailer import Tailer
     stop = threading.Event()
     tailer = Tailer(stop, lambda batch: None)
     for path in paths:

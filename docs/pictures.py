@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a script, not a package
 """Draw the pictures of the documentation from recorded runs: ``python docs/pictures.py [FOLDER]``.
 
-The recordings come from tests/tui/recorded.py and the clock stands still, so the same code draws the same
+The recordings come from tests/views/tui/recorded.py and the clock stands still, so the same code draws the same
 pictures.
 """
 
@@ -21,13 +21,23 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # tests/ is no installed package
 
 from supervisor.run.paths import RunPaths  # noqa: E402
-from supervisor.views.taste import Taste, ThemeName  # noqa: E402
+from supervisor.views.appearance import Appearance, ThemeName  # noqa: E402
 from supervisor.views.tui.app import StokerApp  # noqa: E402
-from tests.tui import recorded  # noqa: E402
-from tests.tui.camera import NAME, Shot, browsed, opened, photograph, press, replayed, run_app, some_runs  # noqa: E402
-from tests.tui.driving import keeper_of, until  # noqa: E402
+from tests.views.tui import recorded  # noqa: E402
+from tests.views.tui.camera import (  # noqa: E402
+    NAME,
+    Shot,
+    browsed,
+    opened,
+    photograph,
+    press,
+    replayed,
+    run_app,
+    some_runs,
+)
+from tests.views.tui.driving import keeper_of, until  # noqa: E402
 
-DARK = Taste(ThemeName.DARK)
+DARK = Appearance(ThemeName.DARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Picture:
 
 
 def live(
-    recording: Callable[[Path], RunPaths], taste: Taste = DARK
+    recording: Callable[[Path], RunPaths], taste: Appearance = DARK
 ) -> Callable[[Path], tuple[StokerApp, RunPaths | None]]:
     """A run that has a keeper."""
 
@@ -77,7 +87,7 @@ PICTURES = (
     Picture(Shot("help", ("question_mark",), ("Esc closes",)), live(recorded.healthy), (120, 40)),
     Picture(Shot("small-terminal"), live(recorded.healthy), (80, 24)),
     Picture(Shot("many-ranks"), live(recorded.many), (200, 50)),
-    Picture(Shot("light"), live(recorded.healthy, Taste(ThemeName.LIGHT))),
+    Picture(Shot("light"), live(recorded.healthy, Appearance(ThemeName.LIGHT))),
 )
 
 

@@ -10,8 +10,8 @@ PAGE = ROOT / "docs" / "failures.md"
 sys.path.insert(0, str(ROOT))
 
 from scripts.recovery_page import WORDS  # noqa: E402 - the path comes first
-from supervisor.diagnosis.classes import class_texts  # noqa: E402
-from supervisor.diagnosis.tables import Role, Signature, parse_tables  # noqa: E402
+from supervisor.diagnosis.scan.signature_tables import Role, Signature, parse_tables  # noqa: E402
+from supervisor.diagnosis.wording.classes import class_texts  # noqa: E402
 from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402
 from supervisor.run.failures import FailureClass  # noqa: E402
 from supervisor.sources.signature_files import read_tables  # noqa: E402
@@ -19,7 +19,7 @@ from supervisor.sources.signature_files import read_tables  # noqa: E402
 HEAD = """\
 # Failure classes
 
-Made from `supervisor/diagnosis/signatures/*.toml`, `supervisor/diagnosis/classes.py` and `supervisor/policy/rules.py` by
+Made from `supervisor/diagnosis/signatures/*.toml`, `supervisor/diagnosis/wording/classes.py` and `supervisor/policy/rules.py` by
 `python scripts/failures_page.py`: do not edit by hand.
 
 A verdict names one class, the first rank that fell, and the causing line. Causes come before consequences: a peer's

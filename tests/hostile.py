@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.cli.diagnose import run
-from supervisor.diagnosis.tables import parse_tables
+from supervisor.diagnosis.scan.signature_tables import parse_tables
 from supervisor.sources.signature_files import read_tables
 
 DATA = Path(__file__).resolve().parent / "corpus" / "data"

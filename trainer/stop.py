@@ -1,4 +1,4 @@
-"""Wishes to stop: SIGTERM, SIGUSR1 (SLURM's warning), or the supervisor's stop file."""
+"""ControlInput to stop: SIGTERM, SIGUSR1 (SLURM's warning), or the supervisor's stop file."""
 
 from __future__ import annotations
 

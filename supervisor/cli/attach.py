@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.cli.appearance_flags import add_taste, taste_from
 from supervisor.cli.common import add_runs_dir, complain
-from supervisor.cli.tastes import add_taste, taste_from
 
 if TYPE_CHECKING:
-    from supervisor.views.taste import Taste
+    from supervisor.views.appearance import Appearance
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,13 +60,13 @@ def _has_screen(args: argparse.Namespace) -> bool:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from supervisor.views.taste import BadTaste
+    from supervisor.views.appearance import BadAppearance
 
     if args.interval <= 0:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
     try:
         taste = taste_from(vars(args), os.environ)
-    except BadTaste as error:
+    except BadAppearance as error:
         return complain("attach", str(error))
     target = args.target
     foreign = target is not None and _is_foreign(target)
@@ -99,17 +99,17 @@ def _run(args: argparse.Namespace) -> int:
     return _attach_foreign(target, args, taste)
 
 
-def _attach_foreign(target: str, args: argparse.Namespace, taste: Taste) -> int:
+def _attach_foreign(target: str, args: argparse.Namespace, taste: Appearance) -> int:
     """A log is on the screen before what watches it, and the app, are loaded."""
-    from supervisor.views.glimpse import Glimpse
+    from supervisor.views.splash.glimpse import Glimpse
 
     with Glimpse() as glimpse:
         if _has_screen(args):
-            from supervisor.cli.screen import look_of
+            from supervisor.cli.open_app import look_of
 
             glimpse.show_log(os.path.expanduser(target), look_of(taste, os.environ), os.environ)
 
-        from supervisor.cli.observe import observe
+        from supervisor.cli.attaching.observe_target import observe
 
         return observe(target, args, taste, glimpse)
 
@@ -136,7 +136,7 @@ def _is_there(target: str) -> bool:
     return os.path.lexists(target) or os.path.isdir(f"/proc/{target}")
 
 
-def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
+def _attach_run(root: Path, args: argparse.Namespace, taste: Appearance) -> int:
     from supervisor.run.journal import StateReader
     from supervisor.run.lock import keeper_is_alive
     from supervisor.run.paths import RunPaths
@@ -157,7 +157,7 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
         print(elsewhere, file=sys.stderr)
         orphaned = False
     if orphaned and not args.read_only:
-        from supervisor.keeper.detach import KeeperDidNotStart, start_detached
+        from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
 
         try:
             start_detached(paths, os.environ)
@@ -173,8 +173,8 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Taste) -> int:
         return 0
     if not _has_screen(args):
         return follow(paths.root, as_json=args.json)
-    from supervisor.cli.screen import show
-    from supervisor.views.glimpse import Glimpse
+    from supervisor.cli.open_app import show
+    from supervisor.views.splash.glimpse import Glimpse
 
     with Glimpse() as glimpse:
         return show(

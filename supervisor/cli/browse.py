@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from supervisor.cli.appearance_flags import add_taste, taste_from
 from supervisor.cli.common import add_scope, complain
-from supervisor.cli.tastes import add_taste, taste_from
 
 if TYPE_CHECKING:
-    from supervisor.views.glimpse import Glimpse
+    from supervisor.views.splash.glimpse import Glimpse
 
 
 def main(argv: list[str]) -> int:
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
 
 def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
     """Open the list of runs."""
-    from supervisor.views.glimpse import Glimpse
+    from supervisor.views.splash.glimpse import Glimpse
     from supervisor.views.tui.garbage import held_back
 
     with held_back(), Glimpse() as glimpse:
@@ -38,18 +38,18 @@ def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) -> int:
     from supervisor.run.index import known_runs, runs_dir
     from supervisor.run.trash import empty
-    from supervisor.views.taste import BadTaste
+    from supervisor.views.appearance import BadAppearance
 
     try:
         taste = taste_from(vars(args), env)
-    except BadTaste as error:
+    except BadAppearance as error:
         return complain("runs", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
-    from supervisor.cli.screen import adopt, kept_file, load_app, look_of
-    from supervisor.views.firstlook import runs_scene
-    from supervisor.views.runlist import Scope
-    from supervisor.views.speech import speech
+    from supervisor.cli.open_app import adopt, kept_file, load_app, look_of
+    from supervisor.views.model.run_list import Scope
+    from supervisor.views.splash.first_look import runs_scene
+    from supervisor.views.wording.translate import speech
 
     glimpse.show(runs_scene(speech(taste.spoken)), look_of(taste, env), env)
     load_app()

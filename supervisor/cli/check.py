@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a line for each file. Exit 0 if all can be trained on, else 2."""
     if not args.data:
         return complain("check", "nothing to check: name files with --data PATH…")
-    from supervisor.keeper.plans import trainer_main
+    from supervisor.keeper.planning.launch_plans import trainer_main
 
     program = trainer_main()
     if not os.path.exists(program):

@@ -71,7 +71,7 @@ def run(
     lang: str | None = None,
 ) -> int:
     """Judge paths and print; see `main` for the exit code."""
-    from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
+    from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
     from supervisor.sources.signature_files import default_cache_dir, load_engine
 
     try:
@@ -101,7 +101,7 @@ def run(
         if as_json:
             _print_json(path, number, verdict)
         else:
-            from supervisor.cli.verdict_text import verdict_lines
+            from supervisor.cli.diagnosing.verdict_text import verdict_lines
 
             if place:
                 print()
@@ -121,7 +121,7 @@ def _of_known_rank(path: str, attempt: int | None, verdict: Judgement) -> Judgem
     """For people: without "rank 0" in the headline of one log that names no rank; the wire keeps its `rank`."""
     if attempt is not None or verdict.rank != 0 or not os.path.isfile(path):
         return verdict
-    from supervisor.cli.rank_names import names_ranks, without_rank
+    from supervisor.cli.diagnosing.rank_names import names_ranks, without_rank
     from supervisor.text.prefixes import NOWHERE, origin_of_path
 
     if origin_of_path(os.path.abspath(path)) != NOWHERE or names_ranks(path):
@@ -135,8 +135,8 @@ def _teller(lang: str | None) -> Callable[[str], str]:
     wanted = lang or next((os.environ[name] for name in names if os.environ.get(name)), "")
     if not wanted.lower().startswith("zh"):
         return str
-    from supervisor.views.speech import speech
-    from supervisor.views.taste import Lang
+    from supervisor.views.appearance import Lang
+    from supervisor.views.wording.translate import speech
 
     return speech(Lang.ZH)
 
@@ -151,7 +151,7 @@ def _again(path: str, attempt: int | None, verdict: Judgement) -> list[str]:
     """Where a run's failure was seen before: in its other attempts, in other runs of this user."""
     if attempt is None or not verdict.fingerprint:
         return []
-    from supervisor.cli.run_facts import seen_before
+    from supervisor.cli.diagnosing.run_journals import seen_before
 
     return seen_before(path, attempt, verdict.fingerprint)
 
@@ -165,7 +165,7 @@ def _code(verdict: Judgement) -> int:
 def _print_json(path: str, attempt: int | None, verdict: Judgement) -> None:
     import json
 
-    from supervisor.cli.verdict_json import to_wire
+    from supervisor.cli.diagnosing.verdict_json import to_wire
 
     print(json.dumps(to_wire(path, attempt, verdict), ensure_ascii=True, separators=(",", ":")))
 

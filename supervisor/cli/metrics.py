@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from supervisor.cli.common import complain
-from supervisor.cli.job_files import BadInputError, path_or_run, read_jobs
+from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.sources.metrics import FoundSample, MetricReader, MetricSample
 from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
     """What policy says after each ended attempt of a run, with what was done where that differs."""
-    from supervisor.keeper.judgement import policy_input
+    from supervisor.keeper.planning.judge import policy_input
     from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
     from supervisor.run.records import DecisionKind
@@ -134,7 +134,7 @@ def _retry(job: JobSpec, args: argparse.Namespace) -> RetrySettings:
     """
     retry = job.retry
     if args.config:
-        from supervisor.cli.job_inputs import policy_of
+        from supervisor.cli.starting.job_inputs import policy_of
 
         retry = policy_of(args.config, os.environ, Path.cwd())
     given = {

@@ -7,8 +7,8 @@ import os
 import re
 import sys
 
+from supervisor.cli.appearance_flags import add_taste, taste_from
 from supervisor.cli.common import add_runs_dir, complain
-from supervisor.cli.tastes import add_taste, taste_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Open the app on recorded time."""
     from supervisor.run.index import RunNotFound, find_run, runs_dir
-    from supervisor.views.taste import BadTaste
+    from supervisor.views.appearance import BadAppearance
 
     speed = _speed(args.speed) if args.speed is not None else None
     if args.speed is not None and speed is None:
@@ -39,18 +39,18 @@ def run(args: argparse.Namespace) -> int:
     try:
         taste = taste_from(vars(args), os.environ)
         paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
-    except (RunNotFound, BadTaste) as error:
+    except (RunNotFound, BadAppearance) as error:
         return complain("replay", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
-    from supervisor.views.replay import NothingRecorded, record_of
+    from supervisor.views.model.replay import NothingRecorded, record_of
     from supervisor.views.tui.terminal import run_replay
 
     try:
         recording = record_of(paths)
     except NothingRecorded as error:
         return complain("replay", str(error))
-    from supervisor.cli.screen import kept_file
+    from supervisor.cli.open_app import kept_file
 
     run_replay(recording, speed=speed, taste=taste, keep=kept_file(os.environ))
     return 0

@@ -11,7 +11,7 @@ from supervisor.cli.common import complain
 from supervisor.job.errors import JobError
 
 if TYPE_CHECKING:
-    from supervisor.cli.job_inputs import Job
+    from supervisor.cli.starting.job_inputs import Job
 
 USAGE = """\
 usage: stoker run [flags] SCRIPT.py [the script's arguments]
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    from supervisor.cli.job_inputs import load_job, parse_words
+    from supervisor.cli.starting.job_inputs import load_job, parse_words
 
     try:
         parsed = parse_words(argv, os.environ)
@@ -50,12 +50,12 @@ def _run(argv: list[str]) -> int:
 
 
 def _launch(job: Job) -> int:
-    from supervisor.cli.errands import Errands
+    from supervisor.cli.starting.startup_probes import Errands
 
     dry = job.parsed.switch("dry_run")
     errands = Errands(job.spec, os.environ, commit=not dry)
     try:
-        from supervisor.cli.start import dry_run, start
+        from supervisor.cli.starting.start_run import dry_run, start
 
         return dry_run(job, os.environ, errands) if dry else start(job, os.environ, errands)
     finally:
@@ -63,7 +63,7 @@ def _launch(job: Job) -> int:
 
 
 def _help() -> str:
-    from supervisor.job.flags import STOKER_FLAGS, help_text
+    from supervisor.job.arguments.flags import STOKER_FLAGS, help_text
 
     parts = [USAGE]
     for group, title in GROUPS.items():

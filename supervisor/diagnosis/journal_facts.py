@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang
-from supervisor.diagnosis.present import present_of
+from supervisor.diagnosis.wording.run_values import present_of
 
 if TYPE_CHECKING:
     from supervisor.job.spec import JobSpec
-    from supervisor.run.health_events import RanksAt
+    from supervisor.run.events.health import RanksAt
     from supervisor.run.state import AttemptView, RankView, RunState
 
 # Values of `run.events.StopWhy` that are our doing alone; "rank_died" and "hang" follow a failure.

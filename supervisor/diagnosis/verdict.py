@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor.diagnosis.candidates import candidates_of, ordered, steps_seen
-from supervisor.diagnosis.choose import choose
+from supervisor.diagnosis.attribution.exits import read_launch, with_known_exits
+from supervisor.diagnosis.attribution.machine import weigh
+from supervisor.diagnosis.attribution.ranks import Ranks
+from supervisor.diagnosis.attribution.recovered_errors import without_survived
+from supervisor.diagnosis.cause.candidates import candidates_of, ordered, steps_seen
+from supervisor.diagnosis.cause.outcome import compose
+from supervisor.diagnosis.cause.root import Case
+from supervisor.diagnosis.cause.rules import choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.exits import read_launch, with_known_exits
-from supervisor.diagnosis.hang import with_hang
-from supervisor.diagnosis.machine import weigh
-from supervisor.diagnosis.matcher import Matcher
-from supervisor.diagnosis.outcome import compose
-from supervisor.diagnosis.ranks import Ranks
-from supervisor.diagnosis.root import Case
-from supervisor.diagnosis.scan import scan_source
-from supervisor.diagnosis.survived import without_survived
-from supervisor.diagnosis.tables import Signatures
+from supervisor.diagnosis.hang.hang_verdict import with_hang
+from supervisor.diagnosis.scan.matcher import Matcher
+from supervisor.diagnosis.scan.scanner import scan_source
+from supervisor.diagnosis.scan.signature_tables import Signatures
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.judgement import Judgement
@@ -33,7 +33,7 @@ def judge(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Judgeme
     case = read_case(job, signatures, matcher)
     root = weigh(case, choose(case), signatures)
     if root.chosen is None:
-        from supervisor.diagnosis.guess import with_guess
+        from supervisor.diagnosis.cause.guess import with_guess
 
         root = with_guess(case, root)
     root = with_hang(case, root)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.flags import OWNED
+from supervisor.job.arguments.flags import OWNED
 from supervisor.job.spec import EntryKind, JobSpec
 
 WIRE_REASON: Final = "tells a trainer that knows stoker where to report"

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from supervisor.job import knobs as kn
-from supervisor.job.arguments import set_value, value_of
+from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec, describe
-from supervisor.job.config_edit import ConfigEdit
+from supervisor.job.config.edit import ConfigEdit
 from supervisor.job.env import EnvChange, environment
 from supervisor.job.errors import JobError
-from supervisor.job.knob_places import ENV, Place, place_of, with_config
+from supervisor.job.knobs import find as kn
+from supervisor.job.knobs.places import ENV, Place, place_of, with_config
 from supervisor.job.redact import is_secret_name, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 

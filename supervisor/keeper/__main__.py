@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from supervisor.keeper.detach import taken_over
 from supervisor.keeper.loop import Keeper
+from supervisor.keeper.process.detach import taken_over
 from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding

@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from supervisor.job.errors import JobError
-from supervisor.keeper import plans
-from supervisor.keeper.charge import Charge
+from supervisor.keeper.background_task import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
-from supervisor.keeper.engine import EngineLoader
-from supervisor.keeper.errand import Errand
-from supervisor.keeper.launching import Launching, StillAlive
-from supervisor.keeper.ledger import Ledger
-from supervisor.keeper.opening import opening
-from supervisor.keeper.process import own_identity
-from supervisor.keeper.wishes import Wishes
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.process.child import own_identity
+from supervisor.keeper.process.launch import Launching, StillAlive
+from supervisor.keeper.recording.ledger import Ledger
+from supervisor.keeper.recording.start_events import opening
+from supervisor.keeper.requests.control_input import ControlInput
+from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import control
 from supervisor.run import events as ev
@@ -32,7 +32,7 @@ from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id
 
 if TYPE_CHECKING:
-    from supervisor.keeper.rooms import Rooms
+    from supervisor.keeper.components import Components
 
 TICK_S = 0.1
 MIN_TICK_S = 0.005
@@ -70,25 +70,25 @@ class Keeper:
         self._ledger = Ledger(self._node)
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False)
-        self._wishes = Wishes(run, self, self._clock)
+        self._wishes = ControlInput(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        self._charge = Charge(run, self._node, record, self._env, self._clock, self._ledger)
+        self._charge = RunContext(run, self._node, record, self._env, self._clock, self._ledger)
         self._launching = Launching(self._charge)
-        self._made: Rooms | None = None
+        self._made: Components | None = None
         adopted = self._ledger.adopted
         for fact in opening(run.run_id, record, me, self._clock.wall(), adopted=adopted, findings=findings):
             self.emit(fact)
 
     @property
-    def _rooms(self) -> Rooms:
+    def _rooms(self) -> Components:
         """What is needed once something runs: made, and imported, while torchrun itself still starts.
 
         0.2 s of imports on a core of its own: a first launch need not wait for them.
         """
         if self._made is None:
-            from supervisor.keeper.rooms import make_rooms
+            from supervisor.keeper.components import make_components
 
-            self._made = make_rooms(self._charge, self._engine, same_boot=self._same_boot)
+            self._made = make_components(self._charge, self._engine, same_boot=self._same_boot)
         return self._made
 
     @property
@@ -183,7 +183,9 @@ class Keeper:
             self._leave_backoff(condition)
 
     def _leave_backoff(self, condition: st.Backoff) -> None:
-        from supervisor.keeper.gate import Way  # loads with the rooms, not before a first launch
+        from supervisor.keeper.planning.readiness import (
+            Way,  # loads with the rooms, not before a first launch
+        )
 
         match self._rooms.gate.way(self.state, condition):
             case Way.GO:
@@ -323,7 +325,7 @@ class Keeper:
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
-    def dump_stacks(self) -> Errand[Any, str]:
+    def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
         return self._rooms.watching.dump_stacks()
 

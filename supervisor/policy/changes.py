@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from supervisor.job import knobs as kn
 from supervisor.job.batch import BatchChange, describe_change
-from supervisor.job.memory_fit import choose_smaller
+from supervisor.job.knobs import find as kn
+from supervisor.job.knobs.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope
-from supervisor.policy.gpus import without_gpu
+from supervisor.policy.faulty_gpu import without_gpu
 from supervisor.policy.history import PolicyInput
-from supervisor.policy.ladders import KILLED, SHARED, next_step
+from supervisor.policy.loader_steps import KILLED, SHARED, next_step
 from supervisor.policy.rules import Answer, Rule
 from supervisor.run.records import Action, FailureClass, Reason, SpecChange
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from supervisor.job.spec import ClassOverride
-from supervisor.run.records import FailureClass, Proof, Reason
+from supervisor.run.records import FailureClass, Precondition, Reason
 
 # How long the dead ranks' GPU memory is waited for: a driver that cleans up after a killed process takes
 # seconds; NVRx allows 50 s (nvidia-resiliency-ext, its health checks between restarts).
@@ -48,7 +48,7 @@ class Rule:
     before_step: bool = False
     if_progress: bool = False
     else_: str = ""
-    show_first: tuple[Proof, ...] = (Proof.GPU_MEMORY,)
+    show_first: tuple[Precondition, ...] = (Precondition.GPU_MEMORY,)
     wait_s: float = DRAIN_S
 
 
@@ -82,7 +82,7 @@ RULES: Final = MappingProxyType(
             Answer.RESTART,
             max_times=2,
             else_="free some space, then restart",
-            show_first=(Proof.GPU_MEMORY, Proof.DISK),
+            show_first=(Precondition.GPU_MEMORY, Precondition.DISK),
             wait_s=DISK_WAIT_S,
         ),
         FailureClass.NCCL_TIMEOUT: _RESTART,
@@ -98,7 +98,7 @@ RULES: Final = MappingProxyType(
             max_times=5,
             before_step=True,
             else_="name a free port, or none: then stoker picks one",
-            show_first=(Proof.GPU_MEMORY, Proof.PORT),
+            show_first=(Precondition.GPU_MEMORY, Precondition.PORT),
         ),
         FailureClass.RENDEZVOUS: replace(_RESTART, before_step=True),
         FailureClass.DATALOADER_WORKER: _RESTART,
@@ -167,7 +167,7 @@ def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[Clas
     if override.wait_s is not None:
         rule = replace(rule, wait_s=override.wait_s)
     if override.show_first is not None:
-        rule = replace(rule, show_first=tuple(Proof(name) for name in override.show_first))
+        rule = replace(rule, show_first=tuple(Precondition(name) for name in override.show_first))
     if override.change is not None and rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}:
         rule = replace(rule, answer=Answer.RESTART if override.change == "none" else Answer(override.change))
     match override.answer:

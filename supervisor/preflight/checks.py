@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from supervisor.job.knobs import why_not_changeable
-from supervisor.job.loader import find_loader
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.find import why_not_changeable
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.memory import check_memory
 from supervisor.preflight.ports import is_free, port_holder

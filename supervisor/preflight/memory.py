@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.job.arguments import names_of, value_of
+from supervisor.job.arguments.assignments import names_of, value_of
 from supervisor.job.batch import candidates
-from supervisor.job.config_edit import config_words, read_values
-from supervisor.job.knobs import words_of
+from supervisor.job.config.edit import config_words, read_values
+from supervisor.job.knobs.find import words_of
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.run.memory import JobKind, flags_hash, recall
+from supervisor.run.history.memory_trials import JobKind, flags_hash, recall
 from supervisor.run.records import Finding, FindingLevel
 
 # Settings that say nothing about memory: two launches that differ in them are alike.

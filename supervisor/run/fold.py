@@ -67,7 +67,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _rank_exited(s, event)
         case ev.StopIntended():
             return _stop_intended(s, event)
-        case ev.StopRungTaken():
+        case ev.StopStepTaken():
             return _stop_rung_taken(s, event)
         case ev.ProcessesLeft():
             return _processes_left(s, event)
@@ -303,10 +303,10 @@ def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
     return tl.said(s, event.t, tl.stopping(event))
 
 
-def _stop_rung_taken(s: st.RunState, event: ev.StopRungTaken) -> st.RunState:
+def _stop_rung_taken(s: st.RunState, event: ev.StopStepTaken) -> st.RunState:
     if isinstance(s.condition, st.Stopping):
         s = replace(s, condition=replace(s.condition, rung=event.rung))
-    if event.rung is not ev.StopRung.SURVIVORS:
+    if event.rung is not ev.StopStep.SURVIVORS:
         return s
     return _mark(s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}")
 

@@ -14,8 +14,8 @@ import msgspec
 
 from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.lock import keeper_is_alive
-from supervisor.run.names import ADJECTIVES, ANIMALS
 from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.run_names import ADJECTIVES, ANIMALS
 
 INDEX = "index.jsonl"
 

@@ -22,7 +22,7 @@ __all__ = (
     "FailureClass",
     "Finding",
     "FindingLevel",
-    "Proof",
+    "Precondition",
     "Reason",
     "SpecChange",
     "Verdict",
@@ -111,7 +111,7 @@ class SpecChange:
     nproc_per_node: int | None = None
 
 
-class Proof(StrEnum):
+class Precondition(StrEnum):
     """What must be shown before the next launch."""
 
     GPU_MEMORY = "gpu_memory"  # the dead ranks' GPU memory is back
@@ -131,7 +131,7 @@ class Decision:
     delay_s: float = 0.0
     change: SpecChange | None = None
     exit_code: int | None = None
-    show_first: tuple[Proof, ...] = ()
+    show_first: tuple[Precondition, ...] = ()
     wait_s: float = 0.0
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, Verdict
 
@@ -53,7 +53,7 @@ class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
     attempt: int
     why: ev.StopWhy
     by: str
-    rung: ev.StopRung | None = None
+    rung: ev.StopStep | None = None
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):

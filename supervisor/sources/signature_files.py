@@ -11,9 +11,15 @@ import os
 import zlib
 from typing import NamedTuple
 
-from supervisor.diagnosis.matcher import HyperscanMatcher, Matcher, compile_matcher, engine_name, load_matcher
-from supervisor.diagnosis.tables import Signatures, digest_of, pack, parse_tables, unpack
-from supervisor.sources.scan_ahead import AheadMatcher
+from supervisor.diagnosis.scan.matcher import (
+    HyperscanMatcher,
+    Matcher,
+    compile_matcher,
+    engine_name,
+    load_matcher,
+)
+from supervisor.diagnosis.scan.signature_tables import Signatures, digest_of, pack, parse_tables, unpack
+from supervisor.sources.tail.scan_ahead import AheadMatcher
 
 _MAGIC = b"stoker-signatures-2\n"
 

@@ -21,16 +21,16 @@ import msgspec
 from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
+from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
-from supervisor.run.recurrence import recurrence_lines, same_failure
 from supervisor.run.state import AttemptView, RunState
 from supervisor.run.timeline import left
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
-from supervisor.views.nearby import read_context
+from supervisor.views.model.nearby import read_context
 
 POLL_S = 0.2
 PROGRESS_INTERVAL_S = 5.0
@@ -188,7 +188,7 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
                 Level.INFO,
                 f"stopping attempt {event.attempt}: {event.why} (by {event.by}, grace {event.grace_s:.0f} s)",
             )
-        case ev.StopRungTaken(rung=ev.StopRung.SURVIVORS):
+        case ev.StopStepTaken(rung=ev.StopStep.SURVIVORS):
             yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
         case ev.ProcessesLeft():
             yield Level.WARNING, left(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from supervisor.views.taste import ThemeName
+from supervisor.views.appearance import ThemeName
 
 
 class Palette(NamedTuple):

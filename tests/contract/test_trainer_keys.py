@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from supervisor.job import trainer_keys
-from supervisor.job.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
-from supervisor.job.trainer_keys import KeyType
+from supervisor.job.config import trainer_keys
+from supervisor.job.config.setting_keys import FLAT, LAUNCH_SECTIONS, METRICS
+from supervisor.job.config.trainer_keys import KeyType
 from trainer import settings
 from trainer.config import Config
 

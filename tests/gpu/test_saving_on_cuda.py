@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.trainer_runs import losses, train_here
+from tests.trainer.runs import losses, train_here
 from trainer import checkpoint
 from trainer.writer import Staging, collect
 

@@ -13,7 +13,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished
 from tests.integration.harness import ROOT, run_headless
-from tests.unit.trainer_runs import TINY, flags, losses, records, run, train_here
+from tests.trainer.runs import TINY, flags, losses, records, run, train_here
 from trainer.config import Batch, Config, LengthSchedule
 from trainer.data import Samples, Stream
 from trainer.loading import Feed, Plan, Workers, of_step

@@ -11,7 +11,7 @@ import pytest
 from supervisor.run.events import Outcome
 from supervisor.run.state import Finished
 from tests.integration.harness import ROOT, run_headless
-from tests.unit.trainer_runs import environment
+from tests.trainer.runs import environment
 
 IMAGES = ROOT / "trainer" / "examples" / "images.py"
 

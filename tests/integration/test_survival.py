@@ -94,11 +94,11 @@ def test_a_rank_that_ignores_sigterm_is_ended_by_the_ladder(tmp_path: Path) -> N
     state = read_state(run.node().journal)
     assert isinstance(state.condition, Finished)
     assert (state.condition.outcome, state.condition.exit_code) == (Outcome.STOPPED, 5)
-    rungs = [f.rung for f in facts(run) if isinstance(f, ev.StopRungTaken)]
-    assert rungs[:2] == [ev.StopRung.SIGTERM, ev.StopRung.SIGKILL]
-    assert ev.StopRung.SURVIVORS not in rungs
+    rungs = [f.rung for f in facts(run) if isinstance(f, ev.StopStepTaken)]
+    assert rungs[:2] == [ev.StopStep.SIGTERM, ev.StopStep.SIGKILL]
+    assert ev.StopStep.SURVIVORS not in rungs
     intent = next(i for i, f in enumerate(facts(run)) if isinstance(f, ev.StopIntended))
-    first_rung = next(i for i, f in enumerate(facts(run)) if isinstance(f, ev.StopRungTaken))
+    first_rung = next(i for i, f in enumerate(facts(run)) if isinstance(f, ev.StopStepTaken))
     assert intent < first_rung, "the intent is journalled before the act"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.trainer_runs import flags, losses, records, run, train_here
+from tests.trainer.runs import flags, losses, records, run, train_here
 from trainer import checkpoint
 
 pytestmark = pytest.mark.e2e

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.trainer_runs import flags, records, run, train_here
+from tests.trainer.runs import flags, records, run, train_here
 
 TOKENS = np.random.default_rng(0).integers(0, 200, 5000)
 WORLD = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}

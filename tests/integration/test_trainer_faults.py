@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import wait_until
-from tests.unit.trainer_runs import MAIN, command, environment, flags, records, run, train_here
+from tests.trainer.runs import MAIN, command, environment, flags, records, run, train_here
 from trainer import checkpoint
 
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.conftest import wait_until
-from tests.unit.trainer_runs import command, environment, flags, losses, run, train_here
+from tests.trainer.runs import command, environment, flags, losses, run, train_here
 from trainer import checkpoint
 
 pytestmark = pytest.mark.e2e

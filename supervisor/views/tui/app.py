@@ -21,19 +21,19 @@ from textual.message import Message
 from textual.screen import Screen
 
 from supervisor.run.paths import RunPaths
-from supervisor.views.reader import SnapshotReader
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import speech
-from supervisor.views.taste import USUAL, Taste
-from supervisor.views.tui.desk import Answer, Desk
+from supervisor.views.appearance import USUAL, Appearance
+from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import Kept, load, save
-from supervisor.views.tui.screens.dashboard import Dashboard
+from supervisor.views.tui.request_client import Answer, Desk
 from supervisor.views.tui.stopping import Continuing
-from supervisor.views.tui.themed import ThemedApp
-from supervisor.views.tui.themes import THEMES
+from supervisor.views.tui.theme.themed_app import ThemedApp
+from supervisor.views.tui.theme.themes import THEMES
+from supervisor.views.wording.translate import speech
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from textual.driver import Driver
 
     from supervisor.run.journal import StateReader
-    from supervisor.views.replay import Recording, ReplayClock
-    from supervisor.views.runlist import RunList, RunsReader, Scope
-    from supervisor.views.tui.screens.browser import BrowserScreen
-    from supervisor.views.tui.widgets.runs import RunsPanel
+    from supervisor.views.model.replay import Recording, ReplayClock
+    from supervisor.views.model.run_list import RunList, RunsReader, Scope
+    from supervisor.views.tui.runs.browser import BrowserScreen
+    from supervisor.views.tui.runs.table import RunsPanel
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
@@ -118,7 +118,7 @@ class StokerApp(ThemedApp):
         read_only: bool = False,
         adopt: Callable[[RunPaths], None] | None = None,
         clock: Callable[[], float] = time.time,
-        taste: Taste = USUAL,
+        taste: Appearance = USUAL,
         keep: Path | None = None,
         signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
@@ -140,7 +140,7 @@ class StokerApp(ThemedApp):
         self._keep = keep
         self._gates: list[LineFilter] = [HarmlessFilter()]
         if taste.ascii:
-            from supervisor.views.tui.ascii import AsciiFilter
+            from supervisor.views.tui.theme.ascii import AsciiFilter
 
             self._gates.append(AsciiFilter())
         self._clock, self._read_only, self._adopt = clock, read_only, adopt
@@ -148,8 +148,8 @@ class StokerApp(ThemedApp):
         self._reader: RunsReader | None = None
         self.browser: BrowserScreen | None = None
         if run is None:
-            from supervisor.views.runlist import RunsReader, Scope
-            from supervisor.views.tui.screens.browser import BrowserScreen
+            from supervisor.views.model.run_list import RunsReader, Scope
+            from supervisor.views.tui.runs.browser import BrowserScreen
 
             scope = scope or Scope()
             self._reader, self.browser = RunsReader(known or list, scope), BrowserScreen(clock, scope)
@@ -180,7 +180,7 @@ class StokerApp(ThemedApp):
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
-        from supervisor.views.tui.nocolor import no_colour
+        from supervisor.views.tui.theme.no_color import no_colour
 
         # Textual's own makes grey of colours, and grey is one.
         return [*self._gates, no_colour(self.theme_variables["foreground"])]
@@ -309,8 +309,8 @@ class StokerApp(ThemedApp):
         self._feeders[-1].submit(act)
 
     def _open_replay(self, recording: Recording, clock: ReplayClock) -> Dashboard:
-        from supervisor.views.replay import ReplayReader  # the usual start need not wait for it
-        from supervisor.views.tui.screens.replay import ReplayScreen
+        from supervisor.views.model.replay import ReplayReader  # the usual start need not wait for it
+        from supervisor.views.tui.runs.replay_screen import ReplayScreen
 
         feeder: Feeder[Snapshot] = Feeder(
             ReplayReader(recording, clock.now),

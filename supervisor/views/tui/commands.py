@@ -10,10 +10,10 @@ from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.fuzzy import Matcher
 
-from supervisor.views.speech import Tr
-from supervisor.views.tui.keys import KEYS
+from supervisor.views.tui.dashboard.keys import KEYS
 from supervisor.views.tui.widgets.paint import fit
 from supervisor.views.tui.widgets.panel import tr_of
+from supervisor.views.wording.translate import Tr
 
 KEY_CELLS = 7
 NAME_CELLS = 17

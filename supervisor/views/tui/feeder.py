@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from supervisor.sources.wake import FolderEvents, Waker, folder_events
+from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
 
 # Seven deliveries a second at most (ten thousand lines a second then cost a slow line less than three times what a quiet
 # run does); a change after quiet wakes the reader at once, and where a filesystem tells of none a quiet directory is

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 from supervisor.run.events import Outcome
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr, english
-from supervisor.views.taste import USUAL, Taste
+from supervisor.views.appearance import USUAL, Appearance
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.garbage import held_back
 from supervisor.views.tui.widgets.paint import plain
+from supervisor.views.wording.translate import Tr, english
 
 if TYPE_CHECKING:
     from supervisor.run.journal import StateReader
-    from supervisor.views.replay import Recording, ReplayClock
-    from supervisor.views.runlist import Scope
+    from supervisor.views.model.replay import Recording, ReplayClock
+    from supervisor.views.model.run_list import Scope
 
 # The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
 SWITCH_S = 0.001
@@ -62,7 +62,7 @@ def run_tui(
     *,
     read_only: bool = False,
     adopt: Callable[[RunPaths], None] | None = None,
-    taste: Taste = USUAL,
+    taste: Appearance = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
     begun: bool = False,
@@ -98,10 +98,10 @@ def run_tui(
 
 
 def run_replay(
-    recording: Recording, *, speed: float | None = None, taste: Taste = USUAL, keep: Path | None = None
+    recording: Recording, *, speed: float | None = None, taste: Appearance = USUAL, keep: Path | None = None
 ) -> None:
     """Play a run until the person leaves; `speed` None: as fits its length. Must be called in the main thread, on a terminal."""
-    from supervisor.views.replay import ReplayClock
+    from supervisor.views.model.replay import ReplayClock
 
     clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
     _show(replay_app(recording, clock, taste=taste, keep=keep, signals=True))
@@ -111,7 +111,7 @@ def replay_app(
     recording: Recording,
     clock: ReplayClock,
     *,
-    taste: Taste = USUAL,
+    taste: Appearance = USUAL,
     keep: Path | None = None,
     signals: bool = False,
 ) -> StokerApp:
@@ -132,7 +132,7 @@ def run_browser(
     *,
     scope: Scope | None = None,
     adopt: Callable[[RunPaths], None] | None = None,
-    taste: Taste = USUAL,
+    taste: Appearance = USUAL,
     keep: Path | None = None,
     begun: bool = False,
 ) -> None:

@@ -8,7 +8,7 @@ from supervisor.run.events import StallFlagged
 from supervisor.run.state import AttemptView
 from supervisor.views import format as fm
 from supervisor.views.tui.pages.page import Page, labelled, section
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, row
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, row
 from supervisor.views.tui.widgets.panel import View
 
 TIME_CELLS = 10
@@ -28,7 +28,7 @@ class AdvisoriesPage(Page):
         if attempt is not None and attempt.stall is not None:
             rows += self._stall(attempt, attempt.stall, view.now, width)
         if not state.advisories and not rows:
-            return [row(Span(self.tr("nothing to say: no sign of trouble was seen so far"), Ink.DIM))]
+            return [row(Span(self.tr("nothing to say: no sign of trouble was seen so far"), TextStyle.DIM))]
         if state.advisories:
             rows += section(self.tr, "newest first")[0 if rows else 1 :]
         for advisory in reversed(state.advisories):
@@ -40,19 +40,19 @@ class AdvisoriesPage(Page):
     def _stall(self, attempt: AttemptView, stall: StallFlagged, now: float, width: int) -> list[Row]:
         """Nothing moves: since when, what is usual, what will be done, and who stands where."""
         waited = max(0.0, now - stall.since)
-        rows: list[Row] = [row(Span(self.tr(f"nothing moves for {fm.duration(waited)}"), Ink.WARN))]
-        rows.append(row(Span(self.tr(f"usual is {fm.seconds(stall.pace_s)}"), Ink.DIM)))
+        rows: list[Row] = [row(Span(self.tr(f"nothing moves for {fm.duration(waited)}"), TextStyle.WARN))]
+        rows.append(row(Span(self.tr(f"usual is {fm.seconds(stall.pace_s)}"), TextStyle.DIM)))
         then = (
             self.tr("never ended by itself")
             if stall.act_s is None
             else self.tr(f"ended as a hang after {fm.duration(stall.act_s)}, if the stacks stay alike")
         )
-        rows.append(row(Span(then, Ink.DIM)))
+        rows.append(row(Span(then, TextStyle.DIM)))
         if attempt.stacks is not None:
             rows += section(self.tr, "who stands where")
-            rows += labelled("", self.tr(attempt.stacks.text), width, Ink.STRONG, most=6, label_cells=0)
+            rows += labelled("", self.tr(attempt.stacks.text), width, TextStyle.STRONG, most=6, label_cells=0)
             if attempt.stacks.collective:
-                rows += labelled("", attempt.stacks.collective, width, Ink.DIM, most=4, label_cells=0)
+                rows += labelled("", attempt.stacks.collective, width, TextStyle.DIM, most=4, label_cells=0)
         elif attempt.stack_note:
-            rows += labelled("", self.tr(attempt.stack_note), width, Ink.DIM, most=3, label_cells=0)
+            rows += labelled("", self.tr(attempt.stack_note), width, TextStyle.DIM, most=3, label_cells=0)
         return rows

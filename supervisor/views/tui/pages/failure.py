@@ -9,20 +9,20 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from supervisor.run import state as st
+from supervisor.run.history.recurrence import same_failure
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
-from supervisor.run.recurrence import same_failure
 from supervisor.views import format as fm
-from supervisor.views.logplace import LogAt
-from supervisor.views.nearby import AFTER_LINES, BEFORE_LINES
-from supervisor.views.places import is_stacks, place_of
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr
-from supervisor.views.tui.actions import declared_again, resume_text, suggested_batch
+from supervisor.views.logs.place import LogAt
+from supervisor.views.model.nearby import AFTER_LINES, BEFORE_LINES
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
+from supervisor.views.tui.dashboard.card import LABEL, UNSURE, change_text, own_code
+from supervisor.views.tui.dashboard.condition_words import failures
 from supervisor.views.tui.pages.page import Page, labelled, section
-from supervisor.views.tui.widgets.card import LABEL, UNSURE, change_text, own_code
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, cells, fit, row, wrap
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
-from supervisor.views.tui.widgets.words import failures
+from supervisor.views.wording.places import is_stacks, place_of
+from supervisor.views.wording.translate import Tr
 
 NUMBER_CELLS = 8
 FOLLOWED = 24
@@ -60,7 +60,7 @@ class FailurePage(Page):
         cause = cause_of(attempt)
         if cause is not None:
             said += " · L opens the stacks" if is_stacks(cause.path) else " · L opens its log"
-        return (*left, Span(self.tr(said), Ink.DIM)), right
+        return (*left, Span(self.tr(said), TextStyle.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """The page."""
@@ -68,7 +68,7 @@ class FailurePage(Page):
         attempt = self._attempt(failures(snapshot.state))
         if attempt is None or attempt.verdict is None:
             said = "nothing has failed yet: when something does, its cause stands here"
-            return [row(Span(view.tr(said), Ink.DIM))]
+            return [row(Span(view.tr(said), TextStyle.DIM))]
         verdict, tr = attempt.verdict, view.tr
         newest = attempt is snapshot.state.attempt
         return [
@@ -92,11 +92,15 @@ class FailurePage(Page):
         change = decision.change
         what = tr(change_text(change)) if change is not None else tr(decision.reason)
         when = tr(_when(snapshot, attempt, decision, view.now))
-        rows = [row(Span(fit(tr("next"), LABEL), Ink.DIM), Span(f"{when}  ", Ink.WARN), Span(what))]
+        rows = [
+            row(Span(fit(tr("next"), LABEL), TextStyle.DIM), Span(f"{when}  ", TextStyle.WARN), Span(what))
+        ]
         keys = _choices(snapshot)
         if keys:
-            spans = [part for key, _, word in keys for part in (Span(key, Ink.KEY), Span(f" {tr(word)}  "))]
-            label = Span(fit(tr("instead"), LABEL), Ink.DIM)
+            spans = [
+                part for key, _, word in keys for part in (Span(key, TextStyle.KEY), Span(f" {tr(word)}  "))
+            ]
+            label = Span(fit(tr("instead"), LABEL), TextStyle.DIM)
             rows.append((label, *spans) if cells((label, *spans)) - 2 <= width else tuple(spans))
         return rows
 
@@ -131,7 +135,7 @@ def cause_of(attempt: st.AttemptView | None) -> LogAt | None:
 
 def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:
     reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
-    rows = [row(Span(line, Ink.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
+    rows = [row(Span(line, TextStyle.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
     name = f"{verdict.failure.value}{reason}"
     parts = [fm.sure(verdict.confidence)]
     if verdict.rank is not None:
@@ -147,16 +151,18 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
         f"step {fm.whole(attempt.last_step)}" if attempt.last_step is not None else "before its first step"
     )
     parts += _exits(attempt, verdict)
-    rows.append(row(Span(" · ".join([name, *map(tr, parts)]), Ink.DIM)))
+    rows.append(row(Span(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)))
     if attempt.verdict_provisional:
-        rows.append(row(Span(tr("provisional: its processes are still ending, and more may come"), Ink.WARN)))
+        rows.append(
+            row(Span(tr("provisional: its processes are still ending, and more may come"), TextStyle.WARN))
+        )
     if verdict.confidence < UNSURE:
-        rows.append(row(Span(tr("not sure: read the evidence before you act"), Ink.WARN)))
+        rows.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
     same = same_failure(state, verdict.fingerprint, attempt.number)
     if same:
         many = "s" if len(same) > 1 else ""
         said = f"the same failure as attempt{many} {fm.ranges(same)}"
-        rows.append(row(Span(tr(said), Ink.WARN)))
+        rows.append(row(Span(tr(said), TextStyle.WARN)))
     return rows
 
 
@@ -189,29 +195,36 @@ def _cause(
     context = snapshot.nearby.contexts.get(attempt.number)
     if cause is None:
         said = "no line to point at: exit codes and silence told it"
-        return [*section(tr, "cause"), row(Span(tr(said), Ink.DIM))]
+        return [*section(tr, "cause"), row(Span(tr(said), TextStyle.DIM))]
     where = place_of(attempt, cause.path, cause.line, tr)
     rows = [*section(tr, "cause"), *own_code(snapshot, attempt, "code", width, tr)]
     label = "stacks" if is_stacks(cause.path) else "log"
-    rows.append(row(Span(fit(tr(label), LABEL), Ink.DIM), Span(fit(where, width - LABEL).rstrip(), Ink.KEY)))
+    rows.append(
+        row(
+            Span(fit(tr(label), LABEL), TextStyle.DIM),
+            Span(fit(where, width - LABEL).rstrip(), TextStyle.KEY),
+        )
+    )
     if context is None or not context.lines:
         rows += [row(Span(line)) for line in wrap(cause.text.strip(), width, 6)]
         if context is not None and context.trouble:
-            rows.append(row(Span(tr(context.trouble), Ink.DIM)))
+            rows.append(row(Span(tr(context.trouble), TextStyle.DIM)))
         return rows
     above, below = (BEFORE_LINES, AFTER_LINES) if height >= LOW else (ABOVE_LOW, BELOW_LOW)
     for number, text in enumerate(context.lines, start=context.first):
         here = number == context.line
         if not context.line - above <= number <= context.line + below:
             continue
-        mark = Span(f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", Ink.BAD if here else Ink.FRAME)
+        mark = Span(
+            f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ", TextStyle.BAD if here else TextStyle.FRAME
+        )
         if here:
             indent = " " * min(len(text) - len(text.lstrip()), width // 3)
             lines = wrap(text, width - NUMBER_CELLS - len(indent), 6 if height >= LOW else 3) or [""]
-            rows.append(row(mark, Span(indent + lines[0], Ink.STRONG)))
-            rows += [row(Span(" " * NUMBER_CELLS), Span(line, Ink.STRONG)) for line in lines[1:]]
+            rows.append(row(mark, Span(indent + lines[0], TextStyle.STRONG)))
+            rows += [row(Span(" " * NUMBER_CELLS), Span(line, TextStyle.STRONG)) for line in lines[1:]]
         else:
-            rows.append(row(mark, Span(fit(text, width - NUMBER_CELLS).rstrip(), Ink.DIM)))
+            rows.append(row(mark, Span(fit(text, width - NUMBER_CELLS).rstrip(), TextStyle.DIM)))
     return rows
 
 
@@ -230,9 +243,9 @@ def _followed(attempt: st.AttemptView, verdict: Verdict, width: int, tr: Tr) -> 
         who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "a log"
         where = place_of(attempt, items[0].path, items[0].line, tr).removeprefix(f"{tr(who)} ")
         said = f"{tr(what)}  {where}  {text}"
-        rows += labelled(tr(who), said, width, Ink.DIM, most=2)
+        rows += labelled(tr(who), said, width, TextStyle.DIM, most=2)
     if len(folded) > FOLLOWED:
-        rows.append(row(Span(tr(f"… {len(folded) - FOLLOWED} more kinds"), Ink.DIM)))
+        rows.append(row(Span(tr(f"… {len(folded) - FOLLOWED} more kinds"), TextStyle.DIM)))
     return rows
 
 
@@ -249,12 +262,12 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int,
         return [*rows, row(Span(tr("it only watches: it did not start this and restarts nothing")))]
     decision = attempt.decision
     if decision is None:
-        return [*rows, row(Span(tr("policy has not decided yet"), Ink.DIM))]
+        return [*rows, row(Span(tr("policy has not decided yet"), TextStyle.DIM))]
     who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")
     rows += labelled(tr(decision.kind.value.replace("_", " ")), f"{tr(decision.reason)}{who}", width)
     if decision.change is not None:
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
-        rows += labelled(tr(label), tr(change_text(decision.change)), width, Ink.STRONG)
+        rows += labelled(tr(label), tr(change_text(decision.change)), width, TextStyle.STRONG)
     newest = attempt is snapshot.state.attempt
     if newest and isinstance(snapshot.state.condition, (st.Backoff, st.HeldOpen)):
         where, why = resume_text(snapshot)
@@ -310,5 +323,5 @@ def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
     if not keys:
         return []
     rows = section(tr, "instead")
-    rows += [row(Span(fit(key, 9), Ink.KEY), Span(tr(said))) for key, said, _ in keys]
+    rows += [row(Span(fit(key, 9), TextStyle.KEY), Span(tr(said))) for key, said, _ in keys]
     return rows

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from supervisor.views import format as fm
-from supervisor.views.history import Track, smooth
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.tui.widgets.chart import ChartPanel
-from supervisor.views.tui.widgets.charts import attempt_marks
-from supervisor.views.tui.widgets.curves import NONE, Curve, Look, Plot, extent, plot, readout
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, fit, padded, row, spark
+from supervisor.views.model.history import Track, smooth
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.curves import NONE, Curve, Look, Plot, extent, plot, readout
+from supervisor.views.tui.charts.live import attempt_marks
+from supervisor.views.tui.charts.zoomable import ChartPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, between, fit, padded, row, spark
 
 LIST_CELLS = 34
 # Below this width the list is left out while a chart is looked at.
@@ -119,13 +119,14 @@ class MetricsPage(ChartPanel):
             if on
         ]
         left = row(
-            Span(self.tr("metrics"), Ink.STRONG), Span(f" {' · '.join(modes)}" if modes else "", Ink.DIM)
+            Span(self.tr("metrics"), TextStyle.STRONG),
+            Span(f" {' · '.join(modes)}" if modes else "", TextStyle.DIM),
         )
         if self.other is None:
-            return left, row(Span(self.tr("Space draws · c compares"), Ink.DIM))
+            return left, row(Span(self.tr("Space draws · c compares"), TextStyle.DIM))
         return left, row(
-            Span(self.tr("this run "), Ink.LIVE),
-            Span(self.tr(f"beside {self.other.run_id}"), Ink.STRONG),
+            Span(self.tr("this run "), TextStyle.LIVE),
+            Span(self.tr(f"beside {self.other.run_id}"), TextStyle.STRONG),
         )
 
     def body(self, width: int, height: int) -> Sequence[Row]:
@@ -134,7 +135,7 @@ class MetricsPage(ChartPanel):
         self.plotted = None
         if not names:
             said = " no metric seen yet: the first log line that names one starts a series"
-            return [row(Span(self.tr(said), Ink.DIM))]
+            return [row(Span(self.tr(said), TextStyle.DIM))]
         self._at = min(self._at, len(names) - 1)
         if width < LIST_FROM:
             if self.look.cursor is not None or self.look.window is not None:
@@ -147,7 +148,7 @@ class MetricsPage(ChartPanel):
         for number in range(height):
             left = listed[number] if number < len(listed) else EMPTY
             right = charts[number] if number < len(charts) else EMPTY
-            found.append((*padded(left, LIST_CELLS), Span("│", Ink.FRAME), *right))
+            found.append((*padded(left, LIST_CELLS), Span("│", TextStyle.FRAME), *right))
         return found
 
     def action_move(self, rows: int) -> None:
@@ -185,13 +186,20 @@ class MetricsPage(ChartPanel):
             mine, other = self._both(name)
             track = mine or other
             here = at == self._at
-            mark = Span("● " if name in chosen else "○ ", Ink.LIVE if name in chosen else Ink.DIM)
-            ink = Ink.CURSOR if here and self.has_focus else Ink.STRONG if here else Ink.PLAIN
+            mark = Span("● " if name in chosen else "○ ", TextStyle.LIVE if name in chosen else TextStyle.DIM)
+            ink = (
+                TextStyle.CURSOR if here and self.has_focus else TextStyle.STRONG if here else TextStyle.PLAIN
+            )
             value = Span(fit(say(name)(track[-1].mean) if track else fm.DASH, VALUE_CELLS, right=True) + " ")
             room = max(width - NAME_CELLS - VALUE_CELLS - 4, 0)
             line = spark([p.mean for p in track[-120:]], room)
             found.append(
-                row(mark, Span(fit(name, NAME_CELLS), ink), value, Span(line, Ink.LIVE if mine else Ink.DIM))
+                row(
+                    mark,
+                    Span(fit(name, NAME_CELLS), ink),
+                    value,
+                    Span(line, TextStyle.LIVE if mine else TextStyle.DIM),
+                )
             )
         return found
 
@@ -200,7 +208,7 @@ class MetricsPage(ChartPanel):
         assert self.view is not None
         chosen = [name for name in self.chosen if any(len(track) > 1 for track in self._both(name))]
         if not chosen:
-            return [row(Span(self.tr(" choose a series with Space; two values make a curve"), Ink.DIM))]
+            return [row(Span(self.tr(" choose a series with Space; two values make a curve"), TextStyle.DIM))]
         fitting = chosen[: max(1, height // CHART_LEAST)]
         each = height // len(fitting)
         # All charts share one x axis, so that the eye can go straight down.
@@ -216,7 +224,7 @@ class MetricsPage(ChartPanel):
         assert self.view is not None
         mine, other = self._both(name)
         theirs = self.other.cuts if self.other is not None else NONE
-        curves = [Curve(other, ink=Ink.STRONG, cuts=theirs)] if other else []
+        curves = [Curve(other, ink=TextStyle.STRONG, cuts=theirs)] if other else []
         smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
         curves += [Curve(mine, smoothed, cuts=self.view.snapshot.state.cuts)] if mine else []
         drawn = plot(
@@ -229,21 +237,25 @@ class MetricsPage(ChartPanel):
         )
         right = readout(self.look, [mine or other], say(name), self.tr)
         if not right:
-            right = row(Span(say(name)((mine or other)[-1].mean), Ink.LIVE if mine else Ink.STRONG))
+            right = row(
+                Span(say(name)((mine or other)[-1].mean), TextStyle.LIVE if mine else TextStyle.STRONG)
+            )
             if mine and other:
                 assert self.other is not None
                 right = (
-                    Span(self.tr("this run "), Ink.DIM),
+                    Span(self.tr("this run "), TextStyle.DIM),
                     *right,
-                    Span(f"  {fm.short_id(self.other.run_id)} ", Ink.DIM),
-                    Span(say(name)(other[-1].mean), Ink.STRONG),
+                    Span(f"  {fm.short_id(self.other.run_id)} ", TextStyle.DIM),
+                    Span(say(name)(other[-1].mean), TextStyle.STRONG),
                 )
         more = self.tr(f"  {hidden} more chosen have no room") if hidden else ""
-        head = between(row(Span(f" {name}", Ink.STRONG), Span(more, Ink.DIM)), (*right, Span(" ")), width)
+        head = between(
+            row(Span(f" {name}", TextStyle.STRONG), Span(more, TextStyle.DIM)), (*right, Span(" ")), width
+        )
         if drawn is None:
             return [
                 head,
-                row(Span(self.tr(" nothing of it in this window"), Ink.DIM)),
+                row(Span(self.tr(" nothing of it in this window"), TextStyle.DIM)),
                 *[EMPTY] * (height - 2),
             ]
         self.plotted = Plot(drawn.rows, drawn.x, drawn.left + left)

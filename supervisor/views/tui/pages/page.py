@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from supervisor.views.speech import Tr
 from supervisor.views.tui.widgets.lists import MovingPanel
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row, wrap
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
+from supervisor.views.wording.translate import Tr
 
 LABEL = 12
 
@@ -37,8 +37,8 @@ class Page(MovingPanel):
         """The page's name, and how far it was scrolled."""
         hidden = self._count - self._height
         place = f"{self._top + 1}-{min(self._top + self._height, self._count)} of {self._count}"
-        right = row(Span(self.tr(place), Ink.DIM)) if hidden > 0 else EMPTY
-        return row(Span(self.tr(self.heading), Ink.STRONG)), right
+        right = row(Span(self.tr(place), TextStyle.DIM)) if hidden > 0 else EMPTY
+        return row(Span(self.tr(self.heading), TextStyle.STRONG)), right
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight."""
@@ -74,15 +74,24 @@ class Page(MovingPanel):
 
 def section(tr: Tr, title: str, note: str = "") -> list[Row]:
     """A blank row and a title."""
-    return [EMPTY, row(Span(tr(title), Ink.STRONG), Span(f"  {tr(note)}" if note else "", Ink.DIM))]
+    return [
+        EMPTY,
+        row(Span(tr(title), TextStyle.STRONG), Span(f"  {tr(note)}" if note else "", TextStyle.DIM)),
+    ]
 
 
 def labelled(
-    label: str, text: str, width: int, ink: Ink = Ink.PLAIN, *, most: int = 6, label_cells: int = LABEL
+    label: str,
+    text: str,
+    width: int,
+    ink: TextStyle = TextStyle.PLAIN,
+    *,
+    most: int = 6,
+    label_cells: int = LABEL,
 ) -> list[Row]:
     """A label, and its text in as many rows as it takes (at most `most`)."""
     lines = wrap(text, max(width - label_cells, 10), most) or [""]
     return [
-        row(Span(fit(label if not at else "", label_cells), Ink.DIM), Span(line, ink))
+        row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, ink))
         for at, line in enumerate(lines)
     ]

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from supervisor.run import state as st
 from supervisor.views import format as fm
-from supervisor.views.logs import rank_label
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr
+from supervisor.views.logs.newest import rank_label
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.rank_words import rank_state
 from supervisor.views.tui.pages.page import Page, section
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import View
-from supervisor.views.tui.widgets.rankwords import rank_state
+from supervisor.views.wording.translate import Tr
 
 COLUMNS = (("process", 12), ("pid", 9), ("state", 14), ("cpu", 7), ("RAM", 9), ("threads", 8), ("seen", 6))
 
@@ -27,10 +27,13 @@ class ProcessesPage(Page):
         """The page."""
         attempt = view.snapshot.state.attempt
         if attempt is None:
-            return [row(Span(view.tr("nothing was launched yet"), Ink.DIM))]
+            return [row(Span(view.tr("nothing was launched yet"), TextStyle.DIM))]
         tr = view.tr
         head = row(
-            *(Span(fit(tr(name), size, right=at > 2), Ink.DIM) for at, (name, size) in enumerate(COLUMNS))
+            *(
+                Span(fit(tr(name), size, right=at > 2), TextStyle.DIM)
+                for at, (name, size) in enumerate(COLUMNS)
+            )
         )
         rows: list[Row] = [head, *_machine(view.snapshot, attempt, tr)]
         for _, rank in sorted(attempt.ranks.items()):
@@ -41,11 +44,17 @@ class ProcessesPage(Page):
 def _machine(snapshot: Snapshot, attempt: st.AttemptView, tr: Tr) -> list[Row]:
     state = snapshot.state
     keeper = tr("lives" if snapshot.keeper_alive else "gone")
-    rows = [_line("keeper", state.keeper_pid, Span(keeper, Ink.LIVE if snapshot.keeper_alive else Ink.DIM))]
+    rows = [
+        _line(
+            "keeper",
+            state.keeper_pid,
+            Span(keeper, TextStyle.LIVE if snapshot.keeper_alive else TextStyle.DIM),
+        )
+    ]
     if state.mode != "observed":
         ended = attempt.ended_t is not None
         word = tr("ended" if ended else "runs")
-        rows.append(_line("torchrun", attempt.pid, Span(word, Ink.DIM if ended else Ink.LIVE)))
+        rows.append(_line("torchrun", attempt.pid, Span(word, TextStyle.DIM if ended else TextStyle.LIVE)))
     return rows
 
 
@@ -69,7 +78,7 @@ def _rank(view: View, rank: st.RankView) -> Row:
 def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
     sizes = [size for _, size in COLUMNS]
     spans = [
-        Span(fit(name, sizes[0]), Ink.STRONG),
+        Span(fit(name, sizes[0]), TextStyle.STRONG),
         Span(fit(str(pid) if pid else fm.DASH, sizes[1])),
         Span(fit(state.text, sizes[2]), state.ink),
     ]
@@ -81,13 +90,19 @@ def _stacks(view: View, width: int) -> list[Row]:
     dump = view.snapshot.nearby.stacks
     if dump is None:
         said = "none were taken yet: K takes those of all ranks now"
-        return [*section(view.tr, "stacks"), row(Span(view.tr(said), Ink.DIM))]
+        return [*section(view.tr, "stacks"), row(Span(view.tr(said), TextStyle.DIM))]
     age = fm.age(max(0.0, view.now - dump.taken_t))
     rows = section(view.tr, "stacks", f"{dump.name}, taken {age} ago · K takes new ones")
     for text in dump.lines:
         if not text.strip():
             rows.append(EMPTY)
             continue
-        ink = Ink.STRONG if text.startswith("==") else Ink.DIM if text.startswith((" ", "\t")) else Ink.PLAIN
+        ink = (
+            TextStyle.STRONG
+            if text.startswith("==")
+            else TextStyle.DIM
+            if text.startswith((" ", "\t"))
+            else TextStyle.PLAIN
+        )
         rows.append(row(Span(fit(text, width).rstrip(), ink)))
     return rows

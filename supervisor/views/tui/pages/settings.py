@@ -9,12 +9,12 @@ from supervisor.job.batch import describe
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import RunFile
 from supervisor.views import format as fm
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr
-from supervisor.views.tui.actions import again_text
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.actions import again_text
 from supervisor.views.tui.pages.page import Page, labelled, section
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, fit, row
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import View
+from supervisor.views.wording.translate import Tr
 
 NAME_CELLS = 28
 VALUE_LEAST = 16
@@ -34,7 +34,7 @@ class SettingsPage(Page):
                 said = "stoker only watches this run: what it was started with is not known"
             else:
                 said = "run.json cannot be read: what this run was started with is not known"
-            return [row(Span(view.tr(said), Ink.DIM))]
+            return [row(Span(view.tr(said), TextStyle.DIM))]
         tr = view.tr
         return [
             *_command(snapshot, width, tr),
@@ -53,7 +53,7 @@ class PreflightPage(Page):
         """The page."""
         findings = view.snapshot.state.findings
         if not findings:
-            return [row(Span(view.tr("nothing was written down before the launch"), Ink.DIM))]
+            return [row(Span(view.tr("nothing was written down before the launch"), TextStyle.DIM))]
         rows: list[Row] = []
         for level in (FindingLevel.REFUSE, FindingLevel.WARNING, FindingLevel.INFO, FindingLevel.OK):
             for finding in findings:
@@ -63,10 +63,10 @@ class PreflightPage(Page):
 
 
 GLYPHS = {
-    FindingLevel.REFUSE: ("✗", Ink.BAD),
-    FindingLevel.WARNING: ("⚠", Ink.WARN),
-    FindingLevel.INFO: ("·", Ink.PLAIN),
-    FindingLevel.OK: ("✓", Ink.LIVE),
+    FindingLevel.REFUSE: ("✗", TextStyle.BAD),
+    FindingLevel.WARNING: ("⚠", TextStyle.WARN),
+    FindingLevel.INFO: ("·", TextStyle.PLAIN),
+    FindingLevel.OK: ("✓", TextStyle.LIVE),
 }
 
 
@@ -77,15 +77,20 @@ def _finding(finding: Finding, width: int, tr: Tr) -> list[Row]:
     first = rows[0]
     rows[0] = (Span(first[0].text, ink), *first[1:])
     if finding.fix:
-        rows += labelled("", f"→ {tr(finding.fix)}", width, Ink.DIM, label_cells=22, most=4)
+        rows += labelled("", f"→ {tr(finding.fix)}", width, TextStyle.DIM, label_cells=22, most=4)
     return rows
 
 
 def _command(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
     attempt = snapshot.state.attempt
     if attempt is None or not attempt.argv:
-        return [row(Span(tr("command"), Ink.STRONG)), row(Span(tr("nothing was launched yet"), Ink.DIM))]
-    head = row(Span(tr("command"), Ink.STRONG), Span(tr(f"  of attempt {attempt.number}"), Ink.DIM))
+        return [
+            row(Span(tr("command"), TextStyle.STRONG)),
+            row(Span(tr("nothing was launched yet"), TextStyle.DIM)),
+        ]
+    head = row(
+        Span(tr("command"), TextStyle.STRONG), Span(tr(f"  of attempt {attempt.number}"), TextStyle.DIM)
+    )
     rows: list[Row] = [head]
     rows += labelled("", shlex.join(attempt.argv), width, most=12, label_cells=0)
     if attempt.resume:
@@ -145,12 +150,12 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
     value_cells = max(width - NAME_CELLS - origin_cells - 2, VALUE_LEAST)
     rows = section(tr, "settings", "each with where it came from")
     for name, value, origin in origins:
-        ink = Ink.DIM if origin == "default" else Ink.PLAIN
+        ink = TextStyle.DIM if origin == "default" else TextStyle.PLAIN
         rows.append(
             row(
                 Span(fit(name, NAME_CELLS), ink),
                 Span(fit(value or fm.DASH, value_cells) + "  ", ink),
-                Span(fit(tr(origin), origin_cells), Ink.DIM),
+                Span(fit(tr(origin), origin_cells), TextStyle.DIM),
             )
         )
     return [*rows, EMPTY]

@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
-from supervisor.views.tui.widgets.paint import Ink, Row, Span, padded
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, padded
 from supervisor.views.tui.widgets.panel import Panel
 
 
@@ -64,7 +64,7 @@ class ListPanel(MovingPanel):
 
     def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
         """What stands for the rows from `first` on, which have no room."""
-        return (Span(self.tr(f"… {self._count - first} more"), Ink.DIM),)
+        return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """The rows in sight, the cursor's among them."""
@@ -85,7 +85,7 @@ class ListPanel(MovingPanel):
             shown[-1] = self.rest(self._top + len(shown) - 1, width)
         at = self.cursor - self._top
         if self.has_focus and 0 <= at < len(shown) and count > 1:
-            shown[at] = tuple(Span(span.text, Ink.CURSOR) for span in padded(shown[at], width))
+            shown[at] = tuple(Span(span.text, TextStyle.CURSOR) for span in padded(shown[at], width))
         return heading + shown
 
     def action_move(self, rows: int) -> None:

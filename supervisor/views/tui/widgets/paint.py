@@ -20,10 +20,10 @@ from textual.strip import Strip
 
 from supervisor.text.decode import strip_escapes
 from supervisor.text.patterns import Lazy
-from supervisor.views.speech import Tr
+from supervisor.views.wording.translate import Tr
 
 
-class Ink(StrEnum):
+class TextStyle(StrEnum):
     """What a piece of text means; themes say how it looks. Never the only sign: a glyph or word is beside it."""
 
     PLAIN = "plain"
@@ -44,7 +44,7 @@ class Span(NamedTuple):
     """Text in one ink."""
 
     text: str
-    ink: Ink = Ink.PLAIN
+    ink: TextStyle = TextStyle.PLAIN
 
 
 Row: TypeAlias = tuple[Span, ...]
@@ -150,7 +150,7 @@ def _words(text: str) -> list[str]:
     return _UNIT.findall(" ".join(text.split()))
 
 
-def bar(ratio: float | None, width: int, ink: Ink, mark: float | None = None) -> Row:
+def bar(ratio: float | None, width: int, ink: TextStyle, mark: float | None = None) -> Row:
     """A bar of `width` cells, in half cells; unknown is an empty track. `mark`: a ratio that a stroke stands at."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     halves = round(known * width * 2)
@@ -158,15 +158,15 @@ def bar(ratio: float | None, width: int, ink: Ink, mark: float | None = None) ->
     edge = full + half
     text = "━" * full + "╸" * half + "─" * (width - edge)
     if mark is None or not 0 <= mark <= 1:
-        return (Span(text[:edge], ink), Span(text[edge:], Ink.FRAME))
+        return (Span(text[:edge], ink), Span(text[edge:], TextStyle.FRAME))
     at = min(int(mark * width), width - 1)
     left, right = min(at, edge), max(at + 1, edge)
     return (
         Span(text[:left], ink),
-        Span(text[left:at], Ink.FRAME),
-        Span("┃", Ink.PLAIN),
+        Span(text[left:at], TextStyle.FRAME),
+        Span("┃", TextStyle.PLAIN),
         Span(text[at + 1 : right], ink),
-        Span(text[right:], Ink.FRAME),
+        Span(text[right:], TextStyle.FRAME),
     )
 
 
@@ -221,7 +221,7 @@ class _Line(Strip):
 def to_strip(
     spans: Row,
     width: int,
-    styles: Mapping[Ink, Style],
+    styles: Mapping[TextStyle, Style],
     passed: Callable[[list[Segment]], list[Segment]] = list,
 ) -> Strip:
     """The row as a strip of exactly `width` cells, free of control characters.
@@ -236,9 +236,9 @@ def to_strip(
             segments.append(Segment(kept, styles[ink]))
             size += _cells_of(kept)
     if size < width:
-        segments.append(Segment(" " * (width - size), styles[Ink.PLAIN]))
+        segments.append(Segment(" " * (width - size), styles[TextStyle.PLAIN]))
     # A strip is dear: it carries seven caches.
-    return _Line(passed(segments), max(size, width)).adjust_cell_length(width, styles[Ink.PLAIN])
+    return _Line(passed(segments), max(size, width)).adjust_cell_length(width, styles[TextStyle.PLAIN])
 
 
 def plain(text: str) -> str:

@@ -16,11 +16,21 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-from supervisor.views.snapshot import Snapshot
-from supervisor.views.speech import Tr, english
+from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.harmless import HarmlessFilter
-from supervisor.views.tui.widgets.inks import inks_of
-from supervisor.views.tui.widgets.paint import EMPTY, Ink, Row, Span, between, cells, clip, padded, to_strip
+from supervisor.views.tui.theme.styles import inks_of
+from supervisor.views.tui.widgets.paint import (
+    EMPTY,
+    Row,
+    Span,
+    TextStyle,
+    between,
+    cells,
+    clip,
+    padded,
+    to_strip,
+)
+from supervisor.views.wording.translate import Tr, english
 
 # A pane's text is plain, and the themes' colours are true ones: a third of a repaint went into finding that out again.
 DONE = (ANSIToTruecolor, HarmlessFilter)
@@ -58,7 +68,7 @@ class Panel(Widget):
         self._rows: list[Row] = []
         self._strips: list[Strip] = []
         self._drawn_size = Size(0, 0)
-        self._drawn_in: Mapping[Ink, Style] = {}
+        self._drawn_in: Mapping[TextStyle, Style] = {}
 
     @property
     def tr(self) -> Tr:
@@ -120,7 +130,7 @@ class Panel(Widget):
         if changed:
             self.refresh(*(Region(0, y, size.width, 1) for y in changed))
 
-    def _draw(self, rows: list[Row], styles: Mapping[Ink, Style]) -> None:
+    def _draw(self, rows: list[Row], styles: Mapping[TextStyle, Style]) -> None:
         size = self.size
         passed = self._gates()
         self._strips = [to_strip(r, size.width, styles, passed) for r in rows]
@@ -185,10 +195,10 @@ class Panel(Widget):
         if width < 4 or height < 3:
             return [EMPTY] * height
         inside = self._filled(self.body(width - 2, height - 2) if self.ready else [], height - 2)
-        edge = Ink.FOCUS if self.has_focus else Ink.FRAME
+        edge = TextStyle.FOCUS if self.has_focus else TextStyle.FRAME
         left, right = self.titles() if self.ready else (EMPTY, EMPTY)
         if self.number is not None:
-            left = (Span(f"{self.number} ", Ink.DIM), *left)
+            left = (Span(f"{self.number} ", TextStyle.DIM), *left)
         side = Span("│", edge)
         return [
             _edge(left, right, width, edge),
@@ -202,7 +212,7 @@ class Panel(Widget):
         return kept + [EMPTY] * (height - len(kept))
 
 
-def _edge(left: Row, right: Row, width: int, ink: Ink) -> Row:
+def _edge(left: Row, right: Row, width: int, ink: TextStyle) -> Row:
     """The top edge: ``╭ left ──── right ╮``."""
     room = width - 4
     left = clip(left, room - 1)

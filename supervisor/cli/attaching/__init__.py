@@ -1,0 +1,1 @@
+"""What ``stoker attach`` watches: a log, a folder of logs, a process, a pipe."""

@@ -1,0 +1,238 @@
+"""``stoker attach LOG|FOLDER|PID|-``: what to observe, and with which view."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import select
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.cli.attaching.targets import resolve
+from supervisor.cli.attaching.watcher_process import Watcher
+from supervisor.cli.common import complain
+from supervisor.cli.diagnosing.job_logs import BadInputError
+from supervisor.cli.diagnosing.rank_names import names_ranks, without_rank
+from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.observer.start_observed import Beginning
+from supervisor.keeper.observer.target import Target
+from supervisor.run.index import claim, register, state_home
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
+from supervisor.sources.processes import identify, read_cmdline
+from supervisor.text.prefixes import NOWHERE
+
+if TYPE_CHECKING:
+    from supervisor.keeper.observer.observer import Observer
+    from supervisor.run.records import Verdict
+    from supervisor.views.appearance import Appearance
+    from supervisor.views.splash.glimpse import Glimpse
+
+LEFT_BEHIND_S = 3600.0
+# So much of a log's end tells whether its lines name ranks.
+PIPE_BYTES = 1 << 18
+
+
+def observe(target: str, args: argparse.Namespace, taste: Appearance, glimpse: Glimpse) -> int:
+    """Watch `target` in an observed run directory; it is removed afterwards unless --keep.
+
+    `glimpse`: what may show the log until the app does.
+    """
+    place = state_home(os.environ) / ("kept" if args.keep else "observed")
+    _clear_away(state_home(os.environ) / "observed")
+    try:
+        run = claim(place)
+    except OSError as error:
+        glimpse.leave()
+        return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
+    try:
+        what, _ = resolve(target, run, looks=False, speaks=True)
+    except BadInputError as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        glimpse.leave()
+        return complain("attach", str(error))
+    try:
+        with _keyboard_as_stdin(what.pipe is not None) as has_screen:
+            if args.no_ui or not has_screen:
+                return _without_screen(run, target, args)
+            return _with_screen(run, target, what, args, taste, glimpse)
+    finally:
+        glimpse.leave()
+        if args.keep:
+            register(run, what.name, os.environ)
+            print(f"kept: {run.root}", file=sys.stderr)
+        else:
+            shutil.rmtree(run.root, ignore_errors=True)
+        if what.pipe is not None:
+            _let_it_write(0)
+
+
+def _let_it_write(pipe: int) -> None:
+    """Read on what nobody looks at until its writer ends: a line into a closed pipe would end it (SIGPIPE)."""
+    said = False
+    with contextlib.suppress(KeyboardInterrupt, OSError):
+        while True:
+            if not said and not select.select([pipe], [], [], 0.0)[0]:
+                said = True
+                print(
+                    "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)",
+                    file=sys.stderr,
+                )
+            select.select([pipe], [], [])
+            if not os.read(pipe, PIPE_BYTES):
+                return
+
+
+def _with_screen(
+    run: RunPaths, target: str, what: Target, args: argparse.Namespace, taste: Appearance, glimpse: Glimpse
+) -> int:
+    """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here.
+
+    The first facts are written here, before that process has loaded anything: the screen opens at once.
+    """
+    try:
+        beginning = Beginning.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
+    except OSError as error:
+        glimpse.leave()
+        return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
+    with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
+        from supervisor.cli.open_app import kept_file, load_app
+
+        run_tui = load_app()
+        run_tui(
+            run,
+            read_only=args.read_only,
+            taste=taste,
+            keep=kept_file(os.environ),
+            painted=watcher.go,
+            begun=glimpse.hand_over(),
+        )
+    print(_supervise_hint(target))
+    return 0
+
+
+def _without_screen(run: RunPaths, target: str, args: argparse.Namespace) -> int:
+    observer, what = observer_of(run, target, interval_s=args.interval)
+    observer.start()
+    try:
+        return _follow(run, observer, what, as_json=args.json)
+    finally:
+        observer.leave()
+
+
+def observer_of(
+    run: RunPaths,
+    target: str,
+    *,
+    interval_s: float,
+    pipe: int | None = None,
+    beginning: Beginning | None = None,
+) -> tuple[Observer, Target]:
+    """What watches `target`, with what judges it.
+
+    Args:
+        run: the claimed run directory.
+        target: as typed.
+        interval_s: seconds between sensor readings.
+        pipe: the descriptor to read for ``-``; None: stdin.
+        beginning: the run directory, where it is begun already.
+
+    Raises:
+        BadInputError: nothing to watch; one line.
+    """
+    what, read = resolve(target, run, pipe=pipe)
+
+    from supervisor.diagnosis.verdict import diagnose
+    from supervisor.keeper.observer.observer import Observer
+    from supervisor.sources.signature_files import Engine
+
+    def judge(engine: Engine) -> Verdict:
+        try:
+            return _of_known_rank(diagnose(read(), engine.signatures, engine.matcher), what)
+        except (BadInputError, OSError):  # the log was removed while it was watched: nothing is left to judge
+            return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
+
+    host = socket.gethostname()
+    observer = Observer(run, what, host=host, judge=judge, interval_s=interval_s, beginning=beginning)
+    return observer, what
+
+
+def _of_known_rank(verdict: Verdict, what: Target) -> Verdict:
+    """The verdict without "rank 0", which stands for a job of one process, where the log names no rank at all."""
+    if verdict.rank != 0 or len(what.logs) != 1 or what.processes or what.logs[0].origin != NOWHERE:
+        return verdict
+    if what.logs[0].packed or names_ranks(what.logs[0].path):
+        return verdict
+    return replace(verdict, rank=None, title=without_rank(verdict.title))
+
+
+def _clear_away(observed: Path) -> None:
+    """Remove what observers left that were killed: nobody holds its lock, and it is no newborn."""
+    with contextlib.suppress(OSError):
+        for path in observed.iterdir():
+            old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S
+            if old and not keeper_is_alive(RunPaths(path).node().lock):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -> int:
+    """Print facts until the target ends (a file that nobody writes: once it is read); exit 0, or 1 for a failure."""
+    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+
+    colour = wants_colour(sys.stdout, os.environ)
+    settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
+    console = ConsoleView(run, settings)
+    console.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        if what.ended:
+            observer.leave()
+        else:
+            while not observer.join(0.2):
+                continue
+    observer.leave()
+    console.finish()
+    condition = observer.state.condition
+    return condition.exit_code if isinstance(condition, Finished) else 0
+
+
+@contextmanager
+def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
+    """Whether there is a screen. With a pipe on stdin the keyboard is the controlling terminal."""
+    if not sys.stdout.isatty():
+        yield False
+        return
+    if not piped:
+        yield sys.stdin.isatty()
+        return
+    try:
+        tty = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    saved = os.dup(0)
+    os.dup2(tty, 0)
+    os.close(tty)
+    try:
+        yield True
+    finally:
+        os.dup2(saved, 0)
+        os.close(saved)
+
+
+def _supervise_hint(target: str) -> str:
+    if target.isdigit():
+        process = identify(int(target))
+        command = read_cmdline(process) if process is not None else []
+        if command:
+            return f"to have it supervised next time: stoker run -- {' '.join(command)}"
+    return "to have a job supervised: stoker run [torchrun's flags] SCRIPT"

@@ -1,0 +1,146 @@
+"""The process that watches beside a screen: its words are RUN_DIR TARGET INTERVAL_S PIPE KEEP LOCK_FD.
+
+It ends when its stdin does, so that it never outlives the screen that started it, however that ended. The run directory
+was begun by the screen's process, which handed over the lock: from its start this process is the only writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from supervisor.keeper.observer.start_observed import Beginning
+from supervisor.run.paths import RunPaths
+
+# A last verdict reads all that was not read yet; without `keep` nobody would see it.
+END_S = 5.0
+END_KEPT_S = 60.0
+NO_PIPE = -1
+NICENESS = 5
+# It is loaded once the screen is painted; a screen that takes longer than this is not waited for.
+GO_S = 3.0
+
+
+class Watcher:
+    """An observer in a process of its own, while the context lasts.
+
+    Args:
+        run: the claimed run directory; its keeper.log takes what goes wrong.
+        target: what to watch, as typed.
+        beginning: the run directory, begun; handed over here.
+        interval_s: seconds between sensor readings.
+        pipe: the descriptor to read for ``-``.
+        keep: the run directory stays: give a last verdict.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        target: str,
+        beginning: Beginning,
+        *,
+        interval_s: float,
+        pipe: int | None = None,
+        keep: bool = False,
+    ) -> None:
+        self._keep = keep
+        lock = beginning.hand_over()
+        words = [
+            str(run.root),
+            target,
+            repr(interval_s),
+            str(NO_PIPE if pipe is None else pipe),
+            str(int(keep)),
+            str(lock),
+        ]
+        try:
+            with open(run.node().log, "ab") as log:
+                # A session of its own: Ctrl-C and the hang-up of the terminal are the screen's business.
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", BOOTSTRAP, _here(), *words],
+                    stdin=subprocess.PIPE,
+                    bufsize=0,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(lock,) if pipe is None else (lock, pipe),
+                    start_new_session=True,
+                )
+        finally:
+            beginning.lock.release()  # here only: what the child inherited stays locked
+        if pipe is not None:
+            os.close(pipe)
+
+    def go(self) -> None:
+        """The screen is painted: what watches may be loaded now. Two such programs at once come up half as fast."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._keep:
+            self.go()  # left before it was painted: a last verdict all the same
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(END_KEPT_S if self._keep else END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+# -P and the package's own folder, so that no package of the working directory's is taken for ours. What watches yields
+# to what is watched, and to the screen, from its first import on: reading a gigabyte anew is nobody's hurry.
+BOOTSTRAP = (
+    f"import os, select, sys; os.nice({NICENESS}); "
+    f"select.select([0], [], [], {GO_S})[0] and (os.read(0, 1) or sys.exit(0)); sys.path.insert(0, sys.argv.pop(1)); "
+    "from supervisor.cli.attaching.watcher_process import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+def _here() -> str:
+    """The folder that holds the package `supervisor`."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+
+def main(argv: list[str]) -> int:
+    """Watch until stdin ends."""
+    from supervisor.cli.attaching.observe_target import observer_of
+    from supervisor.cli.diagnosing.job_logs import BadInputError
+    from supervisor.keeper.clock import SystemClock
+
+    root, target, interval, pipe, keep, lock = argv
+    run = RunPaths(Path(root))
+    try:
+        beginning = Beginning.inherited(run, int(lock), clock=SystemClock())
+    except OSError as error:
+        if not run.root.exists():
+            return 0  # the screen was left before this process had come up
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    try:
+        observer, _ = observer_of(
+            run,
+            target,
+            interval_s=float(interval),
+            pipe=None if int(pipe) == NO_PIPE else int(pipe),
+            beginning=beginning,
+        )
+    except BadInputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    observer.start()
+    while os.read(0, 1):
+        continue
+    observer.leave(hurried=keep == "0")
+    return 0

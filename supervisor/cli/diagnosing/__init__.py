@@ -1,0 +1,1 @@
+"""What ``stoker diagnose`` reads, and how a verdict is printed."""

@@ -1,0 +1,291 @@
+"""Which files make up a job: single logs, torchrun's tree, a run directory, per-node files, stdin."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.scan.windows import window_bytes
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import origin_of_path
+
+MOST_FILES = 4096
+_LOG_NAMES = Lazy(
+    r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
+    re.IGNORECASE,
+)
+_NOT_LOGS = Lazy(
+    r"^(?:meta|config|run|plan|args|params|settings|tokenizer\w*|special_tokens_map|vocab|generation_config|model\.safetensors\.index|trainer_state|all_results|train_results)\.json$|"
+    r"^(?:requirements|LICENSE|README|CMakeLists)\S*|\.(?:json)$",
+    re.IGNORECASE,
+)
+_RECORDS = Lazy(r"^(?:scontrol|sacct|squeue|sinfo|jobcomp|timeline)\S*\.txt$", re.IGNORECASE)
+_SKIPPED_FOLDERS = frozenset(
+    (
+        "telemetry",
+        "series",
+        "control",
+        "artifacts",
+        ".git",
+        "__pycache__",
+        "wandb",
+        "checkpoints",
+        "tensorboard",
+    )
+)
+
+
+class BadInputError(ValueError):
+    """A path that cannot be judged; the message says which, and what to do."""
+
+
+def path_or_run(path: str) -> str:
+    """The path itself, or the directory of the run that is known by that id or part of one."""
+    if path == "-" or os.path.lexists(path) or os.sep in path:
+        return path
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+
+    try:
+        return str(find_run(path, runs_dir(None, os.environ), os.environ).root)
+    except RunNotFound:
+        return path
+
+
+def read_jobs(
+    paths: Sequence[str], *, each: bool = False, attempt: int | None = None
+) -> list[tuple[str, int | None, JobEvidence]]:
+    """Turn paths into jobs: (path as given, attempt or None, evidence). Files are opened as they are read.
+
+    Raises:
+        BadInputError: a path is absent, unreadable, or a folder without any log.
+    """
+    jobs: list[tuple[str, int | None, JobEvidence]] = []
+    for path in paths:
+        if path == "-":
+            jobs.append(("-", None, JobEvidence(logs=(LogSource("-", _stdin()),))))
+        elif os.path.isdir(path):
+            jobs.extend(_folder(path, each=each, attempt=attempt))
+        else:
+            _check(path)
+            jobs.append(
+                (
+                    path,
+                    None,
+                    JobEvidence(
+                        logs=(LogSource(path, file_chunks(path), origin_of_path(os.path.basename(path))),)
+                    ),
+                )
+            )
+    return jobs
+
+
+def file_chunks(path: str) -> Iterator[bytes]:
+    """A file's bytes in pieces; it is opened at the first piece."""
+    seen = 0
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(window_bytes(seen)):
+            seen += len(chunk)
+            yield chunk
+
+
+def _stdin() -> Iterator[bytes]:
+    stream = sys.stdin.buffer.fileno()
+    while chunk := os.read(stream, 1 << 20):
+        yield chunk
+
+
+def _check(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise BadInputError(f"{path}: not a file that can be read; give a log, a folder of logs, or -")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise BadInputError(
+            f"{path}: {error.strerror or error}; give a log, a folder of logs, or -"
+        ) from error
+
+
+def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, int | None, JobEvidence]]:
+    chosen, inner = _attempt_of(path, attempt)
+    logs, errors, records = _walk(inner)
+    if not logs:
+        raise BadInputError(
+            f"{path}: no log in this folder; give a log, or the folder that torchrun's --log-dir names"
+        )
+    if each:
+        return [
+            (name, None, JobEvidence(logs=(LogSource(name, file_chunks(name), origin_of_path(name)),)))
+            for name in logs
+        ]
+    job = evidence_of(inner, logs, errors, records)
+    if chosen is not None:
+        from supervisor.cli.diagnosing.run_journals import with_run_facts
+
+        job = with_run_facts(job, path, chosen)
+    return [(path, chosen, job)]
+
+
+def evidence_of(
+    root: Sequence[str], logs: Iterable[str], errors: Iterable[str], records: Iterable[str]
+) -> JobEvidence:
+    """One job's evidence from its files: consoles come before the ranks' own logs."""
+    ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
+    origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
+    nameless = [name for name, o in origins.items() if (o.rank, o.local_rank, o.node) == (None, None, None)]
+    for name, task in tasks_of(nameless).items():
+        origins[name] = origins[name]._replace(task=task)
+    sources = tuple(LogSource(name, file_chunks(name), origins[name]) for name in ordered)
+    files = []
+    for name in sorted(errors):
+        try:
+            with open(name, "rb") as file:
+                files.append(ErrorFile(name, file.read(1 << 20), origin_of_path(_inside(name, root))))
+        except OSError:
+            continue
+    ranks = {source.origin.local_rank for source in sources if source.origin.local_rank is not None}
+    nodes = {source.origin.node for source in sources if source.origin.local_rank is not None}
+    per_node = max(ranks) + 1 if ranks else None
+    return JobEvidence(
+        logs=sources,
+        error_files=tuple(files),
+        machine=MachineRecords(slurm_state=_slurm_state(records)),
+        launcher_exit=_launcher_exit(root),
+        ranks_per_node=per_node,
+        world_size=per_node * len(nodes) if per_node and nodes else None,
+    )
+
+
+def tasks_of(paths: Sequence[str]) -> dict[str, int]:
+    """The number that tells logs of one folder apart: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
+    for path in paths:
+        parts = re.split(r"(\d{1,9})", path)
+        groups.setdefault(tuple(parts[::2]), []).append((path, parts[1::2]))
+    found: dict[str, int] = {}
+    for group in groups.values():
+        columns = list(zip(*(numbers for _, numbers in group), strict=True))
+        telling = [n for n, column in enumerate(columns) if len(set(column)) > 1]
+        if len(telling) != 1:
+            continue
+        tasks = {path: int(numbers[telling[0]]) for path, numbers in group}
+        # Tasks count from 0; numbers of jobs and of rotations do not.
+        if 0 in tasks.values() and len(set(tasks.values())) == len(tasks):
+            found |= tasks
+    return found
+
+
+def _inside(name: str, roots: Sequence[str]) -> str:
+    for root in roots:
+        if name.startswith(root):
+            return os.path.relpath(
+                name, os.path.dirname(root.rstrip("/")) if os.path.basename(root).startswith("node") else root
+            )
+    return name
+
+
+def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    logs: list[str] = []
+    errors: list[str] = []
+    records: list[str] = []
+    for root in roots:
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS)
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                if name == "error.json":
+                    errors.append(path)
+                elif _RECORDS.match(name):
+                    records.append(path)
+                elif name in {"keeper.log", "events.jsonl"} or _NOT_LOGS.search(name):
+                    continue
+                elif _LOG_NAMES.search(name) and os.path.isfile(path):
+                    logs.append(path)
+                if len(logs) >= MOST_FILES:
+                    return logs, errors, records
+    if not logs:
+        logs = [path for root in roots for path in _any_text(root)]
+    return _last_torchrun_attempt(logs), errors, records
+
+
+def _last_torchrun_attempt(logs: list[str]) -> list[str]:
+    """Of torchrun's own restarts in one tree, the last; what came before was restarted."""
+    numbers = {int(match.group(1)) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))}
+    if len(numbers) < 2:
+        return logs
+    last = max(numbers)
+    return [
+        name
+        for name in logs
+        if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or int(match.group(1)) == last
+    ]
+
+
+def _any_text(root: str) -> list[str]:
+    """Where no name tells, small plain files at the top of the folder."""
+    found = []
+    for name in sorted(os.listdir(root)):
+        path = os.path.join(root, name)
+        if os.path.isfile(path) and "." not in name:
+            with open(path, "rb") as file:
+                if b"\0" not in file.read(4096):
+                    found.append(path)
+    return found
+
+
+def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
+    """The folders to read: of a run directory, one attempt on all nodes; else the folder itself."""
+    nodes = os.path.join(path, "nodes")
+    folders: dict[int, list[str]] = {}
+    if os.path.isdir(nodes):
+        for node in sorted(os.listdir(nodes)):
+            tries = os.path.join(nodes, node, "attempts")
+            if os.path.isdir(tries):
+                for name in os.listdir(tries):
+                    if name.isdigit():
+                        folders.setdefault(int(name), []).append(os.path.join(tries, name))
+    if not folders:
+        if attempt is not None:
+            raise BadInputError(
+                f"{path}: not a run directory, so it has no attempt {attempt}; leave --attempt away"
+            )
+        return None, [path]
+    chosen = attempt if attempt is not None else max(folders)
+    if chosen not in folders:
+        raise BadInputError(f"{path}: no attempt {chosen}; there are {', '.join(map(str, sorted(folders)))}")
+    return chosen, sorted(folders[chosen])
+
+
+def _slurm_state(records: Iterable[str]) -> str | None:
+    for name in records:
+        try:
+            with open(name, encoding="utf-8", errors="replace") as file:
+                text = file.read(65536)
+        except OSError:
+            continue
+        if match := re.search(r"JobState=([A-Z_]+)", text):
+            return match.group(1)
+        if "sacct" in os.path.basename(name) and (
+            match := re.search(
+                r"\b(COMPLETED|FAILED|TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\b", text
+            )
+        ):
+            return match.group(1)
+    return None
+
+
+def _launcher_exit(roots: Sequence[str]) -> int | None:
+    for root in roots:
+        try:
+            with open(os.path.join(root, "exit"), encoding="ascii", errors="replace") as file:
+                text = file.read(64)
+        except OSError:
+            continue
+        if match := re.match(r"\s*(-?\d+)", text):
+            return int(match.group(1))
+    return None

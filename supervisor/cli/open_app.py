@@ -1,0 +1,109 @@
+"""Opening the app on a run directory, and what is said after it is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.run.index import state_home
+from supervisor.run.journal import StateReader, read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Backoff, Finished, HeldOpen
+from supervisor.text.decode import strip_escapes
+from supervisor.views.appearance import Appearance
+from supervisor.views.palette import chosen
+from supervisor.views.splash.first_look import run_scene
+from supervisor.views.splash.glimpse import Glimpse
+from supervisor.views.splash.picture import Look, depth_of
+from supervisor.views.tui.kept import load
+from supervisor.views.wording.translate import speech
+
+if TYPE_CHECKING:
+    from supervisor.views.tui.terminal import TuiResult
+
+
+def show(
+    run: RunPaths,
+    *,
+    read_only: bool,
+    env: Mapping[str, str],
+    taste: Appearance,
+    glimpse: Glimpse,
+    journal: StateReader | None = None,
+) -> int:
+    """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code.
+
+    Args:
+        run: the run directory.
+        read_only: no requests can be sent.
+        env: the environment.
+        taste: how it looks.
+        glimpse: shows what is known until the app is there.
+        journal: the run's, where it was read; the run is then shown at once.
+    """
+    adopter = None if read_only else partial(adopt, env)
+    if journal is not None:
+        kept = load(kept_file(env))
+        scene = run_scene(
+            run, journal.state, speech(taste.spoken), log_more=kept.log_more, side_more=kept.side_more
+        )
+        glimpse.show(scene, look_of(taste, env), env)
+    run_tui = load_app()
+    run_tui(
+        run,
+        read_only=read_only,
+        adopt=adopter,
+        taste=taste,
+        keep=kept_file(env),
+        begun=glimpse.hand_over(),
+        journal=journal,
+    )
+    state = read_state(run.node().journal)
+    tr = speech(taste.spoken)
+    if isinstance(state.condition, Finished):
+        said = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
+        print(strip_escapes(tr(said)))  # a folder that somebody copied here may hold anything
+        return state.condition.exit_code
+    if keeper_is_alive(run.node().lock):
+        match state.condition:
+            case HeldOpen():
+                what = "the run stays held: nothing trains"
+            case Backoff():
+                what = "the next attempt starts by itself"
+            case _:
+                what = "training goes on"
+        print(tr(f"{what}; come back with: stoker attach {run.run_id}"))
+    else:
+        print(tr(f"this run has no keeper; adopt it with: stoker attach {run.run_id}"))
+    return 0
+
+
+def load_app() -> Callable[..., TuiResult]:
+    """The app, and the library that draws it: most of what a start takes."""
+    from supervisor.views.tui.loading import load_asyncio_without_tls
+
+    load_asyncio_without_tls()
+    from supervisor.views.tui.terminal import run_tui
+
+    return run_tui
+
+
+def look_of(taste: Appearance, env: Mapping[str, str]) -> Look:
+    """How what comes before the app is painted: as the app will be."""
+    palette = chosen(taste.theme, load(kept_file(env)).theme)
+    return Look(palette, depth_of(env), plain_ascii=taste.ascii)
+
+
+def kept_file(env: Mapping[str, str]) -> Path:
+    """Where the app remembers a person's choices."""
+    return state_home(env) / "ui.json"
+
+
+def adopt(env: Mapping[str, str], run: RunPaths) -> None:
+    """Give a run whose keeper died a new one. Raises what `start_detached` does."""
+    from supervisor.keeper.process.detach import start_detached
+
+    start_detached(run, env)

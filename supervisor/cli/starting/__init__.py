@@ -1,0 +1,1 @@
+"""From the words after ``stoker run`` to a keeper that runs."""

@@ -1,0 +1,164 @@
+"""From the words after ``stoker run`` to a job: opens the files that the pure room only parses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.cli.common import user_settings
+from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
+from supervisor.job.config.edit import config_words
+from supervisor.job.config.files import parse_config
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, script_path
+from supervisor.job.config.settings import ConfigFile, spec_key_names
+from supervisor.job.errors import JobError
+from supervisor.job.spec import EntryKind, JobSpec, RetrySettings
+from supervisor.run.records import FailureClass
+
+MAX_CONFIG_BYTES = 4 << 20
+MAX_SCRIPT_BYTES = 4 << 20
+PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A resolved job and the command line it came from."""
+
+    parsed: ParsedRun
+    spec: JobSpec
+
+
+def parse_words(argv: Sequence[str], env: Mapping[str, str]) -> ParsedRun:
+    """Parse the words alone; no file is opened. Raises JobError."""
+    for word in argv:
+        if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
+            raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
+    has_config = any(word == "--config" or word.startswith("--config=") for word in argv)
+    return parse_run_argv(argv, env=env, spec_keys=spec_key_names() if has_config else ())
+
+
+def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
+    """Open the job file, the settings files and the script; resolve.
+
+    Raises:
+        JobError: a file is missing or unreadable, a key is unknown, a batch does not divide.
+    """
+    named = parsed.flag("config")
+    job_file = _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
+    script = script_path(parsed, job_file)
+    text = _script_text(cwd / script) if script else None
+    inputs = JobInputs(
+        parsed=parsed,
+        env=env,
+        cwd=str(cwd),
+        job_file=job_file,
+        project=_optional(cwd / "stoker.toml"),
+        user=_optional(user_settings(env)),
+        script_text=text,
+        script_configs=_script_configs(parsed, job_file, cwd),
+        gpus=_gpu_count(env),
+        cpus=os.cpu_count() or 1,
+        failure_classes=frozenset(str(c) for c in FailureClass),
+    )
+    spec = resolve_job(inputs)
+    if spec.entry_kind is EntryKind.SCRIPT and not (cwd / spec.entry).is_file():
+        raise JobError(f"{spec.entry}: no such script: give the path of the .py file to run, or -m MODULE")
+    return Job(parsed, spec)
+
+
+def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
+    """The ``[policy]`` of a settings file or preset, with defaults where it says nothing.
+
+    Raises:
+        JobError: the file is missing, or a key or value of it is wrong.
+    """
+    inputs = JobInputs(
+        parsed=ParsedRun(),
+        env=env,
+        cwd=str(cwd),
+        job_file=_config_file(_find_config(named, cwd), named, f"--config {named}"),
+        failure_classes=frozenset(str(c) for c in FailureClass),
+    )
+    return resolve_retry(inputs)
+
+
+def configs_dir() -> Path:
+    """Folder of the presets: package data in a wheel, the repository's `configs` in a source tree."""
+    package = Path(__file__).resolve().parents[2]
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def _find_config(named: str, cwd: Path) -> Path:
+    path = cwd / os.path.expanduser(named)
+    if path.is_file():
+        return path
+    presets = configs_dir()
+    for suffix in PRESET_SUFFIXES:
+        candidate = presets / f"{named}{suffix}"
+        if candidate.is_file() and presets in candidate.resolve().parents:
+            return candidate
+    if path.exists():
+        raise JobError(f"--config {named}: not a file")
+    known = sorted(
+        str(p.relative_to(presets).with_suffix(""))
+        for p in presets.rglob("*")
+        if p.suffix in PRESET_SUFFIXES[1:] and p.name != "__init__.py"
+    )
+    raise JobError(f"--config {named}: no such file; presets are {', '.join(known)}")
+
+
+def _config_file(path: Path, name: str, what: str) -> ConfigFile:
+    """A settings file: `name` in messages about its keys, `what` in those about the file."""
+    data = _read(path, MAX_CONFIG_BYTES, what)
+    return ConfigFile(name, parse_config(str(path), data), data.decode("utf-8", "replace"))
+
+
+def _optional(path: Path) -> ConfigFile | None:
+    return _config_file(path, str(path), str(path)) if path.is_file() else None
+
+
+def _script_text(path: Path) -> str | None:
+    if not path.is_file():  # reading a pipe would wait
+        return None
+    try:
+        return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
+    except JobError:
+        return None
+
+
+def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -> dict[str, str]:
+    """The config files that the script's arguments name, text by the name that the arguments use."""
+    run = job_file.values.get("run") if job_file is not None else None
+    listed = run.get("args") if isinstance(run, dict) else None
+    more = [str(word) for word in listed] if isinstance(listed, list) else []
+    found = {}
+    for name in config_words([*more, *parsed.entry_args]):
+        text = _script_text(cwd / name)
+        if text is not None:
+            found[name] = text
+    return found
+
+
+def _read(path: Path, limit: int, what: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise JobError(f"{what}: {error.strerror}") from error
+    if len(data) > limit:
+        raise JobError(f"{what}: larger than {limit >> 20} MiB: not a job file")
+    return data
+
+
+def _gpu_count(env: Mapping[str, str]) -> int:
+    """GPUs that a job would see, from the driver's own list: no library is loaded for a count."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return 0

@@ -1,0 +1,280 @@
+"""Starting a resolved job: pre-flight, run directory, keeper, view."""
+
+from __future__ import annotations
+
+import gc
+import getpass
+import os
+import shutil
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor import __version__
+from supervisor.cli.appearance_flags import taste_from
+from supervisor.cli.common import complain
+from supervisor.cli.starting.job_inputs import Job
+from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.errors import JobError
+from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
+from supervisor.job.spec import JobSpec
+from supervisor.keeper.planning.launch_plans import trainer_main, without_secrets
+from supervisor.preflight.checks import run_checks
+from supervisor.preflight.interpreter import Interpreter, find_interpreter
+from supervisor.preflight.ports import free_port
+from supervisor.run.index import claim, link_latest, register, runs_dir
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
+from supervisor.sources.processes import become_subreaper
+from supervisor.views.appearance import Appearance, BadAppearance
+
+if TYPE_CHECKING:
+    from supervisor.cli.starting.splash import Curtain
+    from supervisor.cli.starting.startup_probes import Errands
+
+
+def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
+    """Print attempt 1 as a command one could paste; start and write nothing."""
+    interpreter = find_interpreter(job.spec, env, errands.interpreter)
+    runs = runs_dir(job.parsed.flag("runs_dir"), env)
+    run = runs / "RUN"
+    plan = _first_plan(job.spec, interpreter, run, env)
+    print(f"# interpreter: {interpreter.path} ({interpreter.why})")
+    print(plan_as_shell(plan))
+    return 0
+
+
+def start(job: Job, env: Mapping[str, str], errands: Errands) -> int:
+    """Check, claim the run directory, start the keeper in the way that was asked for."""
+    parsed = job.parsed
+    taste = _taste(parsed, env)
+    if parsed.switch("no_ui") or parsed.switch("detach") or not _has_terminal():
+        if not parsed.switch("detach"):
+            import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
+        return _start(job, env, taste, errands, None)
+    from supervisor.cli.starting.splash import Curtain
+    from supervisor.views.splash.glimpse import Glimpse
+    from supervisor.views.tui.garbage import held_back
+
+    with held_back(), Glimpse() as glimpse:
+        return _start(job, env, taste, errands, Curtain(glimpse, job.spec, taste, env))
+
+
+def _start(
+    job: Job, env: Mapping[str, str], taste: Appearance, errands: Errands, curtain: Curtain | None
+) -> int:
+    spec, parsed = job.spec, job.parsed
+    interpreter = find_interpreter(spec, env, errands.interpreter)
+    runs = runs_dir(parsed.flag("runs_dir"), env)
+    findings = run_checks(spec, runs_dir=runs, env=env)
+    refused = [finding for finding in findings if finding.level is FindingLevel.REFUSE]
+    if refused:
+        if curtain is not None:
+            curtain.fall()
+        for finding in refused:
+            fix = f": {finding.fix}" if finding.fix else ""
+            print(f"stoker run: {finding.check}: {finding.what}{fix}", file=sys.stderr)
+        return 3
+    if curtain is not None:
+        curtain.found(findings)
+    # A plan that cannot be made is refused before there is a folder to leave behind.
+    _first_plan(spec, interpreter, runs / "RUN", env)
+    try:
+        run = claim(runs)
+    except OSError as error:
+        raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
+    interactive = not parsed.switch("no_ui")
+    record = _record(
+        run,
+        spec,
+        interpreter,
+        interactive=interactive and _wants_screen_or_detach(parsed),
+        commit=errands.commit(),
+    )
+    try:
+        write_run_file(run.run_json, without_secrets(record))
+    except OSError as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        raise JobError(f"{run.root}: {error.strerror}: choose another place with --runs-dir", 3) from error
+    register(run, spec.name, env)
+    link_latest(run)
+    notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
+    if not record.settings.interactive:
+        return _foreground(run, record, parsed, env, notable)
+    return _detached(run, record, parsed, env, notable, taste, curtain)
+
+
+def _taste(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
+    flags = {
+        "theme": parsed.flag("theme"),
+        "ascii": parsed.switch("ascii") or None,
+        "lang": parsed.flag("lang"),
+    }
+    try:
+        return taste_from(flags, env)
+    except BadAppearance as error:
+        raise JobError(str(error)) from error
+
+
+def _wants_screen_or_detach(parsed: ParsedRun) -> bool:
+    """Without a terminal there is no screen: the run is headless, unless it was to be detached."""
+    return parsed.switch("detach") or _has_terminal()
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _first_plan(spec: JobSpec, interpreter: Interpreter, run: Path, env: Mapping[str, str]) -> LaunchPlan:
+    attempt_dir = run / "nodes" / "0" / "attempts" / "1"
+    return build_plan(
+        spec,
+        attempt=1,
+        interpreter=str(interpreter.path),
+        run_dir=str(run),
+        attempt_dir=str(attempt_dir),
+        base_env=env,
+        port=free_port() if wants_port(spec) else None,
+        trainer_main=trainer_main(),
+    )
+
+
+def _record(
+    run: RunPaths, spec: JobSpec, interpreter: Interpreter, *, interactive: bool, commit: str | None
+) -> RunFile:
+    return RunFile(
+        run_id=run.run_id,
+        job=spec,
+        interpreter=str(interpreter.path),
+        settings=KeeperSettings(interactive=interactive),
+        created_t=time.time(),
+        host=socket.gethostname(),
+        user=_user(),
+        stoker_version=__version__,
+        python_version=interpreter.version,
+        torch_version=interpreter.torch_version,
+        git_commit=commit,
+        trainer_main=trainer_main(),
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _foreground(
+    run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
+) -> int:
+    from supervisor.keeper.loop import Keeper
+    from supervisor.policy import EXIT_LOST
+    from supervisor.run.lock import LockTaken
+    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+
+    try:
+        keeper = Keeper(run, record, env=env, findings=findings)
+    except (LockTaken, OSError) as error:
+        shutil.rmtree(run.root, ignore_errors=True)
+        raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", 3) from error
+    settings = ConsoleSettings(
+        stdout=sys.stdout,
+        log_file=run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log",
+        colour=wants_colour(sys.stdout, env),
+        as_json=parsed.switch("json"),
+        least=record.job.log_level,
+    )
+    become_subreaper()
+    undo = keeper.install_signal_handlers()
+    console = ConsoleView(run, settings)
+    console.start()
+    why = "the keeper crashed"
+    gc.enable()  # held back since the start
+    try:
+        code = keeper.carry()
+        why = "the run ended"
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
+        traceback.print_exc()
+        print(
+            f"stoker run: the keeper failed ({type(error).__name__}); what it launched goes on: `stoker attach {run.run_id}` adopts it",
+            file=sys.stderr,
+        )
+        code = EXIT_LOST
+    finally:
+        keeper.close(why)
+        console.finish(with_story=why == "the run ended")
+        undo()
+    return code
+
+
+def _detached(
+    run: RunPaths,
+    record: RunFile,
+    parsed: ParsedRun,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...],
+    taste: Appearance,
+    curtain: Curtain | None,
+) -> int:
+    from supervisor.keeper.process.detach import teardown_warning
+
+    for finding in findings:
+        if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
+            print(f"stoker run: {finding.check}: {finding.what}", file=sys.stderr)
+    warning = teardown_warning(env)
+    if curtain is None:
+        _warn(warning)
+        return _start_keeper(run, record, env, findings) or _tell(run)
+    from supervisor.cli.open_app import load_app, show
+
+    try:
+        # The app loads on a core of its own, while the keeper loads what it needs.
+        code = _start_keeper(run, record, env, findings, meanwhile=load_app, before_words=curtain.fall)
+        return code or show(
+            run, read_only=parsed.switch("read_only"), env=env, taste=taste, glimpse=curtain.glimpse
+        )
+    except KeyboardInterrupt:
+        curtain.fall()
+        said = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
+        print(f"stoker run: interrupted, but the run has begun: {said}", file=sys.stderr)
+        raise
+    finally:
+        curtain.fall()
+        _warn(warning)  # before, the screen would cover it at once
+
+
+def _start_keeper(
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    findings: tuple[Finding, ...],
+    *,
+    meanwhile: Callable[[], object] | None = None,
+    before_words: Callable[[], object] | None = None,
+) -> int:
+    """Start a detached keeper; exit code 1 and one line where it does not start."""
+    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
+
+    try:
+        start_detached(run, env, record=record, findings=findings, meanwhile=meanwhile)
+    except (KeeperDidNotStart, OSError) as error:
+        if before_words is not None:
+            before_words()
+        return complain("run", str(error), 1)
+    return 0
+
+
+def _tell(run: RunPaths) -> int:
+    print(run.run_id)
+    return 0
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        print(f"stoker run: {warning}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Whose line it is, and when: ranks, exits, who waited for whom."""

@@ -1,0 +1,171 @@
+"""Who did not come: the rank behind a collective that timed out, and the process that a stack dump shows waiting."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from supervisor.diagnosis.attribution.exits import Launch
+from supervisor.diagnosis.attribution.ranks import Ranks, inline_rank, only_absent
+from supervisor.diagnosis.cause.candidates import Candidate
+from supervisor.diagnosis.scan.scanner import SourceScan
+from supervisor.run.failures import FailureClass
+from supervisor.text.numbers import whole
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
+
+
+class HangPlace(NamedTuple):
+    """The frame that a process waits in."""
+
+    source: int
+    line: int
+    text: str
+    rank: int | None
+
+
+_SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)")
+_COMPLETED = Lazy(r"last completed(?: NCCL)? work: (-?\d+)")
+_META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
+_GROUP = Lazy(r"PG (?:ID )?(\d+)")
+_UNIQUE_ID = Lazy(r"retrieving ncclUniqueId from \[(\d+)\]")
+_BARRIER = Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
+_DESYNC = Lazy(r"\[([\d, ]+)\] finished .{0,60}, but didn't join")
+_MISSING = Lazy(r"missing ranks: ([\d, ]+)")
+
+
+def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
+    """The rank that did not come, from sequence numbers, from who waits for whom, or from who says nothing."""
+    waited_for: list[int] = []
+    done: dict[str, dict[int, int]] = defaultdict(dict)
+    meta: dict[int, int] = {}
+    complaining: set[int] = set()
+    sequence: dict[str, dict[int, int]] = defaultdict(dict)
+    for item in candidates:
+        text = item.hit.text
+        if match := _BARRIER.search(text):
+            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
+        if match := _MISSING.search(text):
+            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
+        if match := _DESYNC.search(text):
+            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
+        if match := _UNIQUE_ID.search(text):
+            waited_for.append(whole(match.group(1)))
+        if item.is_cause or item.failure not in (
+            FailureClass.NCCL_TIMEOUT,
+            FailureClass.HANG,
+            FailureClass.NCCL_ERROR,
+        ):
+            continue
+        rank = item.hit.origin.rank
+        rank = rank if rank is not None else inline_rank(text)
+        if rank is None:
+            continue
+        complaining.add(rank)
+        found = _GROUP.search(text)
+        group = found.group(1) if found else "0"
+        if match := _COMPLETED.search(text):
+            done[group][rank] = whole(match.group(1))
+        if match := _SEQ.search(text):
+            sequence[group].setdefault(rank, whole(next(part for part in match.groups() if part)))
+        if match := _META.search(text):
+            meta.setdefault(rank, whole(match.group(1)))
+    if waited_for:
+        return max(set(waited_for), key=waited_for.count)
+    world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
+    if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
+        # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
+        world = 2
+    silent = only_absent(world, complaining)
+    # Of one voice alone nobody knows how many there are, where the launcher does not say.
+    if silent is not None and len(complaining) >= (1 if launch.world_size else 2):
+        return silent
+    for table in (*done.values(), *sequence.values(), meta):
+        if len(table) >= 2:
+            least = min(table.values())
+            lowest = [rank for rank, value in table.items() if value == least]
+            if len(lowest) == 1:
+                return lowest[0]
+    # All complain: the rank whose agent never told of its end sits where the connection broke.
+    told = {item.rank for item in launch.exits if item.rank is not None}
+    return only_absent(world, told) if told else None
+
+
+_RDZV_ID = Lazy(r"--rdzv[-_]id[= ]+(\S+)")
+
+
+def different_rendezvous(scans: Sequence[SourceScan]) -> tuple[int, int, str] | None:
+    """The first command whose rendezvous id is not the one before: (source, line, text). Such nodes never meet."""
+    first: str | None = None
+    for index, scan in enumerate(scans):
+        for row, line in enumerate(scan.head):
+            match = _RDZV_ID.search(line)
+            if match is None:
+                continue
+            if first is not None and match.group(1) != first:
+                return index, row + 1, line
+            first = first or match.group(1)
+    return None
+
+
+_FRAME = Lazy(r"^\s{2,}(\S+) \((\S+?):(\d+)\)|^\s+File \"([^\"]+)\", line \d+,? in (\S+)")
+_LIBRARY = Lazy(
+    r"(?:^|/)(?:threading|selectors|queue|socket|ssl|subprocess|contextlib|runpy)\.py|concurrent/futures|multiprocessing/|"
+    r"(?:^|/)torch/|c10d_logger|libc|asyncio/|http/client|urllib3?/|<frozen"
+)
+_IN_COLLECTIVE = Lazy(
+    r"all_?reduce|all_?gather|_engine_run_backward|run_backward|broadcast|barrier|reduce_scatter|c10d|distributed_c10d|reduce_boolean|\bsynchronize\b"
+)
+
+
+def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
+    """The process that a stack dump in the logs shows outside any collective, else the first one dumped."""
+    first: HangPlace | None = None
+    for scan in scans:
+        for hit in scan.hits:
+            if hit.signature.id != "hang-stack-dump" or "Thread" not in hit.text:
+                continue
+            if "MainThread" not in hit.text and first is not None:
+                continue
+            found = _waiting_frame(hit.lines_after(40), hit.hosts)
+            if found is None:
+                continue
+            below, text, in_collective = found
+            rank = hit.origin.rank if hit.origin.rank is not None else hit.origin.local_rank
+            place = HangPlace(
+                hit.source,
+                hit.line + below,
+                text,
+                rank if rank is not None else _rank_named(hit.lines_before(8), hit.text),
+            )
+            if not in_collective:
+                return place
+            first = first or place
+    return first
+
+
+def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
+    library: tuple[int, str] | None = None
+    in_collective = False
+    for below, raw in enumerate(lines, start=1):
+        _, text = split_prefix(raw, hosts)
+        match = _FRAME.match(text)
+        if match is None:
+            if below > 1:
+                break
+            continue
+        path = match.group(2) or match.group(4)
+        in_collective = in_collective or _IN_COLLECTIVE.search(text) is not None
+        library = library or (below, text.strip())
+        if _LIBRARY.search(path) is None:
+            return below, text.strip(), in_collective
+    return (*library, in_collective) if library else None
+
+
+def _rank_named(before: Sequence[str], text: str) -> int | None:
+    for line in (text, *reversed(before)):
+        if match := re.search(r"\brank[ =:_]?(\d+)", line, re.IGNORECASE):
+            return whole(match.group(1))
+    return None

@@ -1,0 +1,1 @@
+"""From hits to the one cause: candidates, rules, confidence."""

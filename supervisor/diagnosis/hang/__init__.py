@@ -1,0 +1,1 @@
+"""What stacks and recorders say of ranks that wait."""

@@ -1,0 +1,174 @@
+"""A silence that the keeper saw: what the stacks said outweighs what its end left in the logs.
+
+The rank that is elsewhere is the culprit; those that wait for it in a collective are what followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.diagnosis.cause.root import Case, Root
+from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang
+from supervisor.diagnosis.judgement import JudgedConsequence
+from supervisor.run.failures import FailureClass
+
+# What the end of a hang looks like by itself: our own signals, peers that lost a connection, silence.
+_ENDINGS = frozenset(
+    (
+        FailureClass.TERMINATED,
+        FailureClass.UNKNOWN,
+        FailureClass.HEALTHY,
+        FailureClass.HANG,
+        FailureClass.WORKER_CRASH,
+        FailureClass.NCCL_TIMEOUT,
+        FailureClass.NCCL_ERROR,
+        FailureClass.RENDEZVOUS,
+    )
+)
+# What it looks like where those that wait gave up by themselves, before stoker would have ended them.
+_GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
+# Of more ranks than this that wait alike only their number is told.
+MOST_NAMED = 16
+MOST_GROUPS = 8
+# Values of `stack_groups.Doing`.
+_MEETINGS = frozenset(("collective", "backward"))
+_WAITS = _MEETINGS | {"kernel"}
+
+
+def with_hang(case: Case, root: Root) -> Root:
+    """The root, or what the stacks showed in its place.
+
+    A cause that a rank wrote itself (an exception before it stopped answering) still wins: the hang is then how it
+    showed.
+    """
+    seen = case.job.hang
+    if seen is None:
+        return root
+    if not seen.ended_for_it:
+        return _with_silence(seen, root)
+    told = root.chosen is not None and root.chosen.is_cause and not root.chosen.soft
+    if told and root.failure not in _ENDINGS:
+        return root
+    confidence = 0.92 if seen.ranks else 0.8
+    return _from_stacks(seen, root._replace(failure=FailureClass.HANG, confidence=confidence))
+
+
+def _with_silence(seen: SeenHang, root: Root) -> Root:
+    """Those that waited timed out: whom they waited for is what the stacks tell, and the logs can only guess."""
+    said_otherwise = root.rank is not None and root.rank not in seen.ranks
+    if root.failure not in _GIVEN_UP or said_otherwise or not seen.path:
+        return root
+    return _from_stacks(seen, root)
+
+
+def _from_stacks(seen: SeenHang, root: Root) -> Root:
+    rank = seen.ranks[0] if len(seen.ranks) == 1 else None
+    text = _groups_text(_at_fault(seen)) or seen.text
+    if seen.collective:
+        text = f"{text}; {seen.collective}"
+    return Root(root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence)
+
+
+def told_by_stacks(job: JobEvidence, root: Root) -> SeenHang | None:
+    """The stacks that a root rests on; None where it rests on something else."""
+    seen = job.hang
+    if seen is None or root.failure not in _GIVEN_UP or root.chosen is not None:
+        return None
+    return seen if (root.path, root.line, root.ranks) == (seen.path, seen.line, seen.ranks) else None
+
+
+def title_by_stacks(seen: SeenHang, failure: FailureClass) -> str | None:
+    """A headline that does not say that the collective failed on the rank which never came to it."""
+    if failure is not FailureClass.NCCL_TIMEOUT or not seen.ranks:
+        return None
+    return f"A collective timed out: {_who(seen.ranks)} did not come to it"
+
+
+def waited(seen: SeenHang) -> tuple[JudgedConsequence, ...]:
+    """Those that waited, one a rank: what they did is a consequence of where the others were."""
+    if not seen.ranks or not seen.path:
+        return ()
+    found: list[JudgedConsequence] = []
+    for group in _others(seen):
+        waits = group.doing in _WAITS and group.what.startswith("in ")
+        words = f"waited for {_who(seen.ranks)} {group.where}" if waits else f"was {group.where}"
+        named: Sequence[int | None] = group.ranks
+        if len(group.ranks) > MOST_NAMED:
+            named = (None,)
+            words = f"{len(group.ranks)} ranks: {words}"
+        for at, rank in enumerate(named):
+            line = group.lines[at] if at < len(group.lines) else None
+            found.append(JudgedConsequence(FailureClass.HANG, rank, seen.path, line, "", words))
+    return tuple(found)
+
+
+def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
+    """What the stacks show and what to look at next; the first of the class's sentences asks for what they have told."""
+    if not seen.groups:
+        return tuple(general)
+    first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
+    said = _all_alike(seen) if first is None or not seen.ranks else _next_look(first)
+    return (said, *general[1:])
+
+
+def _next_look(first: SeenGroup) -> str:
+    where = f"{_whose(first.ranks)} {first.where}"
+    match first.doing:
+        case "own":
+            return (
+                f"Look why {first.line_at or 'it'} does not end (a loop without a bound, a lock, a file or a server that "
+                f"does not answer): the stacks show {_whose(first.ranks)} {first.what}, outside the collective."
+            )
+        case "collective" | "backward":
+            return (
+                f"The stacks show {where} and the others elsewhere: the ranks took different branches. Look for a "
+                "collective under `if rank == …`, and for batches that differ in number."
+            )
+        case "data":
+            return f"The stacks show {where}: look at what its data workers read, and give the DataLoader a timeout=."
+        case "gpu":
+            return f"The stacks show {where}: look for a kernel that does not end, and for Xid errors in `dmesg`."
+        case "stopped":
+            return f"The stacks show {where}: find out who suspended it; `kill -CONT` lets it go on."
+        case _:
+            return (
+                f"Only the kernel's side was seen, {where}: with py-spy, or `[hang] faulthandler = true`, its line is told "
+                "too."
+            )
+
+
+def _all_alike(seen: SeenHang) -> str:
+    if all(group.doing in _MEETINGS for group in seen.groups):
+        if len({(group.what, group.line_at) for group in seen.groups}) > 1:
+            return (
+                "Look for the branch that parts the ranks (a collective under `if rank == …`, batches that differ in number): "
+                "the stacks show each waiting at another line for the others."
+            )
+        return (
+            "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and "
+            "none is missing."
+        )
+    return "The stacks show no rank apart from the others: look at the line that all of them stand at."
+
+
+def _at_fault(seen: SeenHang) -> list[SeenGroup]:
+    return [group for group in seen.groups if seen.ranks and set(group.ranks) <= set(seen.ranks)]
+
+
+def _others(seen: SeenHang) -> list[SeenGroup]:
+    return [group for group in seen.groups if not set(group.ranks) <= set(seen.ranks)]
+
+
+def _groups_text(groups: Sequence[SeenGroup]) -> str:
+    told = [f"{_whose(group.ranks)} {group.where}" for group in groups[:MOST_GROUPS]]
+    return ", ".join(told) + (", …" if len(groups) > MOST_GROUPS else "")
+
+
+def _whose(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+
+
+def _who(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")

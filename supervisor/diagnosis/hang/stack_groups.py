@@ -1,0 +1,261 @@
+"""What all ranks are doing, in one line: "7 ranks in all_reduce, rank 3 in read() at data.py:41".
+
+Ranks that wait for the others all stand in a collective, or in the backward pass that DDP's reducer meets in; the
+one that did not come stands somewhere else. Where only /proc can be read, the system call and the kernel function
+of the main thread tell ranks apart, without a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from supervisor.diagnosis.hang.stack_text import Frame, ThreadStack, main_thread, parse_stack
+
+# Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. What a sharded checkpoint does
+# under the same names (torch/distributed/checkpoint/utils.py) runs a rank's own writing within them.
+_COLLECTIVES = frozenset(
+    (
+        "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_coalesced",
+        "barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "reduce", "reduce_scatter",
+        "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "gather_object", "scatter",
+        "scatter_object_list", "send", "recv", "isend", "irecv", "batch_isend_irecv", "new_group", "init_process_group",
+        "destroy_process_group",
+    )
+)  # fmt: skip
+_CHECKPOINT = "torch/distributed/checkpoint/"
+# Where DistributedDataParallel meets its peers without a public name: parameters compared, buffers sent around, buckets
+# agreed on (torch/nn/parallel/distributed.py and torch/distributed/utils.py, 2.13).
+_MEETS = {
+    "_verify_param_shape_across_processes": "in DDP's set-up",
+    "_sync_module_states": "in DDP's set-up",
+    "_sync_buffers": "in DDP's forward",
+}
+_MEETS_ITSELF = {"_pre_forward": "in DDP's forward"}  # as the innermost frame alone: it also moves inputs
+_GPU_WAITS = frozenset(("synchronize", "wait_stream", "item", "cpu", "tolist"))
+_DATA = re.compile(r"torch/utils/data/(?:dataloader|_utils/)|multiprocessing/(?:queues|connection)\.py")
+_KERNEL = re.compile(r"thread (\d+) .*: state (\S+), waits in (\S+), system call (\S+)")
+_CALL_NAMES = {
+    "0": "read", "1": "write", "7": "poll", "23": "select", "35": "sleep", "61": "wait4", "202": "futex",
+    "230": "sleep", "232": "epoll_wait", "270": "pselect6", "271": "ppoll", "281": "epoll_pwait", "45": "recvfrom",
+    "running": "no system call", "34": "pause",
+}  # fmt: skip
+# Where a thread sits that waits for another rank (a condition variable, a socket), as opposed to a disk or a timer.
+_WAITING_CALLS = frozenset(
+    ("futex", "poll", "select", "epoll_wait", "epoll_pwait", "ppoll", "pselect6", "recvfrom")
+)
+
+
+class Doing(StrEnum):
+    """What a rank's main thread is in. Journalled by value."""
+
+    COLLECTIVE = "collective"
+    BACKWARD = "backward"  # where DDP's gradients meet
+    GPU = "gpu"  # waits for the device, which may itself wait for other ranks
+    DATA = "data"  # waits for a data worker
+    OWN = "own"  # code of its own, a system call, a sleep
+    STOPPED = "stopped"  # by SIGSTOP or a debugger
+    KERNEL = "kernel"  # only the kernel's side is known
+    UNKNOWN = "unknown"
+
+
+WAITS_FOR_PEERS = frozenset((Doing.COLLECTIVE, Doing.BACKWARD))
+
+
+@dataclass(frozen=True, slots=True)
+class RankStack:
+    """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
+
+    `main_call`: the system call that its main thread is in, as /proc numbers it.
+    """
+
+    rank: int
+    source: str
+    lines: tuple[str, ...]
+    main_tid: int | None = None
+    main_call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlace:
+    """Where one rank is. `line_at` is the user's own line, `own` its frame; `mark` is equal for equal stacks."""
+
+    rank: int
+    doing: Doing
+    what: str
+    line_at: str | None
+    mark: str
+    idle: bool | None = None
+    own: Frame | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks that do the same at the same line."""
+
+    ranks: tuple[int, ...]
+    doing: Doing
+    what: str
+    line_at: str | None
+
+    @property
+    def text(self) -> str:
+        """``7 ranks in all_reduce`` or ``rank 3 in read at data.py:41``."""
+        who = f"rank {self.ranks[0]}" if len(self.ranks) == 1 else f"{len(self.ranks)} ranks"
+        where = f" at {self.line_at}" if self.line_at is not None else ""
+        return f"{who} {self.what}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class StackRound:
+    """All ranks at one moment. `odd`: those that keep the others waiting, as far as the stacks tell.
+
+    `proves_hang`: the stacks alone look like a deadlock: somebody waits for peers and somebody else does not come,
+    or all wait for each other. A lone wait for a device or for data proves nothing.
+    """
+
+    places: tuple[RankPlace, ...]
+    groups: tuple[StackGroup, ...]
+    odd: tuple[int, ...]
+    proves_hang: bool
+
+    @property
+    def text(self) -> str:
+        """The groups in one line: those that keep the others waiting, then the larger before the smaller."""
+        odd = set(self.odd)
+        told = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
+        return ", ".join(group.text for group in told)
+
+    def place_of(self, rank: int) -> RankPlace | None:
+        """Where `rank` is."""
+        return next((place for place in self.places if place.rank == rank), None)
+
+
+def stack_round(stacks: Sequence[RankStack]) -> StackRound:
+    """Group the ranks by what they do, the odd ones out named."""
+    places = tuple(sorted((_place(stack) for stack in stacks), key=lambda place: place.rank))
+    by_kind: dict[tuple[Doing, str, str | None], list[int]] = {}
+    for place in places:
+        by_kind.setdefault((place.doing, place.what, place.line_at), []).append(place.rank)
+    groups = [StackGroup(tuple(ranks), *key) for key, ranks in by_kind.items()]
+    groups.sort(key=lambda group: (-len(group.ranks), group.ranks))
+    odd = _odd(groups, len(places))
+    return StackRound(places, tuple(groups), odd, _proves(places, odd))
+
+
+def alike(one: StackRound, other: StackRound) -> bool:
+    """Whether every rank stands at exactly the same place in both, and something is known of each."""
+    if [place.rank for place in one.places] != [place.rank for place in other.places]:
+        return False
+    pairs = zip(one.places, other.places, strict=True)
+    return bool(one.places) and all(a.mark == b.mark and a.doing is not Doing.UNKNOWN for a, b in pairs)
+
+
+def _odd(groups: Sequence[StackGroup], count: int) -> tuple[int, ...]:
+    if len(groups) < 2:
+        return ()
+    waiting = {rank for group in groups if _waits(group) for rank in group.ranks}
+    absent = tuple(sorted(rank for group in groups for rank in group.ranks if rank not in waiting))
+    if waiting and absent:
+        # One that waits for its own device may itself be waiting for a collective there: it is odd only if nobody else is.
+        firm = tuple(r for g in groups if not _waits(g) and g.doing is not Doing.GPU for r in g.ranks)
+        return tuple(sorted(firm)) if firm else absent
+    # All wait, in different collectives, or none does: the fewest stand out, if they are clearly fewer.
+    smallest = groups[-1]
+    return smallest.ranks if len(smallest.ranks) * 2 < count else ()
+
+
+def _waits(group: StackGroup) -> bool:
+    if group.doing is Doing.KERNEL:
+        return group.what.partition("(")[0].removeprefix("in ").strip() in _WAITING_CALLS
+    return group.doing in WAITS_FOR_PEERS
+
+
+def _proves(places: Sequence[RankPlace], odd: Sequence[int]) -> bool:
+    doings = {place.rank: place.doing for place in places}
+    if not doings or Doing.UNKNOWN in doings.values():
+        return False
+    if all(doing is Doing.STOPPED for doing in doings.values()):
+        return False  # somebody suspended the job: that is to go on, not to be restarted
+    if odd:
+        # Where the odd one only waits for its device it may be computing for all (an evaluation on one rank).
+        return any(doings[rank] is not Doing.GPU for rank in odd)
+    if all(doing in WAITS_FOR_PEERS for doing in doings.values()):
+        return True
+    if any(place.doing is Doing.GPU for place in places):
+        return False
+    # All alike in own code: stuck only if none of them runs.
+    return all(place.idle is not False for place in places)
+
+
+def _place(stack: RankStack) -> RankPlace:
+    if stack.source == "proc":
+        return _kernel_place(stack)
+    thread = main_thread(parse_stack(stack.lines))
+    if thread is None or not thread.frames:
+        return RankPlace(stack.rank, Doing.UNKNOWN, "somewhere", None, "")
+    doing, what = _doing(thread.frames)
+    own = next((frame for frame in thread.frames if not frame.is_library), None)
+    line_at = own.place if own is not None else None
+    if doing is Doing.OWN and own is not None:
+        what = f"in {_called(thread.frames, own, stack.main_call)}"
+    return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle, own)
+
+
+def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
+    """What the user's line called: a library's function, the system call below a built-in, or nothing but itself."""
+    at = frames.index(own)
+    if at > 0:
+        return f"{frames[at - 1].function}()"
+    name = _CALL_NAMES.get(call or "")
+    return f"{own.function}()" if name is None or call == "running" else f"{name}()"
+
+
+def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
+    for frame in frames:
+        if not frame.is_library:
+            break
+        if (met := _meeting(frame, innermost=frame is frames[0])) is not None:
+            return Doing.COLLECTIVE, met
+    for frame in frames:
+        if not frame.is_library:
+            break
+        if frame.function == "_engine_run_backward" or "torch/autograd/" in frame.file:
+            return Doing.BACKWARD, "in backward"
+        if _DATA.search(frame.file):
+            return Doing.DATA, "waiting for data"
+        if "torch/cuda/" in frame.file and frame.function in _GPU_WAITS:
+            return Doing.GPU, "waiting for the GPU"
+    return Doing.OWN, "in its own code"
+
+
+def _meeting(frame: Frame, *, innermost: bool) -> str | None:
+    """Which meeting of ranks a call is, None for none."""
+    distributed = "torch/distributed/" in frame.file
+    if frame.function in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
+        return f"in {frame.function}"
+    if not distributed and "torch/nn/parallel/" not in frame.file:
+        return None
+    return _MEETS.get(frame.function) or (_MEETS_ITSELF.get(frame.function) if innermost else None)
+
+
+def _mark(thread: ThreadStack) -> str:
+    return "|".join(f"{frame.function}@{frame.file}:{frame.line}" for frame in thread.frames)
+
+
+def _kernel_place(stack: RankStack) -> RankPlace:
+    rows = [found for line in stack.lines if (found := _KERNEL.match(line)) is not None]
+    if not rows:
+        return RankPlace(stack.rank, Doing.UNKNOWN, "somewhere", None, "")
+    main = next((row for row in rows if int(row[1]) == stack.main_tid), rows[0])
+    state, waits, number = main[2], main[3], main[4]
+    if state in {"T", "t"}:
+        return RankPlace(
+            stack.rank, Doing.STOPPED, "stopped by a signal (SIGSTOP)", None, f"{state}", idle=True
+        )
+    call = _CALL_NAMES.get(number, f"system call {number}")
+    kernel = f" ({waits})" if waits != "-" else ""
+    mark = f"{state}/{waits}/{number}"
+    return RankPlace(stack.rank, Doing.KERNEL, f"in {call}{kernel}", None, mark, idle=state != "R")

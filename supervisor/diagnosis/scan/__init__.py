@@ -1,0 +1,1 @@
+"""Log bytes to hits: windows, signatures, tracebacks, unwrapped prefixes."""

@@ -1,0 +1,359 @@
+"""One pass over a log's bytes: the lines that a signature claims, with their places and surroundings.
+
+Memory stays constant: a window of about 256 KiB, the head and the tail of the
+log, and a bounded number of hits with a few kilobytes around each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervisor.diagnosis.scan.hit import is_echo, speaker
+from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
+from supervisor.diagnosis.scan.signature_tables import Signature, Signatures
+from supervisor.diagnosis.scan.windows import Cutter, Matched, Window, cut_windows, match_window
+from supervisor.text.decode import clean, plain_chunks
+from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
+
+if TYPE_CHECKING:
+    import re
+
+BEFORE_BYTES = 8192
+AFTER_BYTES = 12288
+HEAD_BYTES = 65536
+TAIL_BYTES = 196608
+FIRST_HITS = 48
+LAST_HITS = 12
+SHOWN_BYTES = 2000
+MOST_WAITING = 400
+
+
+class Hit(NamedTuple):
+    """A line that a signature claims. `line` counts from 1; `before` and `after` are the raw bytes around it.
+
+    `hosts`: the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
+    """
+
+    signature: Signature
+    source: int
+    line: int
+    offset: int
+    text: str
+    origin: Origin
+    before: bytes = b""
+    after: bytes = b""
+    hosts: frozenset[str] = frozenset()
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, where the line's own prefix says it."""
+        return self.origin.rank
+
+    def lines_before(self, count: int = 60) -> list[str]:
+        """Clean lines before the hit, oldest first."""
+        return [clean(raw, SHOWN_BYTES) for raw in self.before.split(b"\n")[-count - 1 : -1]]
+
+    def lines_after(self, count: int = 60) -> list[str]:
+        """Clean lines after the hit."""
+        return [clean(raw, SHOWN_BYTES) for raw in self.after.split(b"\n")[:count]]
+
+
+class SourceScan(NamedTuple):
+    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line."""
+
+    path: str
+    origin: Origin
+    hits: tuple[Hit, ...]
+    lines: int
+    bytes_read: int
+    head: tuple[str, ...]
+    tail: tuple[str, ...]
+    tail_line: int
+    hosts: frozenset[str] = frozenset()
+
+    def edges(self) -> tuple[str, ...]:
+        """The kept lines: the head, and the tail where it does not hold the head already."""
+        return self.tail if self.tail_line <= 1 else (*self.head, *self.tail)
+
+
+class _Kept:
+    """The first and the last few hits of one signature."""
+
+    __slots__ = ("first", "last")
+
+    def __init__(self) -> None:
+        self.first: list[Hit] = []
+        self.last: deque[Hit] = deque(maxlen=LAST_HITS)
+
+
+class SourceScanner:
+    """Scans one log as its bytes arrive (already plain: see `text.decode.plain_chunks`)."""
+
+    def __init__(
+        self, path: str, origin: Origin, signatures: Signatures, matcher: Matcher, index: int = 0
+    ) -> None:
+        self.path = path
+        self.origin = origin
+        self._entries = signatures.entries
+        self._matcher = matcher
+        self._index = index
+        self._cutter = Cutter()
+        self._line = 1
+        self._offset = 0
+        self._past = b""
+        self._head = b""
+        self._tail = b""
+        self._kept: dict[int, _Kept] = {}
+        self._waiting: list[Hit] = []
+        self._hosts: frozenset[str] | None = None
+        self._patterns: dict[int, re.Pattern[str]] = {}
+
+    def feed(self, data: bytes) -> list[Hit]:
+        """Take in the next bytes; give the hits in the lines that they complete."""
+        return self._scan(self._cutter.feed(data))
+
+    def finish(self) -> list[Hit]:
+        """Close the log: scans its half last line."""
+        return self._scan(self._cutter.finish())
+
+    def result(self) -> SourceScan:
+        """All that was found. Call after `finish`."""
+        for hit in self._waiting:
+            self._keep(hit)
+        self._waiting = []
+        hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
+        hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
+        head = [clean(raw, SHOWN_BYTES) for raw in _bare(self._head).split(b"\n")[:400]]
+        raw_tail = _bare(self._tail).split(b"\n")
+        if raw_tail and not raw_tail[-1]:
+            raw_tail.pop()
+        last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
+        tail = raw_tail[-1500:]
+        return SourceScan(
+            self.path,
+            self.origin,
+            tuple(hits),
+            last_line,
+            self._offset,
+            tuple(head),
+            tuple(clean(raw, SHOWN_BYTES) for raw in tail),
+            last_line - len(tail) + 1,
+            self._hosts or frozenset(),
+        )
+
+    def _scan(self, window: Window | None) -> list[Hit]:
+        return [] if window is None else self.digest(match_window(self._matcher.scan, window))
+
+    def digest(self, matched: Matched) -> list[Hit]:
+        """Take in the next window, looked at already; give its hits. Not to be mixed with `feed`."""
+        window, text = matched.window.data, matched.text
+        if len(self._head) < HEAD_BYTES:
+            self._head += text[: HEAD_BYTES - len(self._head)]
+        if self._hosts is None:
+            self._hosts = learn_hosts(clean(raw, 300) for raw in text[:HEAD_BYTES].split(b"\n")[:240])
+        if self._waiting:
+            self._fill_waiting(text)
+        hits = self._hits(text, window, matched.matches) if matched.matches else []
+        self._line += window.count(b"\n")
+        self._offset += len(window) - matched.window.again
+        self._past = _last(self._past, text, BEFORE_BYTES)
+        self._tail = _last(self._tail, text, TAIL_BYTES)
+        return hits
+
+    def _hits(self, text: bytes, window: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
+        """The first hits of a signature, and of a flood the window's last few, so that it fills no memory."""
+        rows = _Rows(text)
+        hits: list[Hit] = []
+        seen: set[tuple[int, int]] = set()
+        room: dict[int, int] = {}
+        later: dict[int, deque[tuple[int, int, int]]] = {}
+        for end, index in matches:
+            start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
+            said = start
+            if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
+                said = text.rfind(
+                    b"\r", start, end - 1
+                )  # a record's own lines, of which some only quote code
+            if (said, index) in seen:
+                continue
+            seen.add((said, index))
+            if index not in room:
+                kept = self._kept.get(index)
+                room[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
+            if room[index] <= 0:
+                later.setdefault(index, deque(maxlen=LAST_HITS)).append((end, index, start))
+            elif (hit := self._hit(text, window, end, index, rows.before(start), start)) is not None:
+                room[index] -= 1
+                hits.append(hit)
+        for end, index, start in sorted(place for places in later.values() for place in places):
+            hit = self._hit(text, window, end, index, rows.before(start), start)
+            if hit is not None:
+                hits.append(hit)
+        for hit in hits:
+            kept = self._kept.get(hit.signature.place)
+            full = kept is not None and len(kept.first) > FIRST_HITS
+            if full or len(hit.after) >= AFTER_BYTES or len(self._waiting) >= MOST_WAITING:
+                self._keep(hit)
+            else:
+                self._waiting.append(hit)
+        return hits
+
+    def _hit(self, text: bytes, window: bytes, end: int, index: int, rows: int, start: int) -> Hit | None:
+        stop = text.find(b"\n", end - 1)
+        stop = len(text) if stop < 0 else stop
+        shown = self._confirmed(index, text[start:stop], end - start)
+        if shown is None:
+            return None
+        origin, said = split_prefix(shown, self._hosts or frozenset())
+        return Hit(
+            self._entries[index],
+            self._index,
+            self._line + rows,
+            self._offset + (start if text is window else _start_of_row(window, rows)),
+            said,
+            origin.over(self.origin),
+            (self._past + text[max(0, start - BEFORE_BYTES) : start])[-BEFORE_BYTES:]
+            if start < BEFORE_BYTES
+            else text[start - BEFORE_BYTES : start],
+            text[stop + 1 : stop + 1 + AFTER_BYTES],
+            self._hosts or frozenset(),
+        )
+
+    def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
+        """The clean text of the line, or of the part between carriage returns that the match lies in."""
+        if b"\r" in raw:
+            left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
+            right = raw.find(b"\r", end)
+            raw = raw[left : right if right >= 0 else len(raw)]
+        elif len(raw) > 16384:
+            raw = raw[max(0, end - 4096) : end + 4096]
+        shown = clean(raw)
+        if not self._entries[index].confirm:
+            return shown
+        pattern = self._patterns.get(index)
+        if pattern is None:
+            pattern = self._patterns[index] = line_pattern(self._entries[index].regex)
+        if (
+            pattern.search(shown) is None
+            and pattern.search(split_prefix(shown, self._hosts or ())[1]) is None
+        ):
+            return None
+        return shown
+
+    def _fill_waiting(self, window: bytes) -> None:
+        still: list[Hit] = []
+        for hit in self._waiting:
+            filled = hit._replace(after=hit.after + window[: AFTER_BYTES - len(hit.after)])
+            if len(filled.after) >= AFTER_BYTES:
+                self._keep(filled)
+            else:
+                still.append(filled)
+        self._waiting = still
+
+    def _keep(self, hit: Hit) -> None:
+        kept = self._kept.setdefault(hit.signature.place, _Kept())
+        if len(kept.first) < FIRST_HITS:
+            kept.first.append(hit)
+        else:
+            kept.last.append(hit)
+
+
+class _Rows:
+    """Counts the newlines before a place; cheap where places come in order."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self._to = self._count = 0
+
+    def before(self, place: int) -> int:
+        if place < self._to:
+            self._to = self._count = 0
+        self._count += self._text.count(b"\n", self._to, place)
+        self._to = place
+        return self._count
+
+
+def _bare(text: bytes) -> bytes:
+    """Kept lines of windows without any hit may still be a collector's records."""
+    if b'{"' not in text:
+        return text
+    from supervisor.diagnosis.scan.unwrap import bare_records
+
+    return bare_records(text)
+
+
+def _start_of_row(window: bytes, rows: int) -> int:
+    place = 0
+    for _ in range(rows):
+        place = window.find(b"\n", place) + 1
+    return place
+
+
+def _last(before: bytes, window: bytes, size: int) -> bytes:
+    return window[-size:] if len(window) >= size else (before + window)[-size:]
+
+
+def scan_source(
+    path: str,
+    origin: Origin,
+    chunks: Iterable[bytes],
+    signatures: Signatures,
+    matcher: Matcher,
+    index: int = 0,
+) -> SourceScan:
+    """Scan one whole log, whatever its encoding or packing."""
+    scanner = SourceScanner(path, origin, signatures, matcher, index)
+    results = matcher.each(cut_windows(plain_chunks(chunks)))
+    try:
+        for matched in results:
+            scanner.digest(matched)
+    finally:
+        results.close()  # an error's traceback would keep it, and a thread with it, alive
+    return scanner.result()
+
+
+class LiveScanner:
+    """Scans many growing logs at once and tells of causes as they appear.
+
+    Feed it what a tailer reads. It keeps a bounded state a source. `feed` gives only hits that may be a
+    cause or an outcome (roles cause and consequence); advice lines never come.
+    """
+
+    def __init__(self, signatures: Signatures, matcher: Matcher) -> None:
+        self._signatures = signatures
+        self._matcher = matcher
+        self._sources: dict[str, SourceScanner] = {}
+
+    def feed(self, source: str, data: bytes, origin: Origin = NOWHERE) -> list[Hit]:
+        """Take in the next bytes of a source (its path); `origin` says whose log it is, at the first call."""
+        scanner = self._sources.get(source)
+        if scanner is None:
+            scanner = SourceScanner(source, origin, self._signatures, self._matcher, len(self._sources))
+            self._sources[source] = scanner
+        return told(scanner.feed(data))
+
+    def forget(self, source: str) -> None:
+        """Drop a source: its file was truncated, or its attempt ended."""
+        self._sources.pop(source, None)
+
+    def sources(self) -> Collection[str]:
+        """The sources seen so far."""
+        return self._sources.keys()
+
+
+def told(hits: Iterable[Hit]) -> list[Hit]:
+    """The hits worth telling at once: for each line the one that speaks for it, as in the last verdict."""
+    from supervisor.diagnosis.scan.tracebacks import below_its_frame, is_quoted_code  # they look at hits
+
+    by_line: dict[tuple[int, int], list[Hit]] = {}
+    for hit in hits:
+        by_line.setdefault((hit.source, hit.line), []).append(hit)
+    best = (speaker(claims) for claims in by_line.values())
+    return [
+        hit
+        for hit in best
+        if hit is not None
+        and not (is_echo(hit) or is_quoted_code(hit.text) or below_its_frame(hit))  # its words were not said
+    ]

@@ -1,0 +1,233 @@
+"""Python tracebacks put back together from what stands around a line, as far as prefixes allow."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from supervisor.diagnosis.scan.scanner import Hit
+from supervisor.run.failures import FailureClass
+from supervisor.text.numbers import whole
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import Origin, split_prefix
+
+_HELPERS = (
+    "/tensorboard",
+    "/wandb/",
+    "/tqdm/",
+    "/comet_ml/",
+    "/mlflow/",
+    "/neptune/",
+    "/swanlab/",
+    "multiprocessing/queues.py",
+    "torch/utils/data/_utils/pin_memory.py",
+)
+_LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(most recent")
+
+
+class Frames(NamedTuple):
+    """The traceback above an exception line: `File` frames as (path, function), outermost first.
+
+    `told_of` is the rank that a distributed checkpoint's report quotes; `logged`: the program logged it as a notice, or
+    Python ignored it.
+    """
+
+    found: bool
+    frames: tuple[tuple[str, str], ...]
+    chained: bool
+    spawn_rank: int | None
+    announced: int | None = None
+    told_of: int | None = None
+    logged: bool = False
+
+
+@cache
+def _patterns() -> dict[str, Lazy]:
+    return {
+        "frame": Lazy(r'File "([^"]+)", line \d+, in (\S+)|^[│|]? ?(/\S+\.py):\d+ in (\S+)'),
+        "exception": Lazy(
+            r"^(?:\S{0,40} )?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Failure|Timeout|Abort|Fault|NotFound))(?:: (.*))?$"
+        ),
+        "quoted": Lazy(
+            r"""^\s*(?:raise|assert|print|return|log(?:ger|ging)?\.\w+|warnings\.warn|if|elif|else|for|while|with|try|except|from|import|def|class|self\.|f?["'].*["'],?\)?$|[\w.\[\]]+\s?[+*/-]?=\s|[\w.]+\(.*\)?$|\#)
+            |^\s*[│|]\s+(?:❱\s*)?\d+\s+[│|]
+            |^\s*[\^~]+\s*$""",
+            re.VERBOSE,
+        ),
+        "indent": Lazy(r"^(?: {4,}|\t+)\S"),
+    }
+
+
+def frames_above(hit: Hit) -> Frames:
+    """The traceback that ends in this line."""
+    patterns = _patterns()
+    frames: list[tuple[str, str]] = []
+    found = False
+    spawn_rank: int | None = None
+    announced: int | None = None
+    told_of: int | None = None
+    chained = logged = False
+    lines = hit.lines_before(90)
+    row = len(lines) - 1
+    while row >= 0:
+        origin, text = split_prefix(lines[row], hit.hosts)
+        row -= 1
+        if origin != split_prefix("")[0] and not _compatible(origin, hit.origin):
+            continue
+        if "Traceback (most recent call last)" in text:
+            found = True
+            logged = _LOGGED.search(lines[row + 1]) is not None or (
+                row >= 0 and "Exception ignored in" in lines[row]
+            )
+            if match := re.search(r"\(RANK (\d+)\)", text):
+                told_of = whole(match.group(1))
+            announced = _announced(lines[max(row - 1, 0) : row + 1])
+            for above in range(row, max(row - 6, -1), -1):
+                said = split_prefix(lines[above], hit.hosts)[1]
+                if "the above exception" in said or "The above exception" in said:
+                    chained = True
+                if match := re.search(r"-- Process (\d+) terminated with the following error", said):
+                    spawn_rank = whole(match.group(1))
+                if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", said):
+                    spawn_rank = whole(match.group(1)) - 1
+            break
+        if match := patterns["frame"].search(text):
+            groups = match.groups()
+            frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
+        elif patterns["exception"].match(text) and len(frames) > 0:
+            break
+    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced, told_of, logged)
+
+
+def in_helper(hit: Hit) -> bool:
+    """Whether a thread raised that only keeps records or hands on data: it ends alone, and the program goes on.
+
+    Such threads end together and mix their lines, so that what stands above is looked at as a whole.
+    """
+    seen = False
+    for line in reversed(hit.lines_before(60)):
+        if "Exception in thread" in line:
+            return seen
+        if ", in <module>" in line:
+            return False
+        seen = seen or any(part in line.replace("\\", "/") for part in _HELPERS)
+    return False
+
+
+def _announced(lines: list[str]) -> int | None:
+    """The rank that a logger or torch_xla names right above a traceback: ``[rank 1] ERROR uncaught``."""
+    for line in reversed(lines):
+        if re.search(r"ERROR|CRITICAL|[Uu]ncaught|[Ee]xception|FATAL", line) and (
+            match := re.search(r"\b[Rr]ank[ =:]{1,2}(\d+)\b|\[rank(\d+)\]|in device=TPU:(\d+):", line)
+        ):
+            return whole(next(group for group in match.groups() if group))
+    return None
+
+
+def _compatible(one: Origin, other: Origin) -> bool:
+    return all(
+        mine is None or theirs is None or mine == theirs
+        for mine, theirs in (
+            (one.rank, other.rank),
+            (one.local_rank, other.local_rank),
+            (one.task, other.task),
+            (one.pid, other.pid),
+        )
+    )
+
+
+def is_quoted_code(text: str) -> bool:
+    """Whether a line is source code that a traceback quotes: its words were not said, they stand in a file."""
+    if re.match(r"\s*raise \w", text):
+        return True
+    if match := re.match(r"(?:-+> ?)?\d{1,6}(?= {3,}\S)", text):
+        text = text[match.end() :]  # IPython numbers the lines that it quotes
+    if not text.startswith((" ", "\t", "│", "|", "❱")):
+        return False
+    if '"message":' in text or text.lstrip().startswith(
+        ("size mismatch", "Missing key", "Unexpected key", "what():", "reason:")
+    ):
+        return False
+    patterns = _patterns()
+    return patterns["quoted"].match(text) is not None and patterns["exception"].match(text.strip()) is None
+
+
+def below_its_frame(hit: Hit) -> bool:
+    """Whether a line is the source of the frame that stands above it."""
+    if not hit.text.startswith("    "):
+        return False
+    above = split_prefix(hit.lines_before(1)[-1], hit.hosts)[1] if hit.lines_before(1) else ""
+    return above.startswith("  File ") and ", line " in above
+
+
+def last_exception_after(hit: Hit) -> tuple[int, str] | None:
+    """The exception line that ends the traceback quoted below a line: (lines below, text)."""
+    exception = _patterns()["exception"]
+    inside = False
+    for below, raw in enumerate(hit.lines_after(120), start=1):
+        origin, text = split_prefix(raw, hit.hosts)
+        if not _compatible(origin, hit.origin):
+            continue
+        if "Traceback (most recent call last)" in text:
+            if inside and "Original" not in text:
+                return None
+            inside = True
+        elif (inside and exception.match(text.strip()) and not text.startswith((" ", "\t"))) or (
+            inside and re.match(r"^[\w.]+(?:Error|Exception|Interrupt)\b", text)
+        ):
+            return below, text
+    return None
+
+
+def _at_import(paths: list[tuple[str, str]]) -> bool:
+    """Whether an installed package raised while it was being imported: nothing but module bodies stand above."""
+    return (
+        len(paths) >= 2
+        and ("site-packages/" in paths[-1][0] or "dist-packages/" in paths[-1][0])
+        and all(name == "<module>" or path.startswith("<frozen importlib") for path, name in paths)
+    )
+
+
+def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
+    """What the code that raised tells beyond a plain exception's type."""
+    paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
+    if _at_import(paths):
+        return FailureClass.IMPORT_ERROR
+    for path, name in reversed(paths):
+        if "torch/serialization.py" in path and name in {
+            "load",
+            "_load",
+            "_legacy_load",
+            "find_class",
+            "persistent_load",
+            "_get_restore_location",
+        }:
+            return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
+        if "safetensors/" in path or name in {
+            "load_state_dict",
+            "load_checkpoint",
+            "_load_state_dict",
+            "_load_zero_checkpoint",
+            "load_pretrained_weights",
+        }:
+            return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
+        if "torch/serialization.py" in path and name in {"save", "_save", "__exit__"}:
+            return FailureClass.DISK_FULL if "No space" in text else None
+        if (
+            "/_inductor/" in path
+            or "/_dynamo/" in path
+            or "triton/compiler" in path
+            or "triton/backends" in path
+            or "cpp_extension.py" in path
+        ):
+            return FailureClass.COMPILE_ERROR
+        if "torch/distributed/elastic/rendezvous/" in path or path.endswith(
+            "torch/distributed/rendezvous.py"
+        ):
+            return FailureClass.RENDEZVOUS
+        if path.endswith("/argparse.py") or "hydra/_internal" in path:
+            return FailureClass.USAGE_ERROR
+        if "huggingface_hub/" in path or "requests/" in path or "urllib3/" in path or "botocore/" in path:
+            return FailureClass.AUTH_OR_HUB
+    return None

@@ -1,0 +1,1 @@
+"""Titles and advice of verdicts."""

@@ -1,0 +1,109 @@
+"""A verdict's headline: it asserts what is known, and says where it only supposes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.run.failures import FailureClass, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisor.diagnosis.cause.root import Root
+    from supervisor.diagnosis.evidence import JobEvidence
+    from supervisor.diagnosis.scan.scanner import SourceScan
+
+# What is settled below this rests on silence, an exit code or peers' complaints alone (see `settle`).
+SURE_ENOUGH = 0.8
+_STOPS = {
+    Reason.USER: "Stopped on request",
+    Reason.TIME_LIMIT: "The time limit ended the job",
+    Reason.PREEMPTED: "The scheduler pre-empted the job",
+    Reason.NODE_FAIL: "A node failed",
+}
+# What a signal means to who does not know its number: signal(7).
+_MEANING = {
+    "SIGSEGV": "it touched memory that is not its own",
+    "SIGABRT": "it gave itself up over an error that its native code had found",
+    "SIGBUS": "memory behind a mapping was not there, as when /dev/shm is full",
+    "SIGILL": "it met an instruction that this CPU does not have",
+    "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",
+    "SIGKILL": "somebody or the kernel killed it",
+}
+
+EMPTY = "The log is empty: there is nothing to judge"
+ALL_EMPTY = "All logs are empty: there is nothing to judge"
+NO_TEXT = "There is no text in it: a binary file, not a log"
+
+
+def is_bare_kill(root: Root) -> bool:
+    """Whether all that is known is a SIGKILL: then running out of host memory is only the most frequent story."""
+    return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
+
+
+def is_sent_kill(root: Root, job: JobEvidence) -> bool:
+    """Whether a rank crashed by a SIGKILL, which no handler in it can see."""
+    if root.failure is not FailureClass.WORKER_CRASH or root.reason is not Reason.SIGNAL:
+        return False
+    named = _signal(root)
+    if named is not None:
+        return named[0] == "SIGKILL"
+    return root.rank is not None and job.exit_codes.get(root.rank) == -9
+
+
+def nothing_said(scans: Sequence[SourceScan]) -> str | None:
+    """The headline of a verdict on logs without a word; None where they have some."""
+    if scans and all(scan.bytes_read == 0 for scan in scans):
+        return EMPTY if len(scans) == 1 else ALL_EMPTY
+    said = any(
+        char.isalnum() and char != "\ufffd" for scan in scans for line in scan.head[:40] for char in line
+    )
+    return None if said else NO_TEXT
+
+
+def title_of(root: Root) -> str:
+    """One line; the rank or the ranks are named where they are known."""
+    if is_bare_kill(root):
+        return f"{_who(root)} was killed (SIGKILL); most often memory ran out on the host"
+    if root.failure is FailureClass.WORKER_CRASH and root.reason is Reason.AT_EXIT:
+        return f"{_who(root)} aborted at exit, after training had finished"
+    signal = _signal(root)
+    if root.failure is FailureClass.WORKER_CRASH:
+        return (
+            f"{_who(root)} crashed" if signal is None else f"{_who(root)} crashed ({signal[0]}: {signal[1]})"
+        )
+    if signal is not None:
+        title = f"A data worker crashed ({signal[0]}: {signal[1]})"
+        return title + _where(root)
+    if root.failure is FailureClass.TERMINATED and root.reason in _STOPS:
+        title = _STOPS[root.reason]
+    else:
+        title = class_texts()[root.failure].title + _where(root)
+    if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN) or root.confidence >= SURE_ENOUGH:
+        return title
+    return f"{title} (likely, not certain)"
+
+
+def _signal(root: Root) -> tuple[str, str] | None:
+    """The signal that ended a process, and what it means, where the root's line names it."""
+    if root.reason not in (Reason.SIGNAL, Reason.SEGFAULT):
+        return None
+    from supervisor.diagnosis.attribution.signals import signal_of  # other failures need not pay for it
+
+    name = signal_of(root.text)
+    return (name, _MEANING[name]) if name is not None else None
+
+
+def _who(root: Root) -> str:
+    if root.rank is not None:
+        return f"Rank {root.rank}"
+    return "More than one rank" if len(root.ranks) > 1 else "A rank"
+
+
+def _where(root: Root) -> str:
+    if root.rank is not None:
+        return f" on rank {root.rank}"
+    if len(root.ranks) < 2:
+        return ""
+    return f" on ranks {', '.join(map(str, root.ranks[:8]))}" + (" …" if len(root.ranks) > 8 else "")

@@ -1,0 +1,1 @@
+"""Command lines: stoker's own, torchrun's, a launcher's and the script's."""

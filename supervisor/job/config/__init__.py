@@ -1,0 +1,1 @@
+"""Job files and product settings: read, checked, resolved to one spec."""

@@ -1,0 +1,350 @@
+"""From a parsed command line, files and environment to one frozen JobSpec."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.batch import resolve as resolve_batch
+from supervisor.job.config.setting_keys import FLAT
+from supervisor.job.config.settings import ConfigFile, FileSettings, Resolver, check_file, convert_key
+from supervisor.job.config.trainer_keys import ALIASES, TRAINER_DEFAULTS, TRAINER_KEYS, TRAINER_KNOBS
+from supervisor.job.env import WIRE_NAMES
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.foreign_script import with_knobs
+from supervisor.job.spec import (
+    ClassOverride,
+    EntryKind,
+    FitSettings,
+    HangSettings,
+    JobSpec,
+    RetrySettings,
+    Timing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobInputs:
+    """All that a job is resolved from. The caller opened the files and counted the devices.
+
+    `script_text` is the foreign script's source, if it could be read; it is parsed, not run. `script_configs` are
+    the config files that its arguments name, text by name.
+    `failure_classes` are the names that ``[policy.<class>]`` may have.
+    """
+
+    parsed: ParsedRun
+    env: Mapping[str, str]
+    cwd: str
+    job_file: ConfigFile | None = None
+    project: ConfigFile | None = None
+    user: ConfigFile | None = None
+    script_text: str | None = None
+    script_configs: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
+    cpus: int = 1
+    failure_classes: frozenset[str] = frozenset()
+
+
+def script_path(parsed: ParsedRun, job_file: ConfigFile | None) -> str | None:
+    """The foreign script whose text `resolve_job` would like, if the job names one."""
+    if parsed.entry_kind is EntryKind.SCRIPT:
+        return parsed.entry
+    if parsed.entry_kind is EntryKind.COMMAND:  # python x.py, accelerate launch … x.py, deepspeed x.py
+        return next((word for word in (parsed.entry or "", *parsed.entry_args) if word.endswith(".py")), None)
+    run = job_file.values.get("run") if job_file is not None and parsed.entry_kind is None else None
+    script = run.get("script") if isinstance(run, dict) else None
+    return script if isinstance(script, str) else None
+
+
+def resolve_job(inputs: JobInputs) -> JobSpec:
+    """Resolves one job.
+
+    Raises:
+        JobError: nothing to run, an unknown key, a value of the wrong type, a batch that does not divide.
+    """
+    files = _layers(inputs)
+    look = Resolver(inputs.parsed, inputs.env, files)
+    job = files[0][1]
+    kind, entry, args = _entry(inputs, job, look)
+    nproc = _nproc(str(look.get("run.nproc_per_node", "1")), inputs)
+    nnodes = str(look.get("run.nnodes", "1"))
+    nodes = _nodes(nnodes)
+    node_rank = look.get("run.node_rank", 0)
+    if nodes is not None and node_rank >= nodes:
+        raise JobError(f"--node-rank {node_rank} is not below --nnodes {nnodes}")
+    retry = _retry(inputs, files, look)
+    if inputs.parsed.flags("min_ranks") and retry.min_ranks is not None and retry.min_ranks > nproc:
+        raise JobError(f"--min-ranks {retry.min_ranks} is more than the {nproc} of --nproc-per-node")
+    spec = JobSpec(
+        name=look.get("run.name") or _default_name(kind, entry, inputs.job_file),
+        entry_kind=kind,
+        entry=entry,
+        entry_args=args,
+        nproc_per_node=nproc,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        master_addr=look.get("run.master_addr"),
+        master_port=look.get("run.master_port"),
+        torchrun_flags=_launcher_flags(inputs.parsed),
+        python=look.get("run.python"),
+        env=_env(inputs, files, look),
+        cwd=inputs.cwd,
+        retry=retry,
+        timing=_timing(look),
+        hang=_hang(look),
+        fit=_fit(look) if inputs.parsed.switch("fit_batch") else None,
+        libuv=look.get("run.libuv", True),
+        torch_local_path=look.get("run.torch_local_path"),
+        total_steps=look.get("run.total_steps"),
+        log_level=look.get("run.log_level", "info"),
+        config_path=inputs.job_file.name if inputs.job_file else None,
+        metric_rules=tuple(rule for _, file in files for rule in file.metrics),
+        notes=inputs.parsed.notes,
+    )
+    world = nproc * nodes if nodes is not None else None
+    spec = (
+        _with_trainer(spec, inputs, job, look, world)
+        if kind is EntryKind.TRAINER
+        else with_knobs(
+            spec, look, world, script_text=inputs.script_text, script_configs=inputs.script_configs
+        )
+    )
+    return replace(spec, origins=tuple(look.origins))
+
+
+def resolve_retry(inputs: JobInputs) -> RetrySettings:
+    """The bounds on restarts alone, as `resolve_job` would have them.
+
+    Raises:
+        JobError: an unknown key or a value of the wrong type.
+    """
+    files = _layers(inputs)
+    return _retry(inputs, files, Resolver(inputs.parsed, inputs.env, files))
+
+
+def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
+    return (
+        ("job file", check_file(inputs.job_file, classes=inputs.failure_classes, is_job=True)),
+        ("project", check_file(inputs.project, classes=inputs.failure_classes, is_job=False)),
+        ("user", check_file(inputs.user, classes=inputs.failure_classes, is_job=False)),
+    )
+
+
+def _entry(inputs: JobInputs, job: FileSettings, look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
+    parsed = inputs.parsed
+    file_args = job.args or ()
+    if parsed.entry_kind is not None and parsed.entry is not None:
+        if job.trainer:
+            key = next(iter(job.trainer))
+            raise JobError(
+                f"{job.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: "
+                f"put the script's arguments after it, or under [run] args"
+            )
+        args = parsed.entry_args
+        same = (
+            job.settings.get("run.script") == parsed.entry or job.settings.get("run.module") == parsed.entry
+        )
+        return parsed.entry_kind, parsed.entry, (file_args + args if same else args)
+    script, module = job.settings.get("run.script"), job.settings.get("run.module")
+    if script and module:
+        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
+    if script or module:
+        foreign = [k for k in (*job.trainer, *(k for k, _ in parsed.spec_keys)) if k not in FLAT]
+        if foreign:
+            raise JobError(
+                f"{job.name}: {foreign[0]!r} is a key of the bundled trainer, but [run] names {script or module!r}: "
+                f"put its arguments under [run] args"
+            )
+        look.note("run.script" if script else "run.module", script or module, f"job file {job.name}")
+        return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), file_args
+    if inputs.job_file is None:
+        raise JobError("nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE")
+    if file_args:
+        raise JobError(
+            f"{job.name}: [run] args without script or module; the trainer's keys stand at the top"
+        )
+    return EntryKind.TRAINER, "trainer", ()
+
+
+def _nproc(value: str, inputs: JobInputs) -> int:
+    check_nproc(value)
+    if value.isdigit():
+        return int(value)
+    if value == "cpu" or (value == "auto" and inputs.gpus == 0):
+        return inputs.cpus
+    if inputs.gpus == 0:
+        raise JobError(f"--nproc-per-node {value}: no GPU is visible here; give a number, or cpu")
+    return inputs.gpus
+
+
+def _nodes(value: str) -> int | None:
+    """The number of nodes; None for an elastic range, whose world size is not known beforehand."""
+    match = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", value)
+    if match is None or int(match[1]) < 1 or (match[2] and int(match[2]) < int(match[1])):
+        raise JobError(f"--nnodes wants a whole number of at least 1, or MIN:MAX, got {value!r}")
+    return int(match[1]) if match[2] in {None, match[1]} else None
+
+
+def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> str:
+    source = job_file.name if kind is EntryKind.TRAINER and job_file else entry
+    last = posixpath.basename(source)
+    if kind is EntryKind.MODULE:
+        return last.rpartition(".")[2] or last
+    return (last.rpartition(".")[0] or last) or "run"
+
+
+def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
+    """torchrun's flags that stoker does not own and JobSpec has no field for, as ``--flag=value``."""
+    fields = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}
+    flags = []
+    for key, value in dict(parsed.torchrun).items():
+        if key not in fields:
+            name = "--" + key.replace("_", "-")
+            flags.append(name if value == "true" else f"{name}={value}")
+    return (*flags, *parsed.unowned)
+
+
+def _env(
+    inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver
+) -> tuple[tuple[str, str], ...]:
+    merged: dict[str, str] = {}
+    for label, file in reversed(files):
+        for name, value in file.env.items():
+            merged[name] = value
+            look.note(f"env.{name}", value, f"{label} {file.name}")
+    for pair in inputs.parsed.flags("env"):
+        name, _, value = pair.partition("=")
+        merged[name] = value
+        look.note(f"env.{name}", value, "flag --env")
+    return tuple(merged.items())
+
+
+def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look: Resolver) -> RetrySettings:
+    classes: dict[str, dict[str, Any]] = {}
+    for _, file in reversed(files):
+        for name, table in file.classes.items():
+            classes.setdefault(name, {}).update(table)
+    enabled = look.get("policy.retry", True) and not inputs.parsed.switch("no_retry")
+    retry = RetrySettings(
+        enabled=enabled,
+        max_retries=look.get("policy.max_retries", RetrySettings().max_retries),
+        min_micro_batch=look.get("policy.min_micro_batch", 1),
+        restart_from_scratch=look.get("policy.restart_from_scratch", False),
+        overrides=tuple(
+            ClassOverride(
+                name,
+                table.get("answer"),
+                table.get("max"),
+                table.get("delay_s"),
+                table.get("change"),
+                table.get("show_first"),
+                table.get("wait_s"),
+            )
+            for name, table in classes.items()
+        ),
+        min_ranks=look.get("policy.min_ranks"),
+        flap_max=look.get("policy.flap_max", RetrySettings().flap_max),
+        flap_window_s=look.get("policy.flap_window_s", RetrySettings().flap_window_s),
+    )
+    if retry.max_retries < 0 or min(retry.min_micro_batch, retry.flap_max, retry.min_ranks or 1) < 1:
+        raise JobError("max_retries is at least 0; min_micro_batch, min_ranks and flap_max are at least 1")
+    return retry
+
+
+def _timing(look: Resolver) -> Timing:
+    usual = Timing()
+    timing = Timing(
+        grace_s=look.get("policy.grace_s", usual.grace_s),
+        death_grace_s=usual.death_grace_s,
+        hold_s=look.get("policy.hold_s", usual.hold_s),
+    )
+    if min(timing.grace_s, timing.hold_s) < 0:
+        raise JobError("grace_s and hold_s are seconds: they cannot be negative")
+    return timing
+
+
+def _hang(look: Resolver) -> HangSettings:
+    usual = HangSettings()
+    hang = HangSettings(
+        enabled=look.get("hang.enabled", usual.enabled),
+        flag_s=look.get("hang.flag_s", usual.flag_s),
+        flag_factor=look.get("hang.flag_factor", usual.flag_factor),
+        act_s=look.get("hang.act_s", usual.act_s),
+        act_factor=look.get("hang.act_factor", usual.act_factor),
+        faulthandler=look.get("hang.faulthandler", usual.faulthandler),
+    )
+    if min(hang.flag_s, hang.act_s) < 0 or min(hang.flag_factor, hang.act_factor) < 1:
+        raise JobError("hang: flag_s and act_s are seconds from 0 up, the factors are at least 1")
+    return hang
+
+
+def _fit(look: Resolver) -> FitSettings:
+    usual = FitSettings()
+    fit = FitSettings(
+        steps=look.get("batch.fit_steps", usual.steps),
+        timeout_s=look.get("batch.fit_timeout_s", usual.timeout_s),
+    )
+    if fit.steps < 1 or fit.timeout_s <= 0:
+        raise JobError("batch.fit_steps is at least 1, batch.fit_timeout_s is more than 0 seconds")
+    return fit
+
+
+def _with_trainer(
+    spec: JobSpec, inputs: JobInputs, job: FileSettings, look: Resolver, world: int | None
+) -> JobSpec:
+    """Fills in the bundled trainer's flags, knobs and batch from its keys."""
+    values: dict[str, Any] = dict(job.trainer)
+    from_where = dict.fromkeys(values, f"job file {job.name}")
+    for key in TRAINER_KEYS:
+        # The wire's own names are not settings: STOKER_TELEMETRY_DIR comes from an outer stoker.
+        name = f"STOKER_{key.upper()}"
+        if name in inputs.env and name not in WIRE_NAMES:
+            values[key], from_where[key] = convert_key(name, key, inputs.env[name]), f"env {name}"
+    for given, text in inputs.parsed.spec_keys:
+        key = ALIASES.get(given, given)
+        if key in TRAINER_KEYS:
+            values[key], from_where[key] = convert_key(f"--{given}", key, text), f"flag --{given}"
+    for setting, key in (("batch.micro", "device_batch_size"), ("batch.global", "total_batch_size")):
+        number = look.get(setting)
+        if number is not None:
+            values[key], from_where[key] = number, look.origins[-1][2]
+    for key, value in values.items():
+        look.note(key, value, from_where[key])
+    effective = {**TRAINER_DEFAULTS, **values}
+    batch = _trainer_batch(effective, world)
+    steps = effective.get("num_iterations")
+    args = tuple(f"--{key}={_flag_text(value)}" for key, value in values.items())
+    return replace(
+        spec,
+        entry_args=args,
+        knobs=TRAINER_KNOBS,
+        batch=batch,
+        loader=find_loader(args),
+        total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
+    )
+
+
+def _trainer_batch(values: Mapping[str, Any], world: int | None) -> BatchSpec | None:
+    names = ("device_batch_size", "total_batch_size", "gradient_accumulation_steps", "max_seq_len")
+    micro, total, steps, length = (values[name] for name in names)
+    if world is None:
+        return None
+    # As the trainer reads them: a total wins over the steps; 0 means "follows from the rest".
+    return resolve_batch(
+        world_size=world,
+        micro_batch=micro,
+        global_batch=total if total > 0 else None,
+        accumulation=max(steps, 1) if total <= 0 else None,
+        unit=BatchUnit.TOKENS,
+        tokens_per_sample=length,
+    )
+
+
+def _flag_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

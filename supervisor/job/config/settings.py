@@ -1,0 +1,329 @@
+"""The keys of job files and product settings, their types, and how a value of any source becomes one.
+
+Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file > project > user > default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
+from supervisor.job.arguments.run_arguments import ParsedRun
+from supervisor.job.config.files import line_of
+from supervisor.job.config.setting_keys import (
+    CHOICES,
+    CLASS_KEYS,
+    FLAT,
+    LAUNCH_SECTIONS,
+    METRICS,
+    PROOFS,
+    SCREEN,
+    SETTINGS,
+)
+from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
+from supervisor.job.errors import JobError
+from supervisor.text.linear import compile_linear
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A settings file: its name for messages, its parsed values, its text (to name lines in errors)."""
+
+    name: str
+    values: Mapping[str, Any]
+    text: str = ""
+
+    def error(self, key: str, what: str) -> JobError:
+        """A one-line error at `key`."""
+        line = line_of(self.text, key)
+        return JobError(f"{self.name}{f':{line}' if line else ''}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """One file, checked: launch settings by dotted key, and what it holds besides."""
+
+    name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    args: tuple[str, ...] | None = None
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    metrics: tuple[tuple[str, str], ...] = ()
+
+
+def spec_key_names() -> frozenset[str]:
+    """Names that may stand as flags beside ``--config``: the trainer's keys, their aliases, flat launch keys."""
+    own = {flag.key for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS)}
+    return frozenset((set(TRAINER_KEYS) | set(ALIASES) | set(FLAT)) - own)
+
+
+def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool) -> FileSettings:
+    """Checks every key of a settings file.
+
+    Args:
+        file: the file, or None where there is none.
+        classes: names of failure classes, for ``[policy.<class>]``.
+        is_job: a job file (which may hold trainer keys) or product settings (which may not).
+
+    Raises:
+        JobError: an unknown key (with the nearest name and the line) or a value of the wrong type.
+    """
+    if file is None:
+        return FileSettings()
+    settings: dict[str, Any] = {}
+    trainer: dict[str, Any] = {}
+    env: dict[str, str] = {}
+    args: tuple[str, ...] | None = None
+    per_class: dict[str, Mapping[str, Any]] = {}
+    metrics: tuple[tuple[str, str], ...] = ()
+    for key, value in file.values.items():
+        if key == METRICS:
+            metrics = _metric_rules(file, value)
+        elif key == "env":
+            env = {name: _env_value(file, name, inner) for name, inner in _table(file, key, value).items()}
+        elif key in LAUNCH_SECTIONS or (key == SCREEN and not is_job):
+            for name, inner in _table(file, key, value).items():
+                dotted = f"{key}.{name}"
+                if dotted == "run.args":
+                    args = _args(file, inner)
+                elif dotted in SETTINGS:
+                    settings[dotted] = _converted(file, dotted, SETTINGS[dotted], inner)
+                elif key == "policy" and name in classes:
+                    per_class[name] = _class_table(file, name, _table(file, dotted, inner))
+                else:
+                    raise _unknown(file, dotted, _siblings(key, classes))
+        elif is_job and key in FLAT:
+            settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
+        elif is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
+            if name in trainer:
+                raise file.error(key, f"{key!r} is another name of {name!r}, which is set too")
+            try:
+                trainer[name] = convert_key(key, name, value)
+            except JobError as error:
+                raise file.error(key, error.message) from None
+        else:
+            known = [
+                *LAUNCH_SECTIONS,
+                METRICS,
+                *(() if is_job else (SCREEN,)),
+                *(TRAINER_KEYS if is_job else ()),
+                *(FLAT if is_job else ()),
+                *ALIASES,
+            ]
+            raise _unknown(file, key, known)
+    return FileSettings(file.name, settings, trainer, env, args, per_class, metrics)
+
+
+def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
+    """``[[metrics]]`` tables as (name, regex with one group)."""
+    if not isinstance(value, list):
+        raise file.error(METRICS, "metrics is a list of tables: [[metrics]] with name and regex")
+    rules = []
+    for table in value:
+        if not isinstance(table, dict) or set(table) != {"name", "regex"}:
+            raise file.error(METRICS, "each [[metrics]] has a name and a regex, and nothing else")
+        name, regex = str(table["name"]), str(table["regex"])
+        try:
+            groups = compile_linear(regex).groups
+        except ValueError as error:
+            raise file.error("regex", f"metric {name!r}: {regex!r} {error}") from None
+        if groups < 1:
+            raise file.error("regex", f"metric {name!r}: {regex!r} has no group: put the number in (...)")
+        rules.append((name, regex))
+    return tuple(rules)
+
+
+def convert(name: str, kind: KeyType, value: object) -> int | float | str | bool:
+    """A value from a file, a variable or a flag as the type that the setting holds.
+
+    Raises:
+        JobError: it is not one; the message names the setting and what was given.
+    """
+    # YAML reads a bare `on` as true: the fix is to quote it.
+    quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
+    wrong = JobError(f"{name} wants {_article(kind)}, got {value!r}{quote}")
+    match kind:
+        case KeyType.SWITCH:
+            text = str(value).lower()
+            if text in {"true", "1", "yes", "on"}:
+                return True
+            if text in {"false", "0", "no", "off"}:
+                return False
+            raise wrong
+        case KeyType.TEXT:
+            if isinstance(value, bool | list | dict) or value is None:
+                raise wrong
+            return str(value)
+        case KeyType.INT:
+            if isinstance(value, bool):
+                raise wrong
+            number = _number(value)
+            if number is None or number != int(number):
+                raise wrong
+            return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else int(number)
+        case KeyType.FLOAT:
+            if isinstance(value, bool):
+                raise wrong
+            number = _number(value)
+            if number is None:
+                raise wrong
+            return number
+
+
+def convert_key(shown: str, key: str, value: object) -> int | float | str | bool:
+    """A value of one of the bundled trainer's settings, of its type and among its choices.
+
+    Raises:
+        JobError: it is not; the message calls the setting `shown`.
+    """
+    done = convert(shown, TRAINER_KEYS[key], value)
+    choices = TRAINER_CHOICES.get(key)
+    if choices and done not in choices:
+        raise JobError(f"{shown} takes one of {', '.join(choices)}, got {done!r}")
+    return done
+
+
+@dataclass(slots=True)
+class Resolver:
+    """Looks a setting up through all layers and remembers where each value came from."""
+
+    parsed: ParsedRun
+    env: Mapping[str, str]
+    layers: tuple[tuple[str, FileSettings], ...]  # job file, project, user: (label, settings)
+    origins: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a dotted setting, converted; `default` where nobody names it."""
+        value, origin = self._found(key)
+        if origin is None:
+            value, origin = default, "default"
+        else:
+            value = convert(_shown(key, origin), SETTINGS[key], value)
+            if key.endswith("knob") and value == "":
+                raise JobError(f"{_shown(key, origin)} wants the name of a flag, got none")
+            if key in CHOICES and value not in CHOICES[key]:
+                raise JobError(f"{_shown(key, origin)} takes one of {', '.join(CHOICES[key])}, got {value!r}")
+        if value is not None:
+            self.note(key, value, origin)
+        return value
+
+    def note(self, key: str, value: object, origin: str) -> None:
+        """Remembers an effective value for ``--show-config``."""
+        self.origins.append((key, str(value), origin))
+
+    def _found(self, key: str) -> tuple[Any, str | None]:
+        own = next((f for f in STOKER_FLAGS if f.setting == key), None)
+        launcher = next((f for f in TORCHRUN_FLAGS if f.setting == key), None)
+        if own is not None and (value := self.parsed.flag(own.key)) is not None:
+            return value, f"flag {own.name}"
+        given = self.parsed.launcher(launcher.key) if launcher is not None else None
+        from_pet = launcher is not None and launcher.key in self.parsed.from_env
+        if launcher is not None and given is not None and not from_pet:
+            return given, f"flag {launcher.name}"
+        for flat, target in self._flat_flags():
+            if FLAT[flat] == key:
+                return target, f"flag --{flat}"
+        flag = own or launcher
+        if flag is not None and (name := f"STOKER_{flag.key.upper()}") in self.env:
+            return self.env[name], f"env {name}"
+        if launcher is not None and given is not None:
+            return given, f"env PET_{launcher.key.upper()}"
+        if key == "run.nproc_per_node" and "NPROC_PER_NODE" in self.env:
+            return self.env["NPROC_PER_NODE"], "env NPROC_PER_NODE"
+        for label, layer in self.layers:
+            if key in layer.settings:
+                return layer.settings[key], f"{label} {layer.name}".strip()
+        return None, None
+
+    def _flat_flags(self) -> list[tuple[str, str]]:
+        return [(key, value) for key, value in reversed(self.parsed.spec_keys) if key in FLAT]
+
+
+def _shown(key: str, origin: str) -> str:
+    kind, _, name = origin.partition(" ")
+    return name if kind in {"flag", "env"} else f"{name}: {key}"
+
+
+def _article(kind: KeyType) -> str:
+    return kind.value if kind in {KeyType.TEXT, KeyType.SWITCH} else f"a {kind.value}"
+
+
+def _number(value: object) -> float | None:
+    if not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _converted(file: ConfigFile, key: str, kind: KeyType, value: object) -> int | float | str | bool:
+    try:
+        done = convert(key, kind, value)
+    except JobError as error:
+        raise file.error(key, error.message) from None
+    allowed = CHOICES.get(key)
+    if allowed and done not in allowed:
+        raise file.error(key, f"{key} takes one of {', '.join(allowed)}, got {done!r}")
+    return done
+
+
+def _table(file: ConfigFile, key: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise file.error(key, f"{key} is a table of settings, got {value!r}")
+    return value
+
+
+def _args(file: ConfigFile, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or any(isinstance(v, list | dict) or v is None for v in value):
+        raise file.error("args", f"run.args is a list of arguments, got {value!r}")
+    return tuple(str(v) for v in value)
+
+
+def _env_value(file: ConfigFile, name: str, value: object) -> str:
+    if not name.isidentifier():
+        raise file.error(name, f"env: {name!r} is no name of a variable")
+    if isinstance(value, list | dict) or value is None:
+        raise file.error(name, f"env.{name} wants text, got {value!r}")
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+def _class_table(file: ConfigFile, name: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
+    checked: dict[str, Any] = {}
+    for key, value in table.items():
+        if key == "show_first":
+            if not isinstance(value, list) or not set(value) <= set(PROOFS):
+                raise file.error(
+                    key, f"policy.{name}.show_first is a list of {', '.join(PROOFS)}, got {value!r}"
+                )
+            checked[key] = tuple(value)
+            continue
+        if key not in CLASS_KEYS:
+            known = [f"policy.{name}.{k}" for k in (*CLASS_KEYS, "show_first")]
+            raise _unknown(file, f"policy.{name}.{key}", known)
+        checked[key] = found = _converted(file, key, CLASS_KEYS[key], value)
+        if not isinstance(found, str) and found < 0:
+            raise file.error(key, f"policy.{name}.{key} cannot be negative, got {value!r}")
+    return checked
+
+
+def _siblings(section: str, classes: frozenset[str]) -> list[str]:
+    own = [k for k in SETTINGS if k.startswith(f"{section}.")]
+    return (
+        own
+        + (["run.args"] if section == "run" else [])
+        + ([f"policy.{c}" for c in classes] if section == "policy" else [])
+    )
+
+
+def _unknown(file: ConfigFile, key: str, known: list[str]) -> JobError:
+    near = nearest(key, known)
+    hint = f"did you mean {near!r}?" if near else "see configs/README.md for every key"
+    return file.error(key, f"unknown key {key!r}: {hint}")

@@ -1,0 +1,181 @@
+"""A foreign script's knobs and batch: found in what it is given, set where a person asked for it."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from supervisor.job.arguments.assignments import set_value, settings_of, value_of
+from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.config.edit import read_values
+from supervisor.job.config.settings import Resolver
+from supervisor.job.errors import JobError
+from supervisor.job.knobs import find as kn
+from supervisor.job.knobs.checkpoint_flags import find_outputs
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+
+_TOTAL_STEPS: Final = (
+    "--max_steps",
+    "--max_train_steps",
+    "--total_steps",
+    "--num_iterations",
+    "--max_iters",
+    "--train_iters",
+    "--num_train_steps",
+    "--num_steps",
+)
+
+
+def with_knobs(
+    spec: JobSpec,
+    look: Resolver,
+    world: int | None,
+    *,
+    script_text: str | None,
+    script_configs: Mapping[str, str],
+) -> JobSpec:
+    """`spec` with the script's knobs and batch found, and ``--micro-batch`` and ``--global-batch`` applied.
+
+    Args:
+        spec: the job so far.
+        look: the settings.
+        world: ranks in all, if known.
+        script_text: the script's source, if it could be read.
+        script_configs: the config files that its arguments name, text by name.
+
+    Raises:
+        JobError: a batch that a person asked for cannot be set or does not divide.
+    """
+    declared, unit, tokens = _declared_knobs(look)
+    if spec.entry_kind is EntryKind.COMMAND:
+        world = _command_world(spec, world)
+    configs = {name: read_values(name, text) for name, text in script_configs.items()}
+    where = kn.places(script_text, configs, {**look.env, **dict(spec.env)})
+    knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where)
+    if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
+        world = None  # how its ranks lie on nodes is the command's own business
+    micro, total = look.get("batch.micro"), look.get("batch.global")
+    args = spec.entry_args
+    set_knobs: dict[str, str] = {}
+    if micro is not None:
+        if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
+            raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
+        args, where = _set_knob(args, where, set_knobs, knobs.batch, str(micro))
+    batch: BatchSpec | None = None
+    notes = spec.notes
+    if world is not None:
+        try:
+            batch = kn.batch_of(
+                args,
+                knobs,
+                world_size=world,
+                local_world_size=spec.nproc_per_node,
+                elsewhere=where,
+                global_batch=total,
+                unit=unit,
+                tokens_per_sample=tokens,
+            )
+        except JobError as error:
+            # A batch that a person spelt out for us must divide; one that we merely found is the script's
+            # own business, and may mean something else than its name says.
+            if (
+                micro is not None
+                or total is not None
+                or (declared is not None and declared.batch is not None)
+            ):
+                raise
+            notes = (*notes, f"batch not understood, so never changed by itself: {error.message}")
+    if total is not None:
+        if batch is None:
+            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
+        for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
+            args, where = _set_knob(args, where, set_knobs, name, value)
+    _note_origins(look, knobs)
+    return replace(
+        spec,
+        entry_args=args,
+        knobs=knobs,
+        batch=batch,
+        loader=find_loader(args, where),
+        outputs=find_outputs(settings_of(args), where),
+        set_knobs=tuple(set_knobs.items()),
+        notes=notes,
+        total_steps=spec.total_steps or _total_steps(args),
+    )
+
+
+def _note_origins(look: Resolver, knobs: Knobs) -> None:
+    """Tells the settings which knobs are used, and whether a person named them."""
+    origin = "declared" if knobs.declared else "found in the arguments or the source"
+    named = {
+        "batch": knobs.batch,
+        "accumulation": knobs.accumulation,
+        "global batch": knobs.global_batch,
+        "resume": knobs.start,
+    }
+    for label, knob in named.items():
+        if knob is not None:
+            look.note(f"knob.{label}", knob, origin)
+
+
+def _total_steps(args: tuple[str, ...]) -> int | None:
+    """How many steps the arguments ask for."""
+    given = (value_of(args, name) for name in _TOTAL_STEPS)
+    text = next((value for value in given if value and value.isascii() and value.isdigit()), "")
+    return int(text) if 0 < len(text) < 12 else None
+
+
+def _set_knob(
+    args: tuple[str, ...], where: Places, others: dict[str, str], name: str, value: str
+) -> tuple[tuple[str, ...], Places]:
+    """A knob set from the first launch on; where it is no argument it goes to `others`."""
+    if is_argument(name):
+        return set_value(args, name, value), where
+    others[name] = value
+    return args, where.with_value(name, value)
+
+
+def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int]:
+    resume = look.get("resume.knob")
+    value = look.get("resume.value")
+    if resume is not None and value is None:
+        # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
+        resume, _, value = resume.partition("=")
+    scope = look.get("batch.scope")
+    declared = Knobs(
+        batch=look.get("batch.knob"),
+        batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
+        accumulation=look.get("batch.accumulation_knob"),
+        global_batch=look.get("batch.global_knob"),
+        resume=resume,
+        resume_value=value if value is not None else "auto",
+    )
+    unit = look.get("batch.unit")
+    tokens = look.get("batch.tokens_per_sample", None)
+    if unit == "tokens" and tokens is None:
+        raise JobError("batch.unit = tokens needs batch.tokens_per_sample")
+    known = None if declared == Knobs() else declared
+    return known, BatchUnit(unit) if unit else None, tokens or 1
+
+
+def _command_world(spec: JobSpec, world: int | None) -> int | None:
+    """Ranks of a plain command: one for ``python script.py``, what a launcher's arguments say, else unknown."""
+    if is_plain_python(spec) or spec.nproc_per_node > 1:
+        return world
+    return launched_ranks((spec.entry, *spec.entry_args))
+
+
+def is_python(program: str) -> bool:
+    """Whether a command is a Python interpreter, by its name."""
+    return re.fullmatch(r"python[\d.]*", posixpath.basename(program)) is not None
+
+
+def is_plain_python(spec: JobSpec) -> bool:
+    """Whether a command is a Python script run directly: the process is then the job's one rank, no launcher's."""
+    return spec.entry_kind is EntryKind.COMMAND and is_python(spec.entry) and "-m" not in spec.entry_args[:2]

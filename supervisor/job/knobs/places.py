@@ -1,0 +1,98 @@
+"""Where a knob stands: on the command line, in the environment, or in a config file that the script is given.
+
+A knob's name says its place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
+in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final
+
+from supervisor.job.config.edit import SUFFIXES, Scalar
+from supervisor.job.knobs.read_source import ScriptSource
+
+ENV: Final = "env:"
+
+
+class Place(StrEnum):
+    """Where a knob is set."""
+
+    ARGUMENT = "argument"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All that a foreign script's settings can be read from, besides its arguments.
+
+    `configs`: file name as on the command line to (dotted key to value). `env`: what the job will see.
+    """
+
+    source: ScriptSource = field(default_factory=ScriptSource)
+    configs: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """Every setting found in files, then flags of the source, then variables that the source reads."""
+        return [
+            *(f"{file}#{key}" for file, values in self.configs.items() for key in values),
+            *(name for flag in self.source.flags for name in flag.names),
+            *(f"{ENV}{name}" for name, _ in self.source.variables),
+        ]
+
+    def value(self, name: str) -> Scalar:
+        """The value of a knob that is not on the command line, or its default in the source; None: unknown."""
+        match place_of(name):
+            case Place.FILE:
+                file, _, key = name.partition("#")
+                return self.configs.get(file, {}).get(key)
+            case Place.ENVIRONMENT:
+                variable = name.removeprefix(ENV)
+                return self.env.get(variable, dict(self.source.variables).get(variable))
+            case Place.ARGUMENT:
+                flag = self.source.flag(name)
+                return flag.default if flag else None
+
+    def with_value(self, name: str, value: str) -> Places:
+        """The same with a knob in a file or a variable set."""
+        file, _, key = name.partition("#")
+        if place_of(name) is Place.FILE:
+            return replace(self, configs={**self.configs, file: {**self.configs.get(file, {}), key: value}})
+        return replace(self, env={**self.env, name.removeprefix(ENV): value})
+
+
+def place_of(name: str) -> Place:
+    """Where a knob of this name is set."""
+    if name.startswith(ENV):
+        return Place.ENVIRONMENT
+    file, hash_, _ = name.partition("#")
+    return Place.FILE if hash_ and file.lower().endswith(SUFFIXES) else Place.ARGUMENT
+
+
+def bare(name: str) -> str:
+    """The setting's own name: without ``env:``, without the file."""
+    name = name.removeprefix(ENV)
+    return name.partition("#")[2] if place_of(name) is Place.FILE else name
+
+
+def is_argument(name: str) -> bool:
+    """Whether it stands on the command line."""
+    return place_of(name) is Place.ARGUMENT
+
+
+def with_config(args: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
+    """`args` with a config file replaced by its copy, in whatever form it was given."""
+    changed = []
+    for word in args:
+        name, equals, value = word.partition("=")
+        if word == file:
+            changed.append(copy)
+        elif equals and value == file:
+            changed.append(f"{name}={copy}")
+        else:
+            changed.append(word)
+    return tuple(changed)

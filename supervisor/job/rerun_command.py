@@ -1,0 +1,68 @@
+"""The command line that starts a job again, from what is on record of how it was started (pure)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS
+from supervisor.job.spec import EntryKind, JobSpec
+
+# What `settings.Resolver` notes of a value that stood on the command line.
+_GIVEN: Final = "flag --"
+_SWITCHES: Final = frozenset(flag.name for flag in (*STOKER_FLAGS, *TORCHRUN_FLAGS) if not flag.takes_value)
+_ENV: Final = "env."
+_SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
+
+
+def command_of(job: JobSpec) -> str | None:
+    """``stoker run --nproc-per-node 2 train.py --lr 3e-4``; None where the job was not started by a line of ours.
+
+    Settings from files and from the environment are found there again; a secret stands as it was kept: hidden.
+    """
+    words = ["stoker", "run"]
+    if job.config_path is not None:
+        words += ["--config", job.config_path]
+    for name, value, origin in job.origins:
+        if not origin.startswith(_GIVEN):
+            continue
+        flag = origin.removeprefix("flag ")
+        if flag in _SWITCHES:
+            words.append(flag)
+        elif name.startswith(_ENV):
+            words += [flag, f"{name.removeprefix(_ENV)}={value}"]
+        elif _is_ours(flag):
+            words += [flag, value]
+        else:
+            words.append(f"{flag}={value}")
+    if not job.retry.enabled and "--no-retry" not in words and not _from_file(job, "policy.retry"):
+        words.append("--no-retry")
+    words += job.torchrun_flags
+    match job.entry_kind:
+        case EntryKind.SCRIPT | EntryKind.MODULE if _from_file(job, "run.script") or _from_file(
+            job, "run.module"
+        ):
+            pass
+        case EntryKind.SCRIPT:
+            words += [job.entry, *job.entry_args]
+        case EntryKind.MODULE:
+            words += ["-m", job.entry, *job.entry_args]
+        case EntryKind.COMMAND:
+            words += ["--", job.entry, *job.entry_args]
+        case EntryKind.TRAINER if job.config_path is None:
+            return None
+        case EntryKind.TRAINER:
+            pass
+    return " ".join(word if _SAFE.fullmatch(word) else shlex.quote(word) for word in words)
+
+
+def _is_ours(flag: str) -> bool:
+    return any(known.name == flag for known in (*STOKER_FLAGS, *TORCHRUN_FLAGS))
+
+
+def _from_file(job: JobSpec, name: str) -> bool:
+    return any(
+        key == name and not origin.startswith(_GIVEN) and origin != "default"
+        for key, _, origin in job.origins
+    )

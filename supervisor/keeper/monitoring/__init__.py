@@ -1,0 +1,1 @@
+"""Everything that watches a live attempt."""

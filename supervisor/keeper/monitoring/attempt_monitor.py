@@ -1,0 +1,277 @@
+"""The attempt that lives now: watched from its first process to its last, by the keeper that started or adopted it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import replace
+
+from supervisor.diagnosis.cause.consequences import SIGNALLED
+from supervisor.job.spec import EntryKind
+from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.monitoring.collector import Collector
+from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
+from supervisor.keeper.monitoring.observations import EvidenceHit, Observation
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.process.attempt import LiveAttempt
+from supervisor.keeper.process.child import Child, adopt, read_exit
+from supervisor.keeper.process.launch import started
+from supervisor.keeper.recording.recorder import Recorder
+from supervisor.keeper.requests.request_rules import Refused
+from supervisor.keeper.signature_engine import EngineLoader
+from supervisor.keeper.stalls.health import Health
+from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.records import FailureClass, Verdict
+from supervisor.sources.host.cgroup import memory_kills
+
+PROVISIONAL_DELAY_S = 0.4
+ADOPT_WAIT_S = 2.0
+"""How long an adopting keeper waits for the launcher that a dead one may have just started."""
+
+
+class Watching:
+    """Sensors, health and ladder of one attempt after the other. Used by the keeper's one thread.
+
+    Args:
+        judge: the verdict on an attempt from what it has left so far.
+        stepped: called at each look, to say what a first step tells of the recovery.
+        same_boot: pids and start times of an adopted attempt still mean what they did.
+    """
+
+    def __init__(
+        self,
+        charge: RunContext,
+        engine: EngineLoader,
+        *,
+        judge: Callable[[int], Verdict],
+        stepped: Callable[[st.RunState], None],
+        same_boot: bool,
+    ) -> None:
+        self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
+        self._clock, self._ledger, self._engine = charge.clock, charge.ledger, engine
+        self._judge, self._stepped = judge, stepped
+        self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._found = FoundCheckpoints(charge.record.job, charge.clock, charge.ledger.emit)
+        self._recorder = Recorder(charge.node.series, charge.ledger.emit, charge.clock)
+        self._health = Health(
+            charge.node, charge.record.job.hang, charge.ledger.emit, charge.clock, self._stack_targets
+        )
+        self._live: LiveAttempt | None = None
+        self._collector: Collector | None = None
+        self._provisional_at: float | None = None
+        self._kills_before: int | None = None
+        self._same_boot = same_boot
+
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt lives that this keeper watches."""
+        return self._live is not None
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether a rank has fallen and torchrun is about to leave: each moment until then is lost to the next launch."""
+        live, collector = self._live, self._collector
+        return (
+            live is not None and collector is not None and live.ladder is None and collector.agent_is_ending()
+        )
+
+    def hear(self, timeout_s: float) -> None:
+        """Take what the sensors saw, waiting for the first of it."""
+        try:
+            self._observe(self._queue.get(timeout=timeout_s))
+            # No more than is there now: a flood of lines must not keep a stop waiting.
+            for _ in range(self._queue.qsize()):
+                self._observe(self._queue.get_nowait())
+        except queue.Empty:
+            return
+
+    def write(self) -> None:
+        """Let the recorder write what is due."""
+        self._recorder.tick()
+
+    def close(self) -> None:
+        """Stop the sensors. The attempt itself is left as it is."""
+        if self._collector is not None:
+            self._collector.stop()
+            self._collector = None
+        self._recorder.close()
+        self._health.close()
+        self._found.close()
+
+    def _observe(self, observation: Observation) -> None:
+        if self._live is not None and not self._is_our_signal(observation):
+            self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
+            self._recorder.record(self._live.number, observation)
+            self._health.observe(observation)
+
+    def _is_our_signal(self, observation: Observation) -> bool:
+        """Whether a line only echoes the SIGTERM of a stop of ours, which is on record: nobody else sent one."""
+        stopping = self._live is not None and self._live.ladder is not None
+        return (
+            stopping
+            and isinstance(observation, EvidenceHit)
+            and observation.failure is FailureClass.TERMINATED
+            and observation.signature in SIGNALLED
+        )
+
+    # -- its beginning ---------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """Take over the attempt that another keeper left: dead or alive, seen or only intended."""
+        state = self._ledger.state
+        view = state.attempt
+        assert view is not None, "a launched condition has an attempt"
+        if not self._same_boot:
+            # The machine was booted since: nothing of the attempt lives, and its pids may be anybody's.
+            status = read_exit(self._node.attempt(view.number))
+            self._ended(view.number, status.exit_code if status is not None else None)
+            return
+        launching = isinstance(state.condition, st.Launching)
+        wait_s = ADOPT_WAIT_S if launching else 0.0
+        child = adopt(self._node.attempt(view.number), str(self._run.root), wait_s=wait_s)
+        if child is None:
+            self._ended(view.number, None)
+            return
+        if launching:
+            self._ledger.emit(started(child, view.number, self._clock.wall()))
+            self.follow(child, view.number)
+        else:
+            self.follow(child, view.number, adopted=state)
+        assert self._live is not None
+        assert self._collector is not None
+        self._live.know(view)
+        self._collector.know(view)
+        if view.stop is not None and view.ended_t is None:
+            self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
+
+    def _ended(self, number: int, code: int | None) -> None:
+        self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+
+    def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
+        """Watch a command that runs: one just started, or `adopted` in the state it was left in."""
+        job = self._record.job
+        self._collector = Collector(
+            child.paths,
+            put=self._queue.put,
+            clock=self._clock,
+            interval_s=self._record.settings.sample_interval_s,
+            engine=self._engine.get,
+            engine_ready=lambda: self._engine.ready,
+            job=job,
+        )
+        self._live = LiveAttempt(
+            number,
+            child,
+            run_dir=str(self._run.root),
+            clock=self._clock,
+            local_world_size=plans.changes_so_far(self._ledger.state).nproc_per_node or job.nproc_per_node,
+            one_node=job.nnodes == "1",
+            crash_grace_s=job.timing.death_grace_s,
+            ends=self._collector.agent_is_ending,
+            whole_tree=job.entry_kind is EntryKind.COMMAND,
+        )
+        # A count that another keeper began cannot be gone on with: the group's files may be another's by now.
+        self._kills_before = memory_kills() if adopted is None else None
+        self._recorder.begin(number, adopted=adopted)
+        self._health.begin(number, adopted=adopted)
+        self._provisional_at = None
+        self._collector.start()
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Look once: what was learnt of it is journalled, and it is ended where it hangs or has ended itself."""
+        live, collector = self._live, self._collector
+        assert live is not None, "looked at only while it lives"
+        assert collector is not None, "a live attempt has its sensors"
+        for fact in live.watch():
+            self._ledger.emit(fact, durable=isinstance(fact, ev.StopIntended))
+            if isinstance(fact, ev.RankStarted):
+                collector.add_rank(fact)
+        collector.look()
+        self._stepped(self._ledger.state)
+        self._found.look(self._ledger.state)
+        if live.is_over():
+            self._finish(live, collector)
+        elif collector.agent_is_ending() and live.ladder is None:
+            self._give_provisional(live)
+        elif live.ladder is None and live.exit is None:
+            self._health.line_seen(collector.last_line())
+            if self._health.tick():
+                # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
+                self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
+
+    def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
+        """End it by the ladder; the intent is on disk before the act."""
+        assert self._live is not None, "stopped only while it lives"
+        intent = self._live.stop(why, by, grace_s=grace_s, now=now)
+        if intent is not None:
+            self._ledger.emit(intent, durable=True)
+
+    def dump_stacks(self) -> BackgroundTask[Round, str]:
+        """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name.
+
+        Raises Refused where there are none.
+        """
+        if self._live is None:
+            raise Refused("nothing runs")
+        errand = self._health.stacks_now()
+        if errand is None:
+            raise Refused("no rank is known yet")
+        return errand
+
+    def _stack_targets(self) -> Targets | None:
+        view = self._ledger.state.attempt
+        if self._live is None or view is None:
+            return None
+        python = self._record.interpreter
+        found = targets_of(self._run, self._node, self._record.job, view, self._live, self._env, python)
+        # Dumps bear the machine's time: where its clock was set back, they look older than they are.
+        behind_s = min(self._clock.ahead_s(), 0.0)
+        return replace(found, since_t=found.since_t + behind_s) if found is not None else None
+
+    def find_checkpoints(self) -> None:
+        """After an attempt's end: journal the checkpoints that a script left without a word."""
+        self._found.finish(self._ledger.state)
+
+    # -- its end -----------------------------------------------------------------------------------
+
+    def _give_provisional(self, live: LiveAttempt) -> None:
+        """A verdict before torchrun has ended, so that a person reads the cause within a second."""
+        now = self._clock.mono()
+        if self._provisional_at is None:
+            self._provisional_at = now + PROVISIONAL_DELAY_S
+        elif now >= self._provisional_at and self._engine.ready:
+            self._provisional_at = float("inf")
+            verdict = self._judge(live.number)
+            self._ledger.emit(
+                ev.Diagnosed(t=self._clock.wall(), attempt=live.number, verdict=verdict, provisional=True)
+            )
+
+    def _finish(self, live: LiveAttempt, collector: Collector) -> None:
+        self._health.end()
+        collector.look()
+        collector.drain()
+        collector.stop()
+        self.hear(0.0)  # after the threads: what comes later would count for the next attempt
+        self._recorder.flush()
+        self._stepped(self._ledger.state)
+        code = live.exit.exit_code if live.exit is not None else None
+        view = self._ledger.state.attempt
+        kills, before = memory_kills(), self._kills_before
+        self._ledger.emit(
+            ev.AttemptEnded(
+                t=self._clock.wall(),
+                attempt=live.number,
+                exit_code=code,
+                last_step=view.last_step if view else None,
+                memory_kills=kills - before if kills is not None and before is not None else None,
+                # torchrun ends with 0 only when every rank did.
+                rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and code == 0 else {},
+            ),
+            durable=True,
+        )
+        self._live = self._collector = None

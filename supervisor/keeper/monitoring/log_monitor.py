@@ -1,0 +1,279 @@
+"""Logs as they grow, turned into observations: evidence by the scanner, metrics by the readers.
+
+All parsing happens in the tail thread; what is handed over is small.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import assert_never
+
+from supervisor.diagnosis.scan.scanner import LiveScanner
+from supervisor.diagnosis.scan.signature_tables import Role
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepHint, StepSeen
+from supervisor.keeper.monitoring.telemetry_observations import from_wire
+from supervisor.run.series import LINE_T
+from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.signature_files import Engine
+from supervisor.sources.tail.tailer import READ_BYTES, Batch, NoteCode, Tailer, TailNote
+from supervisor.text.decode import clean
+from supervisor.text.lines import Line
+from supervisor.text.prefixes import Origin
+from supervisor.text.stamps import stamp_of
+
+DRAIN_S = 20.0
+MAX_WAITING_BYTES = 16 << 20
+# So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
+BATCH_SAMPLES = 200
+# Of a batch that holds more than that, a backlog's, about so many: a chart is a few hundred dots wide, and who reads the
+# samples beside it must keep up with some hundred batches a second.
+BACKLOG_SAMPLES = 60
+STEP = "step"
+# tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
+# blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
+# wiped last, and the cursor goes up again.
+BLANKS = b"\r" + b" " * 8
+_WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
+WIPED_BYTES = 8192
+
+
+class LogKind(Enum):
+    """How a log is read."""
+
+    RANK = auto()  # evidence and metrics
+    AGENT = auto()  # the launcher's own words: evidence, unless the ranks' logs said it before
+    TELEMETRY = auto()  # the trainer's JSON lines
+
+
+@dataclass(frozen=True, slots=True)
+class LogKey:
+    """Whose log it is. `name` is what verdicts and evidence call it."""
+
+    name: str
+    kind: LogKind
+    origin: Origin
+
+
+class LogWatch:
+    """Follows any number of logs in one thread.
+
+    Args:
+        put: takes the observations, in the tail thread.
+        engine: gives the signature engine; asked in the tail thread.
+        engine_ready: whether it would come at once. Until then lines wait for their scan, but not for their metrics:
+            compiled afresh on a busy machine it takes tens of seconds, in which steps must keep their times.
+        rank_of: the global rank of a log's origin, where it is known.
+        measure: read metrics from log lines; off for a trainer whose telemetry says them exactly.
+        rules: the user's own metrics, as (name, regex).
+        late: what stands in a log when it is first followed was written at other times than it is read: its samples
+            bear their lines' own clocks, or say that there is none.
+        on_agent: gets the raw bytes of AGENT logs, in the tail thread.
+    """
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        *,
+        put: Callable[[Observation], None],
+        clock: Clock,
+        engine: Callable[[], Engine],
+        rank_of: Callable[[Origin], int | None],
+        measure: bool = True,
+        rules: tuple[tuple[str, str], ...] = (),
+        on_agent: Callable[[bytes], None] = lambda _data: None,
+        engine_ready: Callable[[], bool] = lambda: True,
+        late: bool = False,
+    ) -> None:
+        self._put = put
+        self._late = late
+        self._standing: dict[
+            str, tuple[int, float]
+        ] = {}  # bytes of a log when it was first followed, its last change
+        self._clock = clock
+        self._engine = engine
+        self._rank_of = rank_of
+        self._measures = measure
+        self._rules = compile_rules(rules)
+        self._on_agent = on_agent
+        self._engine_ready = engine_ready
+        self._unscanned: list[tuple[LogKey, Batch]] = []
+        self._unscanned_bytes = 0
+        self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
+        self._scanner: LiveScanner | None = None
+        self._keys: dict[str, LogKey] = {}
+        self._readers: dict[str, MetricReader] = {}
+        self._wiped: dict[str, tuple[tuple[int, int], bytes]] = {}
+        self._rank_spoke = False
+        self._last_line: float | None = None
+
+    def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
+        """Follow a file, once; it need not exist yet. `ended`: all of it was written before, however it grows here."""
+        if key.name not in self._keys:
+            self._keys[key.name] = key
+            if self._late:
+                size, changed_t = _standing(path)
+                self._standing[key.name] = (sys.maxsize if ended else size, changed_t)
+            self._tailer.add(path, key.name)
+
+    def start(self) -> None:
+        """Begin."""
+        self._tailer.start()
+
+    def last_line(self) -> float | None:
+        """When a rank last wrote to its log, by the clock's monotonic seconds."""
+        return self._last_line
+
+    def drain(self) -> None:
+        """Read all to the end: the writers are gone."""
+        self._tailer.drain(DRAIN_S)
+        self._scan_waiting()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._tailer.close()
+
+    # -- in the tail thread ----------------------------------------------------------------------
+
+    def _on_note(self, note: TailNote) -> None:
+        if note.code in {NoteCode.TRUNCATED, NoteCode.ROTATED} and self._scanner is not None:
+            self._scanner.forget(note.key)
+
+    def _on_batch(self, batch: Batch) -> None:
+        key = self._keys[batch.key]
+        match key.kind:
+            case LogKind.TELEMETRY:
+                for line in batch.lines:
+                    for seen in from_wire(line.raw, rank=key.origin.rank, clock=self._clock):
+                        self._put(seen)
+            case LogKind.AGENT:
+                self._on_agent(batch.data)
+                # What torchrun reports of its ranks was in their own logs before: said once is enough.
+                if not self._rank_spoke:
+                    self._scan(key, batch)
+            case LogKind.RANK:
+                self._last_line = self._clock.mono()
+                self._scan(key, batch)
+                if self._measures:
+                    self._measure(key, batch)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _scan(self, key: LogKey, batch: Batch) -> None:
+        if self._scanner is None and not self._engine_ready() and self._unscanned_bytes < MAX_WAITING_BYTES:
+            self._unscanned.append((key, batch))
+            self._unscanned_bytes += len(batch.data)
+            return
+        self._scan_waiting()
+        self._scan_now(key, batch)
+
+    def _scan_waiting(self) -> None:
+        waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0
+        for key, batch in waiting:
+            self._scan_now(key, batch)
+
+    def _scan_now(self, key: LogKey, batch: Batch) -> None:
+        if self._scanner is None:
+            engine = self._engine()
+            self._scanner = LiveScanner(engine.signatures, engine.matcher)
+        for hit in self._scanner.feed(key.name, batch.data, key.origin):
+            if hit.signature.role is not Role.CAUSE:
+                continue
+            self._rank_spoke = self._rank_spoke or key.kind is LogKind.RANK
+            self._put(
+                EvidenceHit(
+                    t=self._clock.wall(),
+                    failure=hit.signature.failure,
+                    role=str(hit.signature.role),
+                    rank=self._rank_of(hit.origin.over(key.origin)),
+                    path=key.name,
+                    line=hit.line,
+                    text=hit.text,
+                    signature=hit.signature.id,
+                )
+            )
+
+    def _measure(self, key: LogKey, batch: Batch) -> None:
+        reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
+        lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
+        now = self._clock.wall()
+        read = reader.read([line.raw for line in lines])
+        found = [(line, sample) for line, sample in zip(lines, read, strict=True) if sample is not None]
+        if len(found) > BATCH_SAMPLES:
+            for place in thinned([None if sample.sums_up else sample.loss for _, sample in found]):
+                self._put(self._step_seen(key, batch, *found[place], now))
+            return
+        both: list[tuple[int, StepSeen | StepHint]] = [
+            (line.offset + len(line.raw), self._step_seen(key, batch, line, sample, now))
+            for line, sample in found
+        ]
+        both += self._hints(key, batch, now)
+        for _, observation in sorted(both, key=lambda one: one[0]):
+            self._put(observation)
+
+    def _step_seen(self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float) -> StepSeen:
+        rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
+        values = {**sample.other, **sample.values}
+        if sample.sums_up:
+            values.pop("loss", None)  # the curve of a loss does not end with its mean
+        size, changed_t = self._standing.get(key.name, (0, now))
+        # A whole helping is never what a training wrote a moment ago: a copy, a pipe from a file.
+        if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
+            stamp = stamp_of(line.text, changed_t)
+            values[LINE_T] = stamp if stamp is not None else math.nan
+        drawn = line is batch.progress or b"\r" in line.raw
+        return StepSeen(t=now, rank=rank, values=values, from_wire=False, drawn=drawn)
+
+    def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
+        """The states that bars show after they were wiped for a line, and where they stand."""
+        place, before = self._wiped.pop(key.name, ((0, 0), b""))
+        data = before + batch.data if place == (batch.generation, batch.offset) else batch.data
+        if BLANKS not in data:
+            return
+        begin = batch.offset + len(batch.data) - len(data)
+        reader = self._readers.setdefault(f"{key.name}\r", MetricReader())
+        done = 0
+        for match in _WIPED.finditer(data):
+            for group in (1, 2):
+                state = match[group]
+                sample = reader.feed(clean(state)) if state is not None and state.endswith(b"]") else None
+                if sample is not None and STEP in sample.values:
+                    done = match.end(group)
+                    rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
+                    yield begin + done, StepHint(t=now, rank=rank, values=dict(sample.values))
+                    break
+        # The bar may be drawn again in what is read next.
+        after = (batch.generation, batch.offset + len(batch.data))
+        self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
+
+
+def _standing(path: str) -> tuple[int, float]:
+    """A file's size in bytes and when it was last changed, wall seconds; no bytes where there is none."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return 0, 0.0
+    return info.st_size, info.st_mtime
+
+
+def thinned(losses: Sequence[float | None]) -> list[int]:
+    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last.
+
+    A log of a gigabyte holds millions; kept one by one they would take more room than the log.
+    """
+    stretch = 3 * len(losses) // BACKLOG_SAMPLES + 1
+    kept: list[int] = []
+    for start in range(0, len(losses), stretch):
+        mine = range(start, min(start + stretch, len(losses)))
+        said = [(loss, place) for place in mine if (loss := losses[place]) is not None]
+        odd = [place for loss, place in said if not math.isfinite(loss)][:1]
+        ends = [min(said)[1], max(said)[1]] if said and not odd else odd
+        kept += sorted({*ends, mine[-1]})
+    return kept

@@ -1,0 +1,125 @@
+"""GPUs, the machine and the ranks' processes, sampled beside the attempt.
+
+The samplers know nothing of runs; here their readings get the names and keys that series hold
+(docs/run-directory.md).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from supervisor.keeper.clock import Clock, of_others
+from supervisor.keeper.monitoring.observations import Observation, Sampled, SensorFact
+from supervisor.keeper.monitoring.other_gpu_users import Neighbours, Use
+from supervisor.run.series import GPU, HOST
+from supervisor.sources.gpu import GpuNote, GpuNoteCode, GpuSample, GpuSampler
+from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
+from supervisor.sources.processes import ProcessId
+
+JOIN_S = 3.0
+MACHINE = "machine"
+
+
+class Sensors:
+    """The samplers of one attempt: started once, told whom to watch, ended by the stop event."""
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        put: Callable[[Observation], None],
+        clock: Clock,
+        *,
+        interval_s: float,
+        disk: str,
+    ) -> None:
+        """`disk`: a folder on the filesystem that the run is written to."""
+        self._put = put
+        self._clock = clock
+        self._processes: dict[str, ProcessId] = {}
+        self._lock = threading.Lock()
+        self._neighbours = Neighbours()
+        self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
+        self._host = HostSampler(stop, self._watched, self._on_host, disks=(SHM, disk), interval_s=interval_s)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._gpus.start()
+        self._host.start()
+
+    def join(self) -> None:
+        """Wait for the threads; one that hangs in a driver is left behind (it is a daemon)."""
+        self._gpus.join(JOIN_S)
+        self._host.join(JOIN_S)
+
+    def watch(self, key: str, process: ProcessId) -> None:
+        """Sample a rank's process from now on."""
+        with self._lock:
+            self._processes[key] = process
+
+    def _watched(self) -> dict[str, ProcessId]:
+        with self._lock:
+            return dict(self._processes)
+
+    def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
+        watched = {process.pid for process in self._watched().values()}
+        uses = {use.index: use for use in self._neighbours.uses(samples, watched)}
+        for sample in samples:
+            index = sample.device.index
+            self._put(
+                Sampled(
+                    of_others(sample.t, self._clock), GPU, str(index), gpu_values(sample, uses.get(index))
+                )
+            )
+            said = uses[index].advice() if index in uses else None
+            if said is not None:
+                self._put(SensorFact(of_others(sample.t, self._clock), f"gpu_shared_{index}", said))
+
+    def _on_gpu_note(self, note: GpuNote) -> None:
+        if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is no news
+            code = f"{note.code}_{note.index if note.index is not None else ''}_{note.xid or ''}"
+            self._put(SensorFact(of_others(note.t, self._clock), code, note.text))
+
+    def _on_host(self, machine: HostSample, processes: Sequence[ProcessSample]) -> None:
+        self._put(Sampled(of_others(machine.t, self._clock), HOST, MACHINE, machine_values(machine)))
+        for sample in processes:
+            if sample.alive:
+                self._put(Sampled(of_others(sample.t, self._clock), HOST, sample.key, sample.values()))
+
+
+def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
+    """A GPU's numbers by the names of the series; who uses it, where that can be told."""
+    clock_hz = sample.sm_clock_hz
+    return {
+        "util_ratio": sample.util_ratio,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "temperature_c": sample.temperature_celsius,
+        "power_w": sample.power_watts,
+        "power_limit_w": sample.power_limit_watts,
+        "sm_clock_mhz": None if clock_hz is None else clock_hz / 1e6,
+        "throttle": sample.throttle_bits,
+        "ecc_uncorrected": sample.ecc_uncorrected,
+        "lost": float(sample.lost),
+        **(use.values() if use is not None else {}),
+    }
+
+
+def machine_values(sample: HostSample) -> dict[str, float | None]:
+    """The machine's numbers by the names of the series."""
+    fills = {disk.path: disk.used_ratio for disk in sample.disks}
+    others = [ratio for path, ratio in fills.items() if path != SHM]
+    free = [disk.available_bytes for disk in sample.disks if disk.path != SHM]
+    cgroup = sample.cgroup
+    return {
+        "cpu_ratio": sample.cpu_ratio,
+        "memory_used_bytes": sample.memory_used_bytes,
+        "memory_total_bytes": sample.memory_total_bytes,
+        "load1": sample.load_1m,
+        "shm_used_ratio": fills.get(SHM),
+        "disk_used_ratio": others[0] if others else None,
+        "disk_free_bytes": free[0] if free else None,
+        "cgroup_used_bytes": cgroup.used_bytes if cgroup is not None else None,
+        "cgroup_limit_bytes": cgroup.limit_bytes if cgroup is not None else None,
+        "cgroup_oom_kills": cgroup.oom_kills if cgroup is not None else None,
+    }

@@ -1,0 +1,1 @@
+"""A keeper without a child: it watches what somebody else started."""

@@ -1,0 +1,276 @@
+"""``--fit-batch``: short launches before the first attempt, until the largest micro-batch that fits is known.
+
+Bisection over the micro-batches that keep the global batch exact, so at most ceil(log2(n + 1)) probes for n of
+them. What was learnt is in the journal: a keeper that adopts the run goes on where the dead one was.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.job.arguments.assignments import set_value
+from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.find import why_not_changeable
+from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.spec import EntryKind, FitSettings
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.monitoring.collector import Collector
+from supervisor.keeper.monitoring.observations import Observation, StepSeen
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, remember_trial
+from supervisor.keeper.planning.judge import evidence_of
+from supervisor.keeper.process.attempt import LiveAttempt
+from supervisor.keeper.process.child import SpawnError, adopt, kill_all, spawn
+from supervisor.keeper.process.members import find_members
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.sources.signature_files import Engine
+
+# A probe has no work to lose: its ranks get this long to end.
+GRACE_S = 5.0
+# The first probe may be refused by something that is no memory: one more launch tells a flicker from a fault.
+MAX_OTHER_FAILURES = 2
+
+
+def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | None:
+    """The micro-batch to try next, or None when the answer is known.
+
+    Args:
+        open_: micro-batches that could be used, in any order.
+        probes: what was tried.
+    """
+    fits = max((p.micro_batch for p in probes if p.fitted), default=0)
+    fails = min((p.micro_batch for p in probes if p.fitted is False), default=None)
+    left = sorted(m for m in open_ if m > fits and (fails is None or m < fails))
+    return left[len(left) // 2] if left else None
+
+
+class Prober:
+    """One a keeper, used by its one thread: `tick` until it returns True."""
+
+    def __init__(self, charge: RunContext, engine: Callable[[], Engine]) -> None:
+        self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
+        self._clock, self._emit, self._engine = charge.clock, charge.ledger.emit, engine
+        self._live: LiveAttempt | None = None
+        self._collector: Collector | None = None
+        self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
+        self._began = 0.0
+        self._steps: set[float] = set()
+        self._fits = False
+
+    @property
+    def fit(self) -> FitSettings:
+        """The job's settings for probes."""
+        return self._record.job.fit or FitSettings()
+
+    def tick(self, state: st.RunState) -> bool:
+        """Carry the probing on; True once the first attempt may be launched."""
+        if self._record.job.fit is None or state.fitted is not None:
+            return True
+        if self._live is not None:
+            self._watch(state, self._live)
+            return False
+        if state.probing is not None:
+            self._take_over(state.probing)
+            return False
+        batch = self._record.job.batch
+        knobs = self._record.job.knobs
+        if batch is None or not knobs.can_change_batch:
+            why = "the batch is not known" if knobs.can_change_batch else why_not_changeable(knobs)
+            self._done(state, None, f"the batch cannot be changed, so nothing was probed: {why}")
+            return True
+        if sum(p.fitted is None for p in state.probes) >= MAX_OTHER_FAILURES:
+            self._done(state, None, f"probes failed for another reason than memory: {state.probes[-1].why}")
+            return True
+        open_ = [m for m in candidates(batch) if m >= self._record.job.retry.min_micro_batch]
+        micro = next_probe(open_, state.probes)
+        if micro is None:
+            self._settle(state, batch)
+            return True
+        self._begin(state, with_micro_batch(batch, micro))
+        return False
+
+    def stop(self) -> None:
+        """End a live probe at once and let its files go."""
+        if self._live is not None:
+            child = self._live.child
+            for _ in range(2):  # the second look finds what was forked during the first
+                started = (*child.roots(), *self._live.alive())
+                kill_all(
+                    [*find_members(self._home(child.paths), started=started, launchers=[child.launcher]).ours]
+                )
+            child.release()
+        self._close()
+
+    def _paths(self, probe: int) -> AttemptPaths:
+        return AttemptPaths(self._node.root / "probes" / str(probe))
+
+    def _home(self, paths: AttemptPaths) -> str:
+        """The directory that a probe's processes are told is their run's."""
+        return str(paths.root / "run")
+
+    def _begin(self, state: st.RunState, batch: BatchSpec) -> None:
+        number = len(state.probes) + 1
+        paths = self._paths(number)
+        try:
+            # A probe is the run's first launch in a folder of its own: checkpoints and telemetry go there.
+            lab = st.RunState(fitted=ev.BatchFitted(t=0.0, probes=0, batch=batch, text=""))
+            home = RunPaths(Path(self._home(paths)))
+            plan = plans.plan_next(self._lab_record(paths), lab, home, paths, self._env)
+            plans.write_plan(paths, plan)
+            plans.write_edits(plan)
+        except (JobError, OSError) as error:
+            self._over(number, batch.micro_batch_per_rank, None, f"could not be planned: {error}")
+            return
+        started = ev.ProbeStarted(
+            t=self._clock.wall(),
+            probe=number,
+            micro_batch=batch.micro_batch_per_rank,
+            argv=plans.journal_argv(plan),
+        )
+        self._emit(started)
+        self._began = self._clock.mono()
+        try:
+            child = spawn(plan, paths, self._env)
+        except SpawnError as error:
+            self._over(number, batch.micro_batch_per_rank, None, str(error))
+            return
+        job = self._record.job
+        self._steps, self._fits = set(), False
+        self._collector = Collector(
+            paths,
+            put=self._queue.put,
+            clock=self._clock,
+            interval_s=self._record.settings.sample_interval_s,
+            engine=self._engine,
+            job=job,
+        )
+        self._live = LiveAttempt(
+            number,
+            child,
+            run_dir=self._home(paths),
+            clock=self._clock,
+            local_world_size=job.nproc_per_node,
+            one_node=job.nnodes == "1",
+            crash_grace_s=job.timing.death_grace_s,
+            ends=self._collector.agent_is_ending,
+            whole_tree=job.entry_kind is EntryKind.COMMAND,
+        )
+        self._collector.start()
+
+    def _lab_record(self, paths: AttemptPaths) -> RunFile:
+        """The job as a probe runs it: the bundled trainer's checkpoints stay in the probe's folder."""
+        job = self._record.job
+        if job.entry_kind is not EntryKind.TRAINER:
+            return self._record
+        args = set_value(job.entry_args, "--checkpoint_dir", str(paths.root / "checkpoints"))
+        return msgspec.structs.replace(self._record, job=replace(job, entry_args=args))
+
+    def _watch(self, state: st.RunState, live: LiveAttempt) -> None:
+        assert self._collector is not None, "a live probe has its sensors"
+        assert state.probing is not None, "a live probe is journalled"
+        for fact in live.watch():
+            if isinstance(fact, ev.RankStarted):
+                self._collector.add_rank(fact)
+        self._collector.look()
+        self._hear()
+        if len(self._steps) >= self.fit.steps and not self._fits:
+            self._fits = True
+            live.stop(ev.StopWhy.REQUEST, "--fit-batch", grace_s=GRACE_S, now=True)
+        elif self._clock.mono() - self._began > self.fit.timeout_s:
+            live.stop(ev.StopWhy.REQUEST, "--fit-batch", grace_s=GRACE_S, now=True)
+        if live.is_over():
+            self._judge(state, live)
+
+    def _hear(self) -> None:
+        while not self._queue.empty():
+            seen = self._queue.get()
+            if isinstance(seen, StepSeen) and "step" in seen.values:
+                self._steps.add(seen.values["step"])
+
+    def _judge(self, state: st.RunState, live: LiveAttempt) -> None:
+        assert self._collector is not None, "a live probe has its sensors"
+        assert state.probing is not None, "a live probe is journalled"
+        self._collector.drain()
+        self._close()
+        self._hear()
+        number, micro = state.probing.probe, state.probing.micro_batch
+        code = live.exit.exit_code if live.exit is not None else None
+        if self._fits or code == 0:
+            self._over(number, micro, True, "fits")
+            return
+        if live.ladder is not None and not self._fits:
+            self._over(number, micro, None, f"made no {self.fit.steps} steps in {self.fit.timeout_s:.0f} s")
+            return
+        view = st.AttemptView(number=number, planned_t=0.0, exit_code=code, ended_t=self._clock.wall())
+        folder = NodePaths(self._paths(number).root)
+        evidence = evidence_of(
+            folder, view, st.RunState(attempts=(view,)), self._record.job, paths=live.paths
+        )
+        engine = self._engine()
+        verdict = diagnose(evidence._replace(launcher_exit=code), engine.signatures, engine.matcher)
+        if verdict.failure in OUT_OF_MEMORY:
+            self._over(number, micro, False, f"does not fit ({verdict.failure.value})")
+        else:
+            self._over(number, micro, None, f"ended with {verdict.failure.value}: {verdict.title}")
+
+    def _close(self) -> None:
+        if self._collector is not None:
+            self._collector.stop()
+        self._live = self._collector = None
+
+    def _over(self, number: int, micro: int, fitted: bool | None, why: str) -> None:
+        ended = ev.ProbeEnded(
+            t=self._clock.wall(),
+            probe=number,
+            micro_batch=micro,
+            fitted=fitted,
+            why=why,
+            took_s=round(self._clock.mono() - self._began, 2),
+            steps=len(self._steps),
+        )
+        self._emit(ended)
+
+    def _take_over(self, probing: ev.ProbeStarted) -> None:
+        """A probe that a dead keeper left: it is ended, and asked again."""
+        paths = self._paths(probing.probe)
+        child = adopt(paths, self._home(paths))
+        if child is not None:
+            members = find_members(self._home(paths), started=child.roots(), launchers=[child.launcher])
+            kill_all([*members.ours])
+            child.release()
+        self._began = self._clock.mono()
+        self._over(probing.probe, probing.micro_batch, None, "its keeper died")
+
+    def _settle(self, state: st.RunState, batch: BatchSpec) -> None:
+        fits = max((p.micro_batch for p in state.probes if p.fitted), default=None)
+        now = self._clock.wall()
+        for probe in state.probes:
+            if probe.fitted is not None:
+                remember_trial(
+                    self._record.job,
+                    state,
+                    MemoryTrial(probe.micro_batch, fitted=probe.fitted),
+                    self._env,
+                    now,
+                )
+        if fits is None:
+            self._done(state, None, "not even the smallest micro-batch fits; starting as asked for")
+            return
+        found = with_micro_batch(batch, fits)
+        self._done(state, found, f"micro-batch {fits} is the largest that fits: {describe(found)}")
+
+    def _done(self, state: st.RunState, batch: BatchSpec | None, text: str) -> None:
+        probes = len(state.probes)
+        took_s = sum(p.took_s for p in state.probes)
+        text = f"{text} ({probes} probe{'s' if probes != 1 else ''}, {took_s:.0f} s)" if probes else text
+        self._emit(ev.BatchFitted(t=self._clock.wall(), probes=probes, batch=batch, text=text))

@@ -1,0 +1,288 @@
+"""From an attempt's remains to a verdict, and from the run's history to a decision.
+
+Opens the files that the pure rooms only read: `diagnosis` gets chunks of bytes, `policy` frozen records.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.diagnosis.attribution.loss_upturn import rise_step
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
+from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.knobs.checkpoint_flags import given_start
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.foreign_script import is_plain_python
+from supervisor.job.knobs.memory_message import memory_point
+from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
+from supervisor.keeper.background import within
+from supervisor.keeper.monitoring.found_checkpoints import seen_file
+from supervisor.keeper.monitoring.sensors import MACHINE
+from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
+from supervisor.keeper.planning.host_facts import with_machine
+from supervisor.keeper.planning.launch_plans import changes_so_far, current_batch
+from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.paths import AttemptPaths, NodePaths
+from supervisor.run.records import Decision, FailureClass, Verdict
+from supervisor.run.runfile import RunFile
+from supervisor.run.series import HOST, METRICS, SeriesReader
+from supervisor.run.state import AttemptView, RunState
+from supervisor.sources.gpu import probe_gpus, visible_devices
+from supervisor.sources.host.cgroup import read_cgroup_memory
+from supervisor.sources.host.kernel_log import oom_kills
+from supervisor.sources.host.machine import disk_fill
+from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin
+
+CHUNK_BYTES = 1 << 20
+MAX_ERROR_FILE_BYTES = 1 << 20
+MACHINE_TAIL_BYTES = 1 << 20
+RISE_TAIL_BYTES = 32 << 20
+"""Some 200 000 steps: a rise that began before is none that a checkpoint of yesterday would undo."""
+DRIVER_S = 5.0
+"""How long the driver is waited for: of a GPU that has just failed it may never tell anything."""
+XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
+
+
+def diagnose_attempt(node: NodePaths, state: RunState, number: int, job: JobSpec, engine: Engine) -> Verdict:
+    """The verdict on attempt `number`, from everything it left."""
+    view = next(a for a in state.attempts if a.number == number)
+    evidence = evidence_of(node, view, state, job)
+    return diagnose(evidence, engine.signatures, engine.matcher)
+
+
+def evidence_of(
+    node: NodePaths, view: AttemptView, state: RunState, job: JobSpec, *, paths: AttemptPaths | None = None
+) -> JobEvidence:
+    """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
+
+    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's).
+    """
+    paths = paths or node.attempt(view.number)
+    found = JobEvidence(
+        logs=tuple(_logs(paths, view)),
+        error_files=tuple(_error_files(paths, view)),
+        machine=machine_records(node, view, state),
+    )
+    found = with_journal_facts(found, [(state, view)], spec=job)
+    if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
+        found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
+    present = with_machine(found.present, job, os.environ)
+    return found._replace(ranks_per_node=job.nproc_per_node, present=present)
+
+
+def machine_records(node: NodePaths, view: AttemptView, state: RunState) -> MachineRecords:
+    """What was seen of the machine while the attempt lived: kills for memory, full disks, GPU faults."""
+    reader = SeriesReader(node.series, HOST)
+    reader.seek_tail(MACHINE_TAIL_BYTES)
+    kills: list[float] = []
+    last: dict[str, float | None] = {}
+    while samples := reader.read():
+        for sample in samples:
+            if sample.k == MACHINE and sample.a == view.number:
+                last = sample.v
+                count = sample.v.get("cgroup_oom_kills")
+                kills += [count] if count is not None else []
+    memory = read_cgroup_memory()
+    if memory is not None and memory.oom_kills is not None:
+        kills.append(memory.oom_kills)
+    fill = disk_fill(str(node.root))
+    return MachineRecords(
+        cgroup_oom_kills=int(kills[-1] - kills[0]) if len(kills) > 1 else None,
+        kernel_log=_kernel_log(view),
+        gpu_xids=tuple(
+            (int(found[1]), int(found[2]))
+            for advisory in state.advisories
+            if advisory.attempt == view.number and (found := XID.fullmatch(advisory.code))
+        ),
+        shm_used_share=last.get("shm_used_ratio"),
+        disk_free_bytes=fill.available_bytes if fill is not None else None,
+        disk_path=fill.path if fill is not None else "",
+    )
+
+
+def _kernel_log(view: AttemptView) -> str:
+    """What the kernel's log says of our ranks being killed for memory since they began."""
+    pids = {
+        rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
+    }
+    # Start times count from boot, sleep included; the log's do not: it can only be earlier, never later.
+    asleep_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    return oom_kills(pids, since_s=min(pids.values()) - asleep_s - 1.0) if pids else ""
+
+
+def decide_next(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> Decision:
+    """What policy says after the newest attempt."""
+    known = policy_input(record, state, node=node, env=env)
+    stepped = any(attempt.stepped for attempt in known.attempts)
+    failed = known.now.verdict is not None and known.now.verdict.failure is not FailureClass.HEALTHY
+    if failed and stepped and not known.resume_known:
+        known = replace(known, seen_file=seen_file(record.job, state))
+    return decide(known)
+
+
+def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> PolicyInput:
+    """All that policy looks at after the newest attempt of `state`."""
+    job = record.job
+    arguments = changes_so_far(state).argv or job.entry_args
+    newest = state.attempts[-1]
+    failure = newest.verdict.failure if newest.verdict is not None else None
+    return PolicyInput(
+        attempts=tuple(_past(view) for view in state.attempts),
+        retry=job.retry,
+        knobs=job.knobs,
+        interactive=record.settings.interactive,
+        total_steps=state.total_steps,
+        final_checkpoint=_has_final_checkpoint(state, newest),
+        memory=memory_point_of(newest, current_batch(job, state)),
+        trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
+        port_named=job.master_port is not None,
+        leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
+        newest_checkpoint=state.checkpoint.path if state.checkpoint is not None else None,
+        given_start=given_start(arguments, job.knobs.start),
+        earlier_checkpoint=_earlier_checkpoint(state),
+        before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
+        gpus=_gpus(job, state, env) if failure is FailureClass.GPU_FAULT else None,
+        in_slurm="SLURM_JOB_ID" in env,
+        loader=_loader(job, arguments),
+        jitter=random.random(),
+    )
+
+
+def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
+    """The newest committed checkpoint from before the loss rose, and the step where it did."""
+    reader = SeriesReader(node.series, METRICS)
+    reader.seek_tail(RISE_TAIL_BYTES)
+    losses: list[tuple[int, float | None]] = []
+    while samples := reader.read():
+        losses += [
+            (int(step), sample.v["loss"])
+            for sample in samples
+            if sample.a == state.attempts[-1].number
+            and "loss" in sample.v
+            and (step := sample.v.get("step")) is not None
+        ]
+    if not losses:
+        return None
+    # A trainer that refuses a loss that is no number dies before it reports it: the step after the last one.
+    step = rise_step([*losses, (losses[-1][0] + 1, None)])
+    if step is None:
+        return None
+    before = [found for found in state.checkpoints if found.step < step]
+    return (max(before, key=lambda found: found.step).path, step) if before else None
+
+
+def _gpus(job: JobSpec, state: RunState, env: Mapping[str, str]) -> Gpus | None:
+    """The GPUs of this node's ranks and the one at fault: by the driver's report, else by the rank that fell."""
+    devices, _ = within(DRIVER_S, probe_gpus, "stoker-gpus") or ([], None)
+    seen = {**env, **dict(job.env), **changes_so_far(state).env}.get("CUDA_VISIBLE_DEVICES")
+    visible = visible_devices(seen, devices)
+    if not visible:
+        return None
+    newest = state.attempts[-1]
+    reported = [
+        int(found[1])
+        for advisory in state.advisories
+        if advisory.attempt == newest.number and (found := XID.fullmatch(advisory.code))
+    ]
+    names = tuple(str(device.index) for device in visible)
+    faulty = next((at for at, device in enumerate(visible) if device.index in reported), None)
+    if faulty is None and newest.verdict is not None and job.nnodes == "1":
+        faulty = newest.verdict.rank
+    return Gpus(names, faulty) if faulty is not None and faulty < len(names) else None
+
+
+def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
+    """The DataLoader's knobs of the present command line, and what the source and configs told at first."""
+    now, first = find_loader(arguments), job.loader
+    return LoaderKnobs(
+        workers=now.workers or first.workers,
+        prefetch=now.prefetch or first.prefetch,
+        pinned=now.pinned or first.pinned,
+        sharing=now.sharing or first.sharing,
+    )
+
+
+def _past(view: AttemptView) -> PastAttempt:
+    lived = None
+    if view.started_t is not None and view.ended_t is not None:
+        lived = max(view.ended_t - view.started_t, 0.0)
+    return PastAttempt(
+        verdict=view.verdict,
+        exit_code=view.exit_code,
+        first_step=view.first_step,
+        last_step=view.last_step,
+        checkpoint_steps=view.checkpoint_steps,
+        batch=view.batch,
+        stop=StopCause(view.stop.why.value) if view.stop is not None else None,
+        lived_s=lived,
+        steps_seen=view.first_step is not None,
+        decision=view.decision,
+        by_person=view.decision is not None and view.decided_by != "policy",
+        ended_t=view.ended_t,
+    )
+
+
+def _earlier_checkpoint(state: RunState) -> str | None:
+    """The newest committed checkpoint before the last one."""
+    steps = sorted({found.step for found in state.checkpoints})
+    if len(steps) < 2:
+        return None
+    return next(found.path for found in reversed(state.checkpoints) if found.step == steps[-2])
+
+
+def memory_point_of(view: AttemptView, batch: BatchSpec | None) -> MemoryPoint | None:
+    """What the message of an attempt's memory failure said, if it said enough."""
+    verdict = view.verdict
+    if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
+        return None
+    base = view.memory_base_bytes or 0
+    return memory_point(verdict.cause.text, batch.micro_batch_per_rank, base_bytes=base)
+
+
+def _has_final_checkpoint(state: RunState, view: AttemptView) -> bool:
+    found = state.checkpoint
+    return found is not None and found.attempt == view.number and found.final
+
+
+def _logs(paths: AttemptPaths, view: AttemptView) -> Iterator[LogSource]:
+    if paths.agent_log.is_file():
+        yield LogSource("agent.log", _chunks(paths.agent_log))
+    for local_rank, folder in paths.rank_folders().items():
+        known = view.ranks.get(local_rank)
+        rank = known.rank if known is not None else None
+        for stream in ("stdout", "stderr"):
+            file = folder / f"{stream}.log"
+            if file.is_file():
+                origin = Origin(rank=rank, local_rank=local_rank, stream=stream)
+                yield LogSource(str(file.relative_to(paths.root)), _chunks(file), origin)
+
+
+def _error_files(paths: AttemptPaths, view: AttemptView) -> Iterator[ErrorFile]:
+    for local_rank, folder in paths.rank_folders().items():
+        file = folder / "error.json"
+        try:
+            with file.open("rb") as stream:
+                content = stream.read(MAX_ERROR_FILE_BYTES)
+        except OSError:
+            continue
+        known = view.ranks.get(local_rank)
+        origin = Origin(rank=known.rank if known is not None else None, local_rank=local_rank)
+        yield ErrorFile(os.path.relpath(file, paths.root), content, origin)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError:
+        return

@@ -1,0 +1,302 @@
+"""From the job and the journal to the next launch plan: what changed over all attempts so far.
+
+Everything here is derived from run.json and the folded state, so that a keeper that adopts a run plans
+exactly what the dead one would have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+
+from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.config.edit import read_values, with_values
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
+from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, wants_port
+from supervisor.job.plan_diff import diff_lines
+from supervisor.job.redact import HIDDEN, redact, redact_argv
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.ports import free_port
+from supervisor.run.control import RequestArgs
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.records import Action, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import RunState
+
+
+class BadChange(Exception):  # noqa: N818 - named for what it is
+    """A change that a person asked for cannot be made: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """All changes of all decisions so far, folded: the later one wins."""
+
+    batch: BatchSpec | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    set_args: dict[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] | None = None
+    from_scratch: bool = False
+    raise_open_files: bool = False
+    nproc_per_node: int | None = None
+
+
+def changes_so_far(state: RunState) -> Changes:
+    """What the restarts that were decided on changed."""
+    batch: BatchSpec | None = None
+    env: dict[str, str] = {}
+    set_args: dict[str, str] = {}
+    argv: tuple[str, ...] | None = None
+    from_scratch = raise_open_files = False
+    nproc: int | None = None
+    for attempt in state.attempts:
+        decision = attempt.decision
+        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
+            continue
+        change = decision.change
+        batch = change.batch.after if change.batch is not None else batch
+        env |= dict(change.env)
+        set_args |= dict(change.set_args)
+        argv = change.argv if change.argv is not None else argv
+        from_scratch = change.from_scratch
+        raise_open_files = raise_open_files or change.raise_open_files
+        nproc = change.nproc_per_node or nproc
+    return Changes(batch, env, set_args, argv, from_scratch, raise_open_files, nproc)
+
+
+def plan_next(
+    record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
+) -> LaunchPlan:
+    """The plan of attempt ``len(state.attempts) + 1``.
+
+    Raises:
+        JobError: the changes cannot be applied to this job, or no port is free.
+    """
+    job, changes = with_secrets(record.job, env), changes_so_far(state)
+    if changes.nproc_per_node is not None:
+        job = replace(job, nproc_per_node=changes.nproc_per_node)
+    attempt = len(state.attempts) + 1
+    committed = any(view.checkpoint_steps for view in state.attempts)
+    names_own_start = job.knobs.resume is not None and any(
+        arg.split("=")[0] == job.knobs.resume for arg in job.entry_args
+    )
+    resume: bool | None = None
+    if changes.from_scratch or (names_own_start and not committed):
+        resume = False
+    return build_plan(
+        job,
+        attempt=attempt,
+        interpreter=record.interpreter,
+        run_dir=str(run.root),
+        attempt_dir=str(paths.root),
+        base_env=env,
+        port=free_port() if wants_port(job) else None,
+        trainer_main=record.trainer_main,
+        batch=changes.batch or fitted_batch(state),
+        env=tuple(changes.env.items()),
+        set_args=tuple(_with_start(record.job, state, changes.set_args).items()),
+        entry_args=changes.argv,
+        resume=resume,
+        telemetry_dir=str(paths.telemetry),
+        stop_file=str(paths.stop_file),
+        torchrun_dir=str(paths.torchrun),
+    )
+
+
+def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
+    """The batch that the next attempt would have if nothing more changed."""
+    return changes_so_far(state).batch or fitted_batch(state) or job.batch
+
+
+def _with_start(job: JobSpec, state: RunState, set_args: dict[str, str]) -> dict[str, str]:
+    """The flags to set so that the newest checkpoint is gone on from, where the script must be told its path.
+
+    Where an earlier one was once chosen, what was committed since then goes before it.
+    "The newest" would be wrong from then on: a checkpoint of a higher step, made before the choice, may lie there still.
+    """
+    knob = job.knobs.start
+    if knob is None:
+        return set_args
+    if knob not in set_args:
+        newest = state.checkpoint
+        by_path = job.knobs.resume is None and newest is not None and not changes_so_far(state).from_scratch
+        return {**set_args, knob: newest.path} if by_path and newest is not None else set_args
+    chosen_after = max(
+        view.number
+        for view in state.attempts
+        if view.decision is not None
+        and view.decision.change is not None
+        and knob in dict(view.decision.change.set_args)
+    )
+    since = [found.path for found in state.checkpoints if found.attempt > chosen_after]
+    return {**set_args, knob: since[-1]} if since else set_args
+
+
+def fitted_batch(state: RunState) -> BatchSpec | None:
+    """What ``--fit-batch`` found, if it was asked for and found something."""
+    return state.fitted.batch if state.fitted is not None else None
+
+
+def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecChange:
+    """What a person's restart changes.
+
+    Raises:
+        BadChange: the micro-batch does not divide the global batch, the script's knob is not known, or what
+            was asked for cannot be passed on or holds a secret, which the journal would keep.
+    """
+    _check_words(args)
+    batch: BatchChange | None = None
+    if args.micro_batch is not None:
+        before = current_batch(job, state)
+        if not job.knobs.can_change_batch:
+            raise BadChange(why_not_changeable(job.knobs))
+        if before is None:
+            raise BadChange(SIZE_NOT_KNOWN)
+        try:
+            batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
+        except JobError as error:
+            raise BadChange(error.message) from error
+    return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+
+
+def _check_words(args: RequestArgs) -> None:
+    for name, value in args.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise BadChange(f"{name!r} is not the name and value of a variable")
+        if redact(name, value) != value:
+            raise BadChange(
+                f"{name} holds a secret, which the journal would keep: start the job again with it"
+            )
+    if args.argv is None:
+        return
+    if any("\0" in word for word in args.argv):
+        raise BadChange("an argument holds a NUL byte")
+    if redact_argv(args.argv) != args.argv:
+        raise BadChange(
+            "an argument holds a secret, which the journal would keep: start the job again with it"
+        )
+
+
+def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
+    """The job with the redacted values of its environment taken from ours.
+
+    Raises:
+        JobError: a secret that only the dead keeper knew.
+    """
+    if any(HIDDEN in arg for arg in job.entry_args):
+        raise JobError(
+            "an argument held a secret, which is not kept on disk: start the job again with `stoker run`"
+        )
+    hidden = [name for name, value in job.env if HIDDEN in value]
+    missing = [name for name in hidden if name not in env]
+    if missing:
+        raise JobError(
+            f"{', '.join(missing)}: a secret, not kept on disk: set it and start the job again with `stoker run`"
+        )
+    return replace(job, env=tuple((name, env[name] if name in hidden else value) for name, value in job.env))
+
+
+def without_secrets(record: RunFile) -> RunFile:
+    """The record as it is written to disk."""
+    job = replace(
+        record.job,
+        env=tuple((name, redact(name, value)) for name, value in record.job.env),
+        entry_args=redact_argv(record.job.entry_args),
+        origins=tuple((key, redact(key, value), origin) for key, value, origin in record.job.origins),
+    )
+    return msgspec.structs.replace(record, job=job)
+
+
+def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
+    """Write plan.json, secrets redacted."""
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = paths.plan.with_suffix(".part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
+    part.replace(paths.plan)
+
+
+def write_edits(plan: LaunchPlan) -> None:
+    """Write the changed copies of the script's config files; the files themselves are only read.
+
+    Raises:
+        JobError: a file is gone or is written in a way that is not changed safely.
+    """
+    for edit in plan.edits:
+        try:
+            source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")
+            copy = Path(edit.copy)
+            copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # A job's config may hold a key: the copy is its owner's alone, whatever the original is.
+            copy.touch(mode=0o600)
+            copy.write_text(with_values(edit.source, source, edit.values), encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise JobError(f"{edit.source}: {error}: its changed copy cannot be made") from error
+
+
+def planned_change(
+    record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The next launch against the newest one, as a diff; empty where nothing changes or no plan can be made."""
+    before = node.attempt(len(state.attempts)).plan
+    try:
+        plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
+        old = msgspec.json.decode(before.read_bytes())
+        values = {
+            edit.source: read_values(edit.source, Path(plan.cwd, edit.source).read_text(encoding="utf-8"))
+            for edit in plan.edits
+        }
+    except (JobError, OSError, UnicodeDecodeError, msgspec.DecodeError):
+        return ()
+    return diff_lines(old, plan_as_record(plan), values)
+
+
+def journal_argv(plan: LaunchPlan) -> tuple[str, ...]:
+    """The plan's argv without secrets."""
+    return redact_argv(plan.argv)
+
+
+def script_hash(job: JobSpec) -> str | None:
+    """A short hash of the script, where there is one file to hash: code edited between attempts shows."""
+    if job.entry_kind is not EntryKind.SCRIPT:
+        return None
+    try:
+        data = Path(job.cwd, job.entry).read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def script_was_edited(state: RunState) -> bool:
+    """Whether the newest attempt runs another text of the script than the one before."""
+    hashes = [view.script_hash for view in state.attempts if view.script_hash]
+    return len(hashes) >= 2 and hashes[-1] != hashes[-2]
+
+
+def spawn_verdict(message: str, *, disk_full: bool = False) -> Verdict:
+    """The verdict on a launch that never began."""
+    return Verdict(
+        failure=FailureClass.DISK_FULL if disk_full else FailureClass.USAGE_ERROR,
+        reason=None,
+        confidence=1.0,
+        rank=None,
+        ranks=(),
+        node=None,
+        title=f"could not be launched: {message}",
+        cause=None,
+        consequences=(),
+        advice=("see plan.json of the attempt for the command",),
+        action=Action.WAIT_DISK if disk_full else Action.STOP,
+        fingerprint="spawn",
+    )
+
+
+def trainer_main() -> str:
+    """Absolute path of the bundled trainer's ``__main__.py``, beside this package."""
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    return os.path.join(here, "trainer", "__main__.py")

@@ -1,0 +1,166 @@
+"""What must be shown before the next launch: GPU memory back, a port free, space on the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.job.knobs.memory_fit import size
+from supervisor.job.spec import JobSpec
+from supervisor.preflight.ports import is_free, port_holder
+from supervisor.run.paths import NodePaths
+from supervisor.run.records import Precondition
+from supervisor.run.series import GPU, at_first
+from supervisor.run.state import RunState
+from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
+from supervisor.sources.host.machine import disk_fill
+
+POLL_S = 0.25
+# Contexts of a driver come and go by some 100 MiB; NVRx takes the same figure (nvidia-resiliency-ext).
+SLACK_BYTES = 512 << 20
+# Logs and series of hours; a checkpoint, where its size is known, comes on top.
+ROOM_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One thing that is not shown yet. `fatal`: after the wait the launch is pointless; else it is tried anyway."""
+
+    proof: Precondition
+    text: str
+    fatal: bool = False
+
+
+def missing(
+    proofs: tuple[Precondition, ...],
+    job: JobSpec,
+    state: RunState,
+    node: NodePaths,
+    env: Mapping[str, str],
+    gpus: Callable[[], list[GpuSample]] | None = None,
+) -> Missing | None:
+    """The first of `proofs` that is not shown now, or None."""
+    for proof in proofs:
+        found: Missing | None = None
+        match proof:
+            case Precondition.GPU_MEMORY:
+                found = _gpu_memory(job, state, node, env, gpus or read_gpus)
+            case Precondition.PORT if job.master_port is not None and not is_free(job.master_port):
+                holder = port_holder(job.master_port) or "somebody"
+                found = Missing(proof, f"port {job.master_port} is still held by {holder}", fatal=True)
+            case Precondition.DISK:
+                found = _disk(state, node)
+            case _:
+                continue
+        if found is not None:
+            return found
+    return None
+
+
+def read_gpus() -> list[GpuSample]:
+    """All GPUs once; none where there is no driver."""
+    try:
+        reader = GpuReader(lambda _note: None)
+    except NvmlUnavailableError:
+        return []
+    try:
+        return reader.read()
+    except NvmlUnavailableError:
+        return []
+    finally:
+        reader.close()
+
+
+def _gpu_memory(
+    job: JobSpec,
+    state: RunState,
+    node: NodePaths,
+    env: Mapping[str, str],
+    read: Callable[[], list[GpuSample]],
+) -> Missing | None:
+    """Whether what the dead ranks held is back; what strangers hold is not waited for, but named."""
+    samples = read()
+    if not samples or not state.attempts:
+        return None
+    view = state.attempts[-1]
+    dead = {rank.pid for rank in view.ranks.values() if rank.pid is not None}
+    seen = dict(job.env).get("CUDA_VISIBLE_DEVICES", env.get("CUDA_VISIBLE_DEVICES"))
+    visible = visible_devices(seen, [sample.device for sample in samples])
+    wanted = {device.index for device in visible} if visible is not None else None
+    first = _first_readings(node, view.number)
+    for sample in samples:
+        index, used = sample.device.index, sample.memory_used_bytes
+        if (wanted is not None and index not in wanted) or used is None:
+            continue
+        holders = sample.processes or ()
+        left = [p for p in holders if p.pid in dead]
+        if left:
+            held = sum(p.memory_used_bytes or 0 for p in left)
+            return Missing(
+                Precondition.GPU_MEMORY,
+                f"GPU {index}: {size(held)} of pid {left[0].pid} (ended) are not back yet",
+            )
+        over = used - first.get(index, used) - SLACK_BYTES
+        strangers = [p for p in holders if p.pid not in dead and _is_new(p.pid, view.started_t)]
+        if over > 0 and not strangers:
+            return Missing(
+                Precondition.GPU_MEMORY, f"GPU {index}: {size(over)} more in use than before the launch"
+            )
+    return None
+
+
+def squatters(state: RunState, read: Callable[[], list[GpuSample]] | None = None) -> str:
+    """Who else holds memory on the GPUs, for people; empty for nobody."""
+    dead = {rank.pid for rank in state.attempts[-1].ranks.values()} if state.attempts else set()
+    found = [
+        f"GPU {sample.device.index}: pid {p.pid} ({_name(p.pid)}) holds {size(p.memory_used_bytes or 0)}"
+        for sample in (read or read_gpus)()
+        for p in sample.processes or ()
+        if p.pid not in dead
+    ]
+    return "; ".join(found)
+
+
+def _first_readings(node: NodePaths, attempt: int) -> dict[int, int]:
+    """What each GPU held as the attempt began: sampled before its ranks had loaded torch."""
+    found = at_first(node.series, GPU, attempt, "memory_used_bytes")
+    return {int(key): int(used) for key, used in found.items() if key.isdigit()}
+
+
+def _is_new(pid: int, since_t: float | None) -> bool:
+    """Whether a process came after the launch; one that cannot be looked at counts as new."""
+    try:
+        return since_t is None or os.stat(f"/proc/{pid}").st_mtime >= since_t
+    except OSError:
+        return True
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "not visible from here"
+
+
+def _disk(state: RunState, node: NodePaths) -> Missing | None:
+    """Space for logs, and for another checkpoint where one is known."""
+    wanted = {str(node.root): ROOM_BYTES}
+    if state.checkpoint is not None:
+        folder = os.path.dirname(os.path.abspath(state.checkpoint.path))
+        wanted[folder] = ROOM_BYTES + _bytes_below(Path(state.checkpoint.path))
+    for path, needed in wanted.items():
+        fill = disk_fill(path)
+        if fill is not None and fill.available_bytes < needed:
+            text = f"{size(fill.available_bytes)} free at {path}, {size(needed)} needed"
+            return Missing(Precondition.DISK, text, fatal=True)
+    return None
+
+
+def _bytes_below(path: Path) -> int:
+    try:
+        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+        return sum(p.stat().st_size for p in files)
+    except OSError:
+        return 0

@@ -1,0 +1,1 @@
+"""Processes: launched, found again, ended."""

@@ -1,0 +1,366 @@
+"""One live attempt: its processes, its ranks, the stop sequence that ends it.
+
+`watch` is called a few times a second and returns facts; nothing here blocks, writes the journal or
+decides. Processes are the attempt's by the launcher above them or by the run's mark (see `members`), and from then on
+known by pid and start time; nobody else is ever signalled. Ranks are those with LOCAL_RANK in their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterable
+
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.process.child import Child, ExitStatus, kill_all
+from supervisor.keeper.process.members import MARK, Members, find_members, is_marked
+from supervisor.keeper.process.stop_sequence import StopSequence
+from supervisor.run import events as ev
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.state import AttemptView
+from supervisor.sources.processes import (
+    ProcessId,
+    command_of,
+    descendants,
+    is_alive,
+    process_table,
+    read_environ,
+)
+
+RANK_SEARCH_INTERVAL_S = 0.25
+TREE_SEARCH_INTERVAL_S = 1.0
+TREE_INTERVAL_S = 5.0
+END_SEARCH_INTERVAL_S = 0.1
+SETTLE_S = 0.5
+"""How long what a command leaves behind may take to end by itself: data workers notice their parent's end."""
+FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
+"""Stops after which nothing is to be restarted."""
+
+
+class LiveAttempt:
+    """A spawned or adopted attempt until its last process is gone."""
+
+    def __init__(
+        self,
+        number: int,
+        child: Child,
+        *,
+        run_dir: str,
+        clock: Clock,
+        local_world_size: int,
+        one_node: bool,
+        crash_grace_s: float,
+        ends: Callable[[], bool] = lambda: False,
+        whole_tree: bool = False,
+    ) -> None:
+        """`ends()`: true once the agent's log says that it is ending its workers because one failed.
+
+        `run_dir`: the run's directory as its processes were told. `whole_tree`: a plain command, which need not pass
+        signals on (a shell does not): a stop goes to all that it started; how many ranks it has is not known.
+        """
+        self.number = number
+        self.child = child
+        self.ladder: StopSequence | None = None
+        self.ranks: dict[int, ProcessId] = {}
+        self.exit: ExitStatus | None = None
+        self.speaks_wire = False
+        self._run_dir = run_dir
+        self._clock = clock
+        self._local_world_size = local_world_size
+        self._one_node = one_node
+        self._crash_grace_s = crash_grace_s
+        self._ends = ends
+        self._whole_tree = whole_tree
+        self._exited: set[int] = set()
+        self._folders: set[int] = set()
+        self._members: dict[int, ProcessId] = {p.pid: p for p in (child.pid,) if is_alive(p)}
+        self._recorded: list[ProcessId] = []
+        self._others = Members()
+        self._next_search = 0.0
+        self._exit_mono: float | None = None
+        self._orphans_asked = False
+        self._crash_deadline: float | None = None
+        self._doomed: list[ProcessId] = []
+        self._given_up = False
+        self._over = False
+
+    def know(self, view: AttemptView) -> None:
+        """Take over what an earlier keeper had learnt of the ranks, as far as they are known to be the run's own."""
+        told = {
+            local_rank: ProcessId(rank.pid, rank.start_time)
+            for local_rank, rank in view.ranks.items()
+            if rank.pid is not None and rank.start_time is not None
+        }
+        ours = set(self._find(told.values()).ours)
+        for local_rank, process in told.items():
+            if process in ours or not is_alive(process):
+                self.ranks[local_rank] = process
+            else:
+                self._recorded.append(process)
+        self._members |= {process.pid: process for process in ours}
+        self._exited |= {local_rank for local_rank, rank in view.ranks.items() if rank.exited}
+        self._folders |= {local_rank for local_rank, rank in view.ranks.items() if rank.stderr is not None}
+
+    @property
+    def paths(self) -> AttemptPaths:
+        """The attempt's files."""
+        return self.child.paths
+
+    def alive(self) -> list[ProcessId]:
+        """Every process of the attempt that was seen and lives: the command, its ranks, their children."""
+        return [process for process in self._members.values() if is_alive(process)]
+
+    def is_over(self) -> bool:
+        """True once the command has ended and nothing of it lives, or no step of the stop sequence is left.
+
+        After exit 0, which nobody asked for, what it left is let be: a tracker's uploader, a server meant to stay.
+        """
+        return self._over
+
+    def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
+        """Begin to end the attempt; the fact of the intent comes back, to be journalled before the act.
+
+        A second call hurries the first one when `now` is set; a person's stop takes over one of ours, which
+        may have been meant for a restart.
+        """
+        if self.ladder is not None:
+            if now:
+                self.ladder.hurry()
+            if self.ladder.why in FINAL or why not in FINAL:
+                return None
+            self.ladder.why, self.ladder.by = why, by
+            return self._intent(self.ladder)
+        self._next_search = 0.0  # whom it concerns is looked up before the first signal
+        self.ladder = StopSequence(
+            why=why,
+            by=by,
+            grace_s=0.0 if now else grace_s,
+            started=self._clock.mono(),
+            can_ask=self.speaks_wire and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG},
+            now=now,
+        )
+        return self._intent(self.ladder)
+
+    def _intent(self, ladder: StopSequence) -> ev.StopIntended:
+        return ev.StopIntended(
+            t=self._clock.wall(), attempt=self.number, why=ladder.why, by=ladder.by, grace_s=ladder.grace_s
+        )
+
+    def watch(self) -> list[ev.Event]:
+        """Look once; returns what was learnt."""
+        now = self._clock.mono()
+        facts: list[ev.Event] = []
+        if self.exit is None:
+            self.exit = self.child.poll()
+            if self.exit is not None:
+                self._exit_mono, self._next_search = now, now
+        facts += self._search(now)
+        facts += self._find_folders()
+        facts += self._missed_ranks()
+        if self.ladder is None:
+            # What is intended here is journalled before the next look acts on it.
+            facts += self._crash(now) + self._leftovers(now)
+        else:
+            facts += self._climb(now)
+        return facts + self._end(now)
+
+    # -- who belongs to it -----------------------------------------------------------------------
+
+    def _search(self, now: float) -> list[ev.Event]:
+        """Find processes by the launcher above them; at the end also by the run's mark, wherever they went."""
+        if now < self._next_search:
+            return []
+        ending = self.exit is not None or self.ladder is not None
+        if ending:
+            interval_s = END_SEARCH_INTERVAL_S
+        elif self._whole_tree:
+            interval_s = TREE_SEARCH_INTERVAL_S
+        else:
+            complete = len(self.ranks) >= self._local_world_size
+            interval_s = TREE_INTERVAL_S if complete else RANK_SEARCH_INTERVAL_S
+        self._next_search = now + interval_s
+        if ending:
+            self._others = self._find(self._recorded)
+            found = list(self._others.ours)
+        else:
+            table = process_table()
+            roots = self.child.roots() or tuple(self._members.values())
+            found = [process for root in roots for process in (root, *descendants(root, table))]
+            found = [process for process in found if process != self.child.launcher]
+        alive = {process.pid: process for process in (*self._members.values(), *found) if is_alive(process)}
+        nested = set(self._others.nested)
+        self._members = {pid: process for pid, process in alive.items() if process not in nested}
+        return self._take_ranks(found)
+
+    def _find(self, recorded: Iterable[ProcessId]) -> Members:
+        return find_members(
+            self._run_dir,
+            started=(*self.child.roots(), *self._members.values()),
+            recorded=recorded,
+            launchers=(self.child.launcher,),
+        )
+
+    def _take_ranks(self, processes: list[ProcessId]) -> list[ev.Event]:
+        # A rank's own children (DataLoader workers) inherit its environment: the first process found walking
+        # down from the command is the rank itself.
+        complete = len(self.ranks) >= self._local_world_size and not self._whole_tree
+        facts: list[ev.Event] = []
+        for process in () if complete else processes:
+            env = read_environ(process)
+            local_rank, rank = env.get("LOCAL_RANK", ""), env.get("RANK", "")
+            nested = MARK in env and not is_marked(env[MARK], self._run_dir)
+            if local_rank.isdecimal() and int(local_rank) not in self.ranks and not nested:
+                self.ranks[int(local_rank)] = process
+                facts.append(
+                    ev.RankStarted(
+                        t=self._clock.wall(),
+                        attempt=self.number,
+                        local_rank=int(local_rank),
+                        pid=process.pid,
+                        start_time=process.start_time,
+                        rank=int(rank) if rank.isdecimal() else None,
+                    )
+                )
+        return facts
+
+    def _find_folders(self) -> list[ev.Event]:
+        if len(self._folders) >= self._local_world_size:
+            return []
+        facts: list[ev.Event] = []
+        for local_rank, folder in self.paths.rank_folders().items():
+            if local_rank in self._folders:
+                continue
+            self._folders.add(local_rank)
+            place = folder.relative_to(self.paths.root)
+            facts.append(
+                ev.RankStarted(
+                    t=self._clock.wall(),
+                    attempt=self.number,
+                    local_rank=local_rank,
+                    rank=local_rank if self._one_node else None,
+                    stdout=str(place / "stdout.log"),
+                    stderr=str(place / "stderr.log"),
+                )
+            )
+        return facts
+
+    def _missed_ranks(self) -> list[ev.Event]:
+        facts: list[ev.Event] = []
+        for local_rank, process in self.ranks.items():
+            if local_rank not in self._exited and not is_alive(process):
+                self._exited.add(local_rank)
+                facts.append(ev.RankExited(t=self._clock.wall(), attempt=self.number, local_rank=local_rank))
+        return facts
+
+    # -- how it ends -----------------------------------------------------------------------------
+
+    def _crash(self, now: float) -> list[ev.Event]:
+        """A rank died by itself and torchrun is ending the others: they get `crash_grace_s`, not its 30 s."""
+        if self.exit is not None or not self._ends():
+            return []
+        if self._crash_deadline is None:
+            self._crash_deadline = now + self._crash_grace_s
+        if now < self._crash_deadline:
+            return []
+        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._crash_grace_s)
+        assert intent is not None
+        assert self.ladder is not None
+        # torchrun has sent the SIGTERM. The ranks alone are killed: it then writes its report and leaves by
+        # itself, or goes the stop sequence's way after another grace.
+        self.ladder.rung, self.ladder.rung_since = ev.StopStep.SIGTERM, now
+        self._doomed = [p for p in self.ranks.values() if is_alive(p)]
+        return [intent]
+
+    def _leftovers(self, now: float) -> list[ev.Event]:
+        """The command failed and left processes behind: they are ended, as torchrun would have done."""
+        if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
+            return []
+        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._crash_grace_s)
+        return [intent] if intent is not None else []
+
+    def _settled(self, now: float) -> bool:
+        return self._exit_mono is not None and now - self._exit_mono >= SETTLE_S
+
+    def _climb(self, now: float) -> list[ev.Event]:
+        if self.ladder is None:
+            return []
+        if self._doomed:
+            killed, self._doomed = kill_all(self._doomed), []
+            return [self._rung(ev.StopStep.SIGKILL, killed)]
+        alive = self.alive()
+        if self._orphans_are_due(alive):
+            # The command is gone: nobody else passes a signal on, and what is left gets no more grace than peers do.
+            self._orphans_asked = True
+            self.ladder.shorten(now, self._crash_grace_s)
+            return [self._rung(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
+        rung = self.ladder.tick(now, alive=bool(alive) or self.exit is None)
+        if rung is None:
+            return []
+        return [self._rung(rung, self._take(rung, alive))]
+
+    def _orphans_are_due(self, alive: list[ProcessId]) -> bool:
+        return (
+            self.ladder is not None
+            and self.ladder.rung in {ev.StopStep.ASK, ev.StopStep.SIGTERM}
+            and not (self._orphans_asked or self._whole_tree or self.ladder.now)
+            and self.exit is not None
+            and bool(alive)
+        )
+
+    def _rung(self, rung: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
+        pids = tuple(p.pid for p in reached)
+        return ev.StopStepTaken(t=self._clock.wall(), attempt=self.number, rung=rung, pids=pids)
+
+    def _take(self, rung: ev.StopStep, alive: list[ProcessId]) -> list[ProcessId]:
+        match rung:
+            case ev.StopStep.ASK:
+                # On a full disk there is no asking: SIGTERM follows after its share of the grace.
+                with contextlib.suppress(OSError):
+                    self.paths.stop_file.touch()
+                return [p for p in self.ranks.values() if is_alive(p)]
+            case ev.StopStep.SIGTERM:
+                # torchrun passes it on to its workers; without torchrun they get it from us. A command that is
+                # itself a `stoker run` hears it too, and ends what it keeps.
+                if is_alive(self.child.pid) and not self._whole_tree:
+                    return kill_all([self.child.pid], signal.SIGTERM)
+                command = [self.child.pid] if self.child.pid not in alive else []
+                self._orphans_asked = self.exit is not None
+                return kill_all([*command, *alive], signal.SIGTERM)
+            case ev.StopStep.SIGKILL | ev.StopStep.SWEEP:
+                return kill_all(alive)
+            case ev.StopStep.SURVIVORS:
+                self._given_up = True
+                return alive
+
+    def _end(self, now: float) -> list[ev.Event]:
+        """Whether this was the last look, and then what is left and why."""
+        alive = self.alive()
+        by_itself = self.ladder is None and self.exit is not None and self.exit.exit_code == 0
+        gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))
+        if self._over or not (gone or self._given_up):
+            return []
+        if not alive:
+            # What was forked while the last look was under way is seen by this one.
+            self._others = self._find(self._recorded)
+            if self._others.ours:
+                self._members = {process.pid: process for process in self._others.ours}
+                return []
+        self._over = True
+        self.child.release()
+        left = [(ev.LeftWhy.AFTER_SUCCESS, alive)] if by_itself else []
+        left += [
+            (ev.LeftWhy.NESTED, [p for p in self._others.nested if is_alive(p)]),
+            (ev.LeftWhy.UNKNOWN, [p for p in self._others.unknown if is_alive(p)]),
+        ]
+        return [
+            ev.ProcessesLeft(
+                t=self._clock.wall(),
+                attempt=self.number,
+                why=why,
+                processes=tuple(
+                    ev.LeftProcess(pid=p.pid, command=command_of(p.pid) or "") for p in processes
+                ),
+            )
+            for why, processes in left
+            if processes
+        ]

@@ -1,0 +1,270 @@
+"""One launched process tree: spawned or adopted, watched by pid and start time, signalled, reaped.
+
+The keeper need not be the parent: an adopted tree is watched in the same way, through the identity of
+its processes and the exit file that the tiny launcher writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.job.env import applied
+from supervisor.job.plan import LaunchPlan
+from supervisor.keeper.process.members import bears_mark
+from supervisor.run.paths import AttemptPaths
+from supervisor.sources.processes import (
+    ProcessId,
+    boot_id,
+    descendants,
+    identify,
+    is_alive,
+    parent_of,
+    reap_child,
+    send_signal,
+)
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+SPAWN_DEADLINE_S = 10.0
+REAP_S = 2.0
+NO_ORPHANS_S = 0.2
+"""A launcher without orphans ends as soon as it has written the exit status."""
+WRITE_S = 60.0
+"""How long a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
+NOBODY = ProcessId(0, -1.0)
+"""Stands for a process that was never seen alive, or that is not known to be the run's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How the launched command ended. `exit_code` is None where nobody could write it down."""
+
+    exit_code: int | None
+    error: str | None = None
+
+
+class SpawnError(Exception):
+    """The command was not started: one line. `disk_full`: for want of space."""
+
+    def __init__(self, message: str, *, disk_full: bool = False) -> None:
+        super().__init__(message)
+        self.disk_full = disk_full
+
+
+class Child:
+    """A launched command. Made by `spawn` or `adopt`.
+
+    Attributes:
+        pid: the command; `NOBODY` where it is not known to live and to be ours.
+        launcher: the tiny launcher above it, to which orphans of the command go; `NOBODY` likewise.
+    """
+
+    def __init__(
+        self,
+        paths: AttemptPaths,
+        pid: ProcessId,
+        launcher: ProcessId = NOBODY,
+        *,
+        started: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        self.paths = paths
+        self.pid = pid
+        self.launcher = launcher
+        self._started = started
+        self._gone_since: float | None = None
+        self._reaped: ExitStatus | None = None
+
+    def poll(self) -> ExitStatus | None:
+        """The exit status once the command has ended, else None."""
+        if self._started is not None:
+            self._started.poll()
+        status = read_exit(self.paths) or self._reaped
+        if status is not None:
+            self._wait_for_launcher(NO_ORPHANS_S)
+            return status
+        if is_alive(self.pid):
+            return None
+        code = reap_child(self.pid)  # ours since its launcher was killed
+        if code is not None:
+            self._reaped = ExitStatus(code)
+            return self._reaped
+        # The launcher writes the exit file within milliseconds of the command's end, or when a busy disk
+        # lets it. If it was killed itself, nobody will: after a second the status counts as lost.
+        now = time.monotonic()
+        if self._gone_since is None:
+            self._gone_since = now
+        patience_s = WRITE_S if is_alive(self.launcher) else 1.0
+        return ExitStatus(None, "its exit status was lost") if now - self._gone_since > patience_s else None
+
+    def roots(self) -> tuple[ProcessId, ...]:
+        """The living processes below which all others of the attempt are, as far as their parents live."""
+        return tuple(process for process in (self.pid, self.launcher) if is_alive(process))
+
+    def tree(self) -> list[ProcessId]:
+        """The command's descendants that live now."""
+        return descendants(self.pid) if is_alive(self.pid) else []
+
+    def release(self) -> None:
+        """End the launcher: its work is done once the exit status is known and nothing below it is waited for."""
+        send_signal(self.launcher)
+        self._wait_for_launcher(REAP_S)
+
+    def _wait_for_launcher(self, timeout_s: float) -> None:
+        if self._started is not None:
+            # One that hangs on a dead disk is left to its end.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started.wait(timeout=timeout_s)
+
+
+def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Child:
+    """Start a plan in a session of its own.
+
+    Raises:
+        SpawnError: the interpreter or the launcher could not be started.
+    """
+    pid_path = paths.root / "pid"
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(LAUNCHER),
+        str(paths.exit),
+        str(pid_path),
+        str(paths.agent_log),
+        "--",
+        *plan.argv,
+    ]
+    try:
+        paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        paths.telemetry.mkdir(exist_ok=True)
+        if plan.torchrun_log_dir:
+            Path(plan.torchrun_log_dir).mkdir(parents=True, exist_ok=True)
+        launcher = subprocess.Popen(
+            command,
+            cwd=plan.cwd,
+            env=applied(env, plan.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        where = error.filename or plan.cwd
+        raise SpawnError(f"cannot start {plan.argv[0]}: {where}: {error.strerror}", disk_full=full) from error
+    except ValueError as error:  # a NUL byte in an argument, "=" in a variable's name
+        raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
+    deadline = time.monotonic() + SPAWN_DEADLINE_S
+    while time.monotonic() < deadline:
+        # The launcher writes the pid before the exit status: read the other way round, neither is missed.
+        ended = launcher.poll() is not None
+        status, found = read_exit(paths), read_pid(paths)
+        if found is not None:
+            return Child(paths, found, identify(launcher.pid) or NOBODY, started=launcher)
+        if status is not None or ended:
+            _reap(launcher)
+            said = status.error if status is not None else None
+            raise SpawnError(
+                said or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
+            )
+        time.sleep(0.005)
+    # The launcher leads its session and group; a command that it had just started is in it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(launcher.pid, signal.SIGKILL)
+    _reap(launcher)
+    raise SpawnError(f"{plan.argv[0]} did not start within {SPAWN_DEADLINE_S:.0f} s")
+
+
+def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | None:
+    """The child that an earlier keeper spawned here, dead or alive; None if it never started.
+
+    The pid file is believed only of processes that bear the run's mark, or whose parent is a launcher that does: it may
+    have been copied or forged. `wait_s`: how long to wait for a launcher that may have just been started.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        status, found = read_exit(paths), read_pid(paths)
+        if found is not None:
+            launcher = read_launcher(paths) or NOBODY
+            launcher = launcher if is_alive(launcher) and bears_mark(launcher, run_dir) else NOBODY
+            below = launcher is not NOBODY and parent_of(found.pid) == launcher.pid
+            ours = is_alive(found) and (below or bears_mark(found, run_dir))
+            return Child(paths, found if ours else NOBODY, launcher)
+        if status is not None:
+            return Child(paths, NOBODY)
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.01)
+
+
+def read_pid(paths: AttemptPaths) -> ProcessId | None:
+    """Identity of the launched command, from the launcher's pid file."""
+    return _identity(paths, "pid", "start_ticks")
+
+
+def read_launcher(paths: AttemptPaths) -> ProcessId | None:
+    """Identity of the launcher itself, from its pid file."""
+    return _identity(paths, "launcher_pid", "launcher_start_ticks")
+
+
+def read_exit(paths: AttemptPaths) -> ExitStatus | None:
+    """The exit status that the launcher wrote down, or None."""
+    record = _read_json(paths.exit)
+    if record is None:
+        return None
+    code = record.get("exit_code")
+    error = record.get("error")
+    return ExitStatus(code if isinstance(code, int) else None, error if isinstance(error, str) else None)
+
+
+def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
+    """Signal those of `pids` that are still the processes they were; returns whom it reached."""
+    return [pid for pid in pids if send_signal(pid, number)]
+
+
+def raise_open_files_limit() -> None:
+    """Raise our soft limit on open files to the hard one: children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def own_identity() -> ProcessId:
+    """This process."""
+    found = identify(os.getpid())
+    assert found is not None, "a process can always identify itself"
+    return found
+
+
+def _reap(launcher: subprocess.Popen[bytes]) -> None:
+    """Collect a launcher that started nothing; one that hangs on a dead disk is left to its end."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        launcher.wait(timeout=REAP_S)
+
+
+def _identity(paths: AttemptPaths, pid_key: str, ticks_key: str) -> ProcessId | None:
+    record = _read_json(paths.root / "pid") or {}
+    pid, ticks = record.get(pid_key), record.get(ticks_key)
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    if record.get("boot_id") != boot_id():
+        return NOBODY  # what was started did not outlive its boot, and its pid may be anybody's
+    return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _read_json(path: Path) -> dict[str, object] | None:
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,126 @@
+"""Starting a keeper that outlives the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding
+from supervisor.run.runfile import RunFile, read_run_stream
+
+START_DEADLINE_S = 15.0
+
+# The keeper must be the stoker that started it, also from a source tree. A PYTHONPATH would reach the job
+# and shadow its packages with ours; -P keeps a `logging.py` in the user's folder out.
+BOOTSTRAP = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from supervisor.keeper.__main__ import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+class KeeperDidNotStart(Exception):  # noqa: N818 - a state of affairs, not an error
+    """The detached keeper did not take its lock: one line, with where to look."""
+
+
+def start_detached(
+    run: RunPaths,
+    env: Mapping[str, str],
+    *,
+    record: RunFile | None = None,
+    findings: Sequence[Finding] = (),
+    node: int = 0,
+    meanwhile: Callable[[], object] | None = None,
+) -> int:
+    """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
+
+    `record` goes through a pipe, because what is on disk holds no secrets; without it (adoption) the
+    keeper reads run.json. `findings`, what pre-flight said, go with it: the keeper journals them. `meanwhile` is
+    called while it starts.
+
+    Raises:
+        KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
+        OSError: the run directory cannot be written.
+    """
+    paths = run.node(node)
+    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), str(run.root), *(["-"] if record else [])],
+            env=dict(env),
+            stdin=subprocess.PIPE if record else subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            start_new_session=True,
+        )
+    finally:
+        os.close(fd)
+    if record is not None and process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            pipe.write(handover(record, findings))
+    if meanwhile is not None:
+        meanwhile()
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline:
+        if keeper_is_alive(paths.lock):
+            return process.pid
+        if process.poll() is not None:
+            raise KeeperDidNotStart(f"the keeper ended with {process.returncode}: see {paths.log}")
+        time.sleep(0.02)
+    process.kill()  # it does not hold the lock, so it has launched nothing; later it might
+    process.wait()
+    raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
+
+
+def handover(record: RunFile, findings: Sequence[Finding]) -> bytes:
+    """What goes through the pipe: the job on one line, pre-flight's findings on the next."""
+    return msgspec.json.encode(record) + b"\n" + msgspec.json.encode(tuple(findings))
+
+
+def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...]]:
+    """The other end of `handover`.
+
+    Raises:
+        BadRunFile: the job cannot be read.
+    """
+    record, _, findings = data.partition(b"\n")
+    return read_run_stream(record), msgspec.json.decode(findings or b"[]", type=tuple[Finding, ...])
+
+
+def teardown_warning(env: Mapping[str, str]) -> str | None:
+    """A warning where something is known to end detached processes with their session."""
+    if "SLURM_JOB_ID" in env:
+        return "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
+    if _logind_kills(env.get("USER", "")):
+        return (
+            "the login manager kills what is left at logout (KillUserProcesses=yes): "
+            "start it as `systemd-run --user --scope stoker run --detach …` with lingering enabled"
+        )
+    return None
+
+
+def _logind_kills(user: str) -> bool:
+    try:
+        with open("/etc/systemd/logind.conf", encoding="utf-8") as file:
+            settings = [line.strip().replace(" ", "") for line in file]
+    except OSError:
+        return False
+    if os.path.exists(f"/var/lib/systemd/linger/{user}"):
+        return False
+    wanted = {"killuserprocesses=yes", "killuserprocesses=true", "killuserprocesses=1"}
+    return any(line.lower() in wanted for line in settings)
+
+
+def _here() -> str:
+    """The folder that holds the package `supervisor`."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -1,0 +1,106 @@
+"""From a decision to a running torchrun: the plan, its files, the intent, the spawn."""
+
+from __future__ import annotations
+
+import logging
+
+from supervisor.job.plan import LaunchPlan
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.process.child import (
+    Child,
+    SpawnError,
+    adopt,
+    raise_open_files_limit,
+    read_launcher,
+    spawn,
+)
+from supervisor.keeper.process.members import find_members
+from supervisor.run import events as ev
+from supervisor.run.paths import AttemptPaths
+from supervisor.sources.processes import command_of
+
+log = logging.getLogger("stoker.keeper")
+
+
+class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
+    """Processes of an earlier attempt live: nothing is launched beside them. One line."""
+
+
+class Launching:
+    """Makes one attempt after the other; its facts go to the ledger, intent before act."""
+
+    def __init__(self, charge: RunContext) -> None:
+        self._run, self._node, self._record = charge.run, charge.node, charge.record
+        self._env, self._clock, self._ledger = charge.env, charge.clock, charge.ledger
+
+    def launch(self, reason: str) -> Child | None:
+        """Plan the next attempt and start it; None where it did not start, which is then diagnosed.
+
+        Raises:
+            JobError: what was decided cannot be done to this job.
+            StillAlive: it would be a second attempt beside one that lives.
+        """
+        number = len(self._ledger.state.attempts) + 1
+        paths = self._node.attempt(number)
+        # A pid that lies here already is of a keeper that died with the disk full: its journal missed this launch.
+        missed = adopt(paths, str(self._run.root))
+        if number > 1 and missed is None:
+            self._require_none_alive(number - 1)
+        plan = plans.plan_next(self._record, self._ledger.state, self._run, paths, self._env)
+        plans.write_edits(plan)
+        try:
+            plans.write_plan(paths, plan)
+        except OSError as error:
+            log.error("%s: %s: the plan was not written", paths.plan, error.strerror)
+        self._intend(number, plan, reason)
+        if plans.changes_so_far(self._ledger.state).raise_open_files:
+            raise_open_files_limit()
+        child = missed or self._spawn(number, plan, paths)
+        if child is not None:
+            self._ledger.emit(started(child, number, self._clock.wall()))
+        return child
+
+    def _require_none_alive(self, last: int) -> None:
+        launcher = read_launcher(self._node.attempt(last))
+        left = find_members(str(self._run.root), launchers=[launcher] if launcher is not None else []).ours
+        if left:
+            names = ", ".join(f"{process.pid} {command_of(process.pid) or ''}".rstrip() for process in left)
+            raise StillAlive(
+                f"processes of this run are still alive and could not be ended: {names}: end them, then restart"
+            )
+
+    def _intend(self, number: int, plan: LaunchPlan, reason: str) -> None:
+        self._ledger.emit(
+            ev.LaunchIntended(
+                t=self._clock.wall(),
+                attempt=number,
+                argv=plans.journal_argv(plan),
+                reason=reason,
+                batch=plan.batch,
+                resume=plan.resume,
+                script_hash=plans.script_hash(self._record.job),
+            ),
+            durable=True,
+        )
+        if plans.script_was_edited(self._ledger.state):
+            # Code edited between attempts is a change nobody planned: say so.
+            text = "the script was edited since the last attempt"
+            self._ledger.emit(
+                ev.Advisory(t=self._clock.wall(), attempt=number, code="script_edited", text=text)
+            )
+
+    def _spawn(self, number: int, plan: LaunchPlan, paths: AttemptPaths) -> Child | None:
+        try:
+            return spawn(plan, paths, self._env)
+        except SpawnError as error:
+            log.error("attempt %d: %s", number, error)
+            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=127))
+            verdict = plans.spawn_verdict(str(error), disk_full=error.disk_full)
+            self._ledger.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+            return None
+
+
+def started(child: Child, number: int, now: float) -> ev.AttemptStarted:
+    """The fact that an attempt runs. `now`: wall seconds."""
+    return ev.AttemptStarted(t=now, attempt=number, pid=child.pid.pid, start_time=child.pid.start_time)

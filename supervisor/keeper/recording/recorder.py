@@ -1,0 +1,318 @@
+"""From observations to the run directory: samples to series, facts to the journal, throttled.
+
+Steps arrive hundreds a second; the journal gets at most one `Progress` a second, always the last, with every low
+of the loss since the one before.
+An adopting keeper reads the logs again from their start: what was recorded before is recognised by its
+step and dropped here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, assert_never
+
+from msgspec.structs import replace
+
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.monitoring.observations import (
+    CheckpointSeen,
+    EvidenceHit,
+    Observation,
+    PhaseSeen,
+    ReadySeen,
+    Sampled,
+    SensorFact,
+    StepHint,
+    StepSeen,
+    WarningSeen,
+)
+from supervisor.keeper.recording.running_minima import Lows
+from supervisor.keeper.recording.sample_steps import StepSense
+from supervisor.run import events as ev
+from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesWriter
+from supervisor.run.state import RunState
+
+PROGRESS_INTERVAL_S = 1.0
+MAX_EVIDENCE = 20
+MAX_ADVISORIES = 20
+SPEAKER_WAIT_S = 2.0
+MAX_EARLY = 1000
+# Of a long attempt's samples so many are known again by their values after an adoption (some 5 MB).
+MAX_RECALLED = 50_000
+PROGRESS_FIELDS = frozenset(ev.Progress.__struct_fields__) - {"t", "v", "attempt", "lows"}
+WHOLE = frozenset({"step", "total_steps"})
+
+log = logging.getLogger("stoker.keeper")
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is remembered within one attempt."""
+
+    attempt: int = 0
+    pending: ev.Progress | None = None
+    lows: Lows = field(default_factory=Lows)
+    last_progress: float = float("-inf")
+    phase: ev.Phase | None = None
+    wire: bool = False
+    ready: bool = False
+    speaker: int | None = None
+    # What another rank said while rank 0 may only be late: the logs of ranks are not read at the same moment.
+    spoke_at: float = 0.0
+    early: list[StepSeen] = field(default_factory=list)
+    evidence_count: int = 0
+    advised: set[str] = field(default_factory=set)
+    checkpoints: set[tuple[int, bool]] = field(default_factory=set)
+    evidence: set[str] = field(default_factory=set)
+    # What an earlier keeper journalled: phases up to this time, checkpoints up to this step.
+    phases_until: float = float("-inf")
+    checkpoints_until: int = -1
+    steps: dict[tuple[str, str], float] = field(default_factory=dict)
+    # Samples whose lines may have said no step: known by their values, and how often.
+    stepless: Counter[int] = field(default_factory=Counter)
+
+
+class Recorder:
+    """Writes what was observed of the current attempt. One a keeper, used by its one thread."""
+
+    def __init__(self, series: Path, emit: Callable[[ev.Event], None], clock: Clock) -> None:
+        self._folder = series
+        self._series = SeriesWriter(series)
+        self._emit = emit
+        self._clock = clock
+        self._m = _Memory()
+        self._sense = StepSense()
+
+    def begin(self, attempt: int, *, adopted: RunState | None = None) -> None:
+        """A new attempt, or one `adopted` with the state it was left in: what is on disk is not written again."""
+        self._m = _Memory(attempt)
+        self._sense.begin()
+        view = adopted.attempt if adopted is not None else None
+        if adopted is None or view is None or view.number != attempt:
+            return
+        m = self._m
+        m.ready = view.memory_base_bytes is not None
+        m.phase, m.phases_until = view.phase, view.phase_t if view.phase_t is not None else m.phases_until
+        m.checkpoints = {(c.step, c.final) for c in adopted.checkpoints if c.attempt == attempt}
+        m.checkpoints_until = max(view.checkpoint_steps, default=-1)
+        m.evidence = {mark.text for mark in adopted.timeline if mark.attempt == attempt}
+        m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
+        self._recall(attempt)
+
+    def record(self, attempt: int, seen: Observation) -> None:
+        """Write one observation."""
+        match seen:
+            case StepSeen(from_wire=True):
+                self._step(attempt, seen)
+            case StepSeen():
+                if "step" in seen.values or not self._is_repeated(seen):
+                    self._steps(attempt, self._sense.take(seen, self._clock.mono()))
+            case StepHint():
+                self._steps(attempt, self._sense.hint(seen, self._clock.mono()))
+            case PhaseSeen():
+                known = seen.t <= self._m.phases_until
+                if seen.rank in {None, 0} and seen.phase is not self._m.phase and not known:
+                    self._m.phase = seen.phase
+                    self.flush()
+                    self._emit(ev.PhaseChanged(t=seen.t, attempt=attempt, phase=seen.phase, step=seen.step))
+            case ReadySeen():
+                if seen.rank in {None, 0} and not self._m.ready:
+                    self._m.ready = True
+                    self._emit(
+                        ev.TrainerReady(
+                            t=seen.t,
+                            attempt=attempt,
+                            resumed_step=seen.resumed_step,
+                            memory_base_bytes=seen.memory_base_bytes,
+                        )
+                    )
+            case CheckpointSeen():
+                key = (seen.step, seen.final)
+                known = key in self._m.checkpoints or seen.step < self._m.checkpoints_until
+                if seen.rank in {None, 0} and not known:
+                    self._m.checkpoints.add(key)
+                    self.flush()
+                    self._emit(
+                        ev.CheckpointCommitted(
+                            t=seen.t, attempt=attempt, step=seen.step, path=seen.path, final=seen.final
+                        )
+                    )
+            case WarningSeen():
+                self._advise(attempt, seen.t, seen.code, seen.text, seen.rank)
+            case SensorFact():
+                self._advise(attempt, seen.t, seen.code, seen.text, None)
+            case EvidenceHit():
+                self._evidence(attempt, seen)
+            case Sampled():
+                self._append(seen.stream, seen.t, seen.key, attempt, seen.values)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def tick(self) -> None:
+        """Write what has waited long enough: samples for their step, progress for its second."""
+        self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
+        if self._m.early and self._is_settled():
+            self._let_speak()
+        self._tell_progress(PROGRESS_INTERVAL_S)
+
+    def flush(self) -> None:
+        """Write what still waits for its step or its second."""
+        self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
+        self._let_speak()
+        self._tell_progress(0.0)
+
+    def _tell_progress(self, interval_s: float) -> None:
+        if self._m.pending is not None and self._clock.mono() - self._m.last_progress >= interval_s:
+            self._emit(replace(self._m.pending, lows=self._m.lows.take()))
+            self._m.pending = None
+            self._m.last_progress = self._clock.mono()
+
+    def close(self) -> None:
+        """Write what waits and close the series."""
+        self.flush()
+        try:
+            self._series.close()
+        except OSError as error:
+            log.error("series: %s", error.strerror)
+
+    def _steps(self, attempt: int, samples: Iterable[StepSeen]) -> None:
+        for seen in samples:
+            self._step(attempt, seen)
+
+    def _step(self, attempt: int, seen: StepSeen) -> None:
+        self._m.wire = self._m.wire or seen.from_wire
+        if self._m.wire and not seen.from_wire:
+            return  # the console line of a trainer whose telemetry says the same, exactly
+        key = str(seen.rank) if seen.rank is not None else JOB_KEY
+        if seen.rank is not None and self._is_new(RANKS, key, seen):
+            self._append(RANKS, seen.t, key, attempt, seen.values)
+        # One rank speaks for the job: rank 0, or whoever has no rank. In foreign logs the first rank that
+        # prints a metric may be another (the last stage of a pipeline prints the loss).
+        if not self._speaks(seen.rank, exact=seen.from_wire):
+            return
+        if self._m.speaker != 0 and (self._m.early or not self._is_settled()):
+            self._m.early.append(seen)
+        else:
+            self._speak(attempt, seen)
+
+    def _speak(self, attempt: int, seen: StepSeen) -> None:
+        """What a sample says, it says for the job."""
+        if self._is_new(METRICS, JOB_KEY, seen):
+            self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
+            self._m.lows.add(seen.values.get("step"), seen.values.get("loss"))
+            self._progress(attempt, seen)
+
+    def _let_speak(self) -> None:
+        """Rank 0 said nothing in its time: what another said holds."""
+        early, self._m.early = self._m.early, []
+        for seen in early:
+            self._speak(self._m.attempt, seen)
+
+    def _is_settled(self) -> bool:
+        return self._clock.mono() - self._m.spoke_at >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
+
+    def _speaks(self, rank: int | None, *, exact: bool) -> bool:
+        """Whether `rank` speaks for the job: rank 0 does once it has said anything, until then the first that did."""
+        if rank in {None, 0}:
+            self._m.speaker = 0
+            self._m.early.clear()
+            return True
+        if exact:
+            return False
+        if self._m.speaker is None:
+            self._m.speaker, self._m.spoke_at = rank, self._clock.mono()
+        return self._m.speaker == rank
+
+    def _progress(self, attempt: int, seen: StepSeen) -> None:
+        fields: dict[str, Any] = {}
+        for name, value in seen.values.items():
+            # A sample that waited for its step may stand behind what came meanwhile; where the job is, others tell.
+            if name in PROGRESS_FIELDS and math.isfinite(value) and not (seen.joined and name == "step"):
+                fields[name] = int(value) if name in WHOLE else value
+        if not fields:
+            return
+        if self._m.pending is not None:
+            kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
+            fields = {**kept, **fields}
+        self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
+        self._tell_progress(PROGRESS_INTERVAL_S)
+
+    def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
+        step, known = seen.values.get("step"), self._m.steps.get((stream, key))
+        return step is None or seen.joined or known is None or step > known
+
+    def _recall(self, attempt: int) -> None:
+        """What an earlier keeper wrote of this attempt's samples."""
+        newest: deque[int] = deque(maxlen=MAX_RECALLED)
+        for stream in (METRICS, RANKS):
+            reader = SeriesReader(self._folder, stream)
+            while samples := reader.read():
+                for sample in samples:
+                    if sample.a != attempt:
+                        continue
+                    place, step = (stream, sample.k), sample.v.get("step")
+                    if step is not None:
+                        self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
+                    if place == (METRICS, JOB_KEY):  # of the last second the journal may not have them
+                        self._m.lows.add(step, sample.v.get("loss"))
+                    if stream == RANKS or sample.k == JOB_KEY:
+                        newest.append(_mark(sample.k, sample.v))
+        self._m.stepless = Counter(newest)
+
+    def _is_repeated(self, seen: StepSeen) -> bool:
+        """Whether a sample without a step of its own was written by an earlier keeper; each counts once."""
+        mark = _mark(str(seen.rank) if seen.rank is not None else JOB_KEY, seen.values)
+        if self._m.stepless[mark] <= 0:
+            return False
+        self._m.stepless[mark] -= 1
+        return True
+
+    def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
+        who = f"rank {hit.rank}: " if hit.rank is not None else ""
+        mark = f"{who}{hit.failure} — {hit.text[:160]}"
+        if self._m.evidence_count >= MAX_EVIDENCE or mark in self._m.evidence:
+            return
+        self._m.evidence_count += 1
+        self._m.evidence.add(mark)
+        self._emit(
+            ev.EvidenceSeen(
+                t=hit.t,
+                attempt=attempt,
+                failure=hit.failure,
+                role=hit.role,
+                text=hit.text[:400],
+                path=hit.path,
+                line=hit.line,
+                rank=hit.rank,
+            )
+        )
+
+    def _advise(self, attempt: int, t: float, code: str, text: str, rank: int | None) -> None:
+        if code in self._m.advised or len(self._m.advised) >= MAX_ADVISORIES:
+            return
+        self._m.advised.add(code)
+        self._emit(ev.Advisory(t=t, attempt=attempt, code=code, text=text[:400], rank=rank))
+
+    def _append(
+        self,
+        stream: str,
+        t: float,
+        key: str,
+        attempt: int,
+        values: dict[str, float | None] | dict[str, float],
+    ) -> None:
+        try:
+            self._series.append(stream, t, key, attempt, values)
+        except OSError as error:
+            log.error("series %s: a sample was not written: %s", stream, error.strerror)
+
+
+def _mark(key: str, values: Mapping[str, float | None]) -> int:
+    """A sample by what it says apart from its step; a series has no NaN, so that is None."""
+    said = ((n, v if v is not None and math.isfinite(v) else None) for n, v in values.items() if n != "step")
+    return hash((key, frozenset(said)))

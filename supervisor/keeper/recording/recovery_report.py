@@ -1,0 +1,49 @@
+"""What is said and kept around a failure: the memory it showed, what the restart changes, how long it took."""
+
+from __future__ import annotations
+
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
+from supervisor.keeper.planning.judge import memory_point_of
+from supervisor.run import events as ev
+from supervisor.run.history.recovery_time import recovery_of
+from supervisor.run.journal import facts_in
+from supervisor.run.state import RunState
+
+
+class Aftermath:
+    """Called by the keeper's one thread at its moments; emits facts."""
+
+    def __init__(self, charge: RunContext) -> None:
+        self._run, self._node, self._record = charge.run, charge.node, charge.record
+        self._env, self._clock, self._emit = charge.env, charge.clock, charge.ledger.emit
+        self._told = 0
+
+    def measure(self, state: RunState) -> None:
+        """Keep what the newest attempt showed of its micro-batch: for the next plan, and for later runs."""
+        view = state.attempts[-1]
+        trial = trial_of(self._node, view, view.batch, memory_point_of(view, view.batch))
+        if trial is not None:
+            now = self._clock.wall()
+            self._emit(ev.MemoryMeasured(t=now, attempt=view.number, trial=trial))
+            remember_trial(self._record.job, state, trial, self._env, now)
+
+    def say_change(self, state: RunState) -> None:
+        """Journal what the next launch does differently, before it is made."""
+        lines = plans.planned_change(self._record, state, self._run, self._node, self._env)
+        if lines:
+            number = state.attempts[-1].number
+            self._emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
+
+    def say_recovery(self, state: RunState) -> None:
+        """Once a restarted attempt has made a step: how long it took since the failure, and where the time went."""
+        view = state.attempt
+        if view is None or view.number < 2 or view.first_step is None or view.recovery is not None:
+            return
+        if self._told == view.number:
+            return
+        self._told = view.number
+        found = recovery_of(facts_in(self._node.journal), view.number)
+        if found is not None:
+            self._emit(found)

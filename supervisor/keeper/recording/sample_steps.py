@@ -1,0 +1,142 @@
+"""Which step a sample out of a log belongs to, where its own line does not say.
+
+Three habits of printing stand between a log and a curve over steps:
+
+- the numbers on one line, the step on a bar beside it. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm
+  bar on stderr is wiped before and drawn again after (transformers/trainer_callback.py, ProgressCallback; tqdm's
+  `write`). The state drawn after a wipe is exact (a `StepHint`); any other may be older by tqdm's mininterval.
+- a counter that starts again with each epoch (`counters`).
+- a second bar within the first, over an evaluation: its counter is not the training's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from supervisor.keeper.monitoring.observations import StepHint, StepSeen
+from supervisor.keeper.recording.epoch_counters import Counters, Places
+
+# Line and bar stand in two files and are read some milliseconds apart, in either order; on a busy machine later.
+WAIT_S = 1.0
+# Where bars were drawn again after lines before, it will come.
+WAIT_AGAIN_S = 5.0
+# Two lines without a step as close as this were read from a backlog, not as they were written.
+TOGETHER_S = 0.05
+MAX_WAITING = 10_000
+HEADING = frozenset({"epoch", "total_epochs"})
+BAR_ONLY = frozenset({"step", "total_steps", "eta_s", "step_time_s"})
+
+
+class _Waiting(NamedTuple):
+    """A sample without a step, when it came, and the step that was known then."""
+
+    seen: StepSeen
+    since: float
+    before: float | None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What is known of one rank's lines."""
+
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))  # when, step
+    has_hints: bool = False
+    given_up: deque[float] = field(
+        default_factory=lambda: deque(maxlen=MAX_WAITING)
+    )  # when a line waited in vain
+    step: float | None = None
+    has_bar: bool = False
+    bar_total: float | None = None  # of the training's bar
+    places: Places = field(default_factory=Places)
+
+
+@dataclass(slots=True)
+class StepSense:
+    """Completes the samples of a run's logs, attempt by attempt; what was learnt of its counters is kept."""
+
+    _counters: Counters = field(default_factory=Counters)
+    _ranks: dict[int | None, _Rank] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Another attempt."""
+        self._ranks.clear()
+
+    def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
+        """One sample in; what is complete comes out, in the order in which it was printed."""
+        rank = self._ranks.setdefault(seen.rank, _Rank())
+        if "step" not in seen.values:
+            if seen.values.keys() <= HEADING:
+                rank.places.heading = seen.values
+                yield _at(seen, rank.step)  # what follows bears the next steps: there is none to wait for
+                return
+            yield from self._without_step(rank, seen, now)
+            return
+        if seen.drawn and _is_second_bar(rank, seen.values):
+            return
+        seen = replace(seen, values=self._counters.count_on(rank.places, seen.values))
+        rank.step = seen.values["step"]
+        rank.has_bar = rank.has_bar or seen.drawn
+        yield seen
+
+    def hint(self, hint: StepHint, now: float) -> Iterator[StepSeen]:
+        """The state of a bar that was drawn again after a line; it is no sample of its own."""
+        rank = self._ranks.setdefault(hint.rank, _Rank())
+        rank.has_bar = True
+        if _is_second_bar(rank, hint.values):
+            return
+        step = self._counters.count_on(rank.places, hint.values)["step"]
+        rank.has_hints = True
+        rank.step = step
+        while rank.given_up and now - rank.given_up[0] > WAIT_AGAIN_S:
+            rank.given_up.popleft()
+        if rank.given_up:
+            rank.given_up.popleft()  # too late for its line, and not the next one's
+        elif rank.waiting:
+            yield _at(rank.waiting.popleft().seen, step)
+        else:
+            rank.hints.append((now, step))
+
+    def due(self, now: float, *, final: bool = False) -> Iterator[StepSeen]:
+        """Samples that have waited long enough: no bar was drawn again after them."""
+        for rank in self._ranks.values():
+            wait_s = WAIT_AGAIN_S if rank.has_hints else WAIT_S
+            while rank.waiting and (final or now - rank.waiting[0].since >= wait_s):
+                one = rank.waiting.popleft()
+                rank.given_up.append(now)
+                crowded = bool(rank.waiting) and rank.waiting[0].since - one.since < TOGETHER_S
+                known = one.before if one.before is not None else rank.step
+                yield _at(one.seen, None if crowded else known)
+
+    def _without_step(self, rank: _Rank, seen: StepSeen, now: float) -> Iterator[StepSeen]:
+        while rank.hints and now - rank.hints[0][0] > WAIT_S:
+            rank.hints.popleft()
+        if rank.hints:
+            yield _at(seen, rank.hints.popleft()[1])
+        elif rank.has_bar or rank.step is None:
+            rank.waiting.append(_Waiting(seen, now, rank.step))
+            if len(rank.waiting) > MAX_WAITING:
+                yield rank.waiting.popleft().seen
+        else:
+            yield _at(seen, rank.step)
+
+
+def _is_second_bar(rank: _Rank, values: dict[str, float]) -> bool:
+    """Whether this is a bar beside the training's: shorter, and it says nothing but how far it is."""
+    total = values.get("total_steps")
+    if total is None:
+        return False
+    if rank.bar_total is not None and total < rank.bar_total and values.keys() <= BAR_ONLY:
+        return True
+    rank.bar_total = total
+    return False
+
+
+def _at(seen: StepSeen, step: float | None) -> StepSeen:
+    if step is None or not math.isfinite(step):
+        return seen
+    return replace(seen, values={**seen.values, "step": step}, joined=True)

@@ -1,0 +1,55 @@
+"""The first facts of a keeper's watch: whose run it is, who keeps it, what was found before the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor import __version__
+from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.run import events as ev
+from supervisor.run.records import Finding
+from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import ProcessId, boot_id
+
+
+def opening(
+    run_id: str,
+    record: RunFile,
+    keeper: ProcessId,
+    now: float,
+    *,
+    adopted: bool,
+    findings: tuple[Finding, ...],
+) -> Iterator[ev.Event]:
+    """What a keeper journals as it takes a run, new or `adopted`. `now`: wall seconds."""
+    job = record.job
+    if not adopted:
+        yield ev.RunStarted(
+            t=now,
+            run_id=run_id,
+            name=job.name,
+            mode="launched",
+            host=record.host,
+            total_steps=job.total_steps,
+            world_size=_world_size(job),
+        )
+    yield ev.KeeperStarted(
+        t=now,
+        pid=keeper.pid,
+        boot_id=boot_id(),
+        start_time=keeper.start_time,
+        version=__version__,
+        adopted=adopted,
+        interactive=record.settings.interactive,
+    )
+    for finding in findings:
+        yield ev.PreflightFound(t=now, finding=finding)
+
+
+def _world_size(job: JobSpec) -> int:
+    """The ranks of the whole job; those of a launcher of the user's own as its arguments say them."""
+    if job.batch is not None:
+        return job.batch.world_size
+    launched = launched_ranks((job.entry, *job.entry_args)) if job.entry_kind is EntryKind.COMMAND else None
+    return launched or job.nproc_per_node

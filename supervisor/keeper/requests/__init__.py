@@ -1,0 +1,1 @@
+"""Signals and request files, and what each may do."""

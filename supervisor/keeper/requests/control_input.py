@@ -1,0 +1,203 @@
+"""Signals and requests: what people and machines wish of a keeper, and how it answers.
+
+A signal handler only queues a number; a request is a file. Both are looked at by the keeper's one
+thread, which alone acts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+from collections.abc import Callable
+from typing import Any, Protocol, assert_never
+
+from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.planning.launch_plans import BadChange
+from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+
+CONTROL_INTERVAL_S = 0.2
+LAST_ANSWER_S = 2.0
+"""How long a keeper that leaves waits for what it is still asked: of ended ranks there is soon nothing more to see."""
+NOT_OURS = "stoker did not start this job: it only watches"
+
+
+class Actor(Protocol):
+    """What a wish can make a keeper do."""
+
+    @property
+    def state(self) -> RunState:
+        """The folded state."""
+        ...
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal and fold a fact."""
+        ...
+
+    def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
+        """End the attempt, or the run between attempts."""
+        ...
+
+    def end_stopped(self, by: str) -> None:
+        """End a run that has no live attempt."""
+        ...
+
+    def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
+        """Relaunch with what `args` change; BadChange when it cannot be."""
+        ...
+
+    def start_now(self) -> None:
+        """Cut a back-off short."""
+        ...
+
+    def hold(self, reason: str) -> None:
+        """Turn a back-off into a hold."""
+        ...
+
+    def dump_stacks(self) -> BackgroundTask[Any, str]:
+        """Begin to write the stacks of all ranks; the answer is the artifact's name."""
+        ...
+
+
+class Powerless:
+    """The part of an actor that only watches: `judge` refuses these first, and so does this."""
+
+    def stop(self, *_args: object, **_wish: object) -> None:
+        """Refused."""
+        raise Refused(NOT_OURS)
+
+    end_stopped = restart = start_now = hold = stop
+
+
+class ControlInput:
+    """Polls signals and control/ and makes the actor act."""
+
+    def __init__(self, run: RunPaths, actor: Actor, clock: Clock) -> None:
+        self._run = run
+        self._actor = actor
+        self._clock = clock
+        self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._next_look = 0.0
+        self._errands: dict[str, tuple[control.Request, BackgroundTask[Any, str]]] = {}
+        self.interrupts = 0
+
+    def install_signal_handlers(self) -> Callable[[], None]:
+        """SIGINT, SIGTERM, SIGUSR1 are queued; SIGHUP never ends a keeper. Returns the undo."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        before = {number: signal.signal(number, lambda n, _f: self._signals.put(n)) for number in numbers}
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        def undo() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        return undo
+
+    def look(self) -> None:
+        """Take what came since the last look."""
+        while not self._signals.empty():
+            self._signalled(signal.Signals(self._signals.get()))
+        now = self._clock.mono()
+        if now >= self._next_look:
+            self._next_look = now + CONTROL_INTERVAL_S
+            for request in control.pending(self._run.control):
+                # Answered already: its keeper died before it could take the file away.
+                if request.id not in self._actor.state.answered and request.id not in self._errands:
+                    self._answer(request)
+                self._take_away(request.id)
+        for request, errand in list(self._errands.values()):
+            if not errand.working:
+                self._finish(request, errand)
+
+    def close(self) -> None:
+        """The keeper leaves: what it is still asked is answered, soon."""
+        for request, errand in list(self._errands.values()):
+            errand.close(LAST_ANSWER_S)
+            self._finish(request, errand)
+
+    def _take_away(self, request_id: str) -> None:
+        """Remove what is answered. What is not yet lies there for a keeper that may have to adopt the run."""
+        if request_id not in self._errands:
+            with contextlib.suppress(OSError):
+                control.remove(self._run.control, request_id)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self.interrupts += number is signal.SIGINT
+        why = ev.StopWhy.REQUEUE if number is signal.SIGUSR1 else ev.StopWhy.SIGNAL
+        by = "Ctrl-C" if number is signal.SIGINT else number.name
+        self._actor.stop(why, by, now=self.interrupts >= 2)
+
+    def _answer(self, request: control.Request | control.BadRequest) -> None:
+        if isinstance(request, control.BadRequest):
+            self._refuse(request.id, "?", "?", request.reason)
+            return
+        try:
+            deed = judge(request, self._actor.state)
+            if deed is RequestAction.STACKS:
+                self._errands[request.id] = (request, self._actor.dump_stacks())
+                return
+            self._do(deed, request, _who(request))
+        except (Refused, BadChange, OSError) as refused:
+            self._refuse(request.id, request.kind, _who(request), str(refused))
+            return
+        self._done(request)
+
+    def _finish(self, request: control.Request, errand: BackgroundTask[Any, str]) -> None:
+        """What was done beside the loop is there, or will not be."""
+        del self._errands[request.id]
+        try:
+            answer = errand.poll()
+        except OSError as error:
+            self._refuse(request.id, request.kind, _who(request), str(error))
+        else:
+            if answer is None:
+                self._refuse(request.id, request.kind, _who(request), "the keeper left before it was done")
+            else:
+                self._done(request, answer)
+        self._take_away(request.id)
+
+    def _done(self, request: control.Request, detail: str = "") -> None:
+        now = self._clock.wall()
+        self._actor.emit(
+            ev.RequestDone(
+                t=now, request_id=request.id, request=request.kind, by=_who(request), detail=detail
+            )
+        )
+
+    def _refuse(self, request_id: str, kind: str, by: str, reason: str) -> None:
+        now = self._clock.wall()
+        self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
+
+    def _do(self, deed: RequestAction, request: control.Request, by: str) -> None:
+        actor = self._actor
+        match deed:
+            case RequestAction.STOP:
+                actor.stop(ev.StopWhy.REQUEST, by)
+            case RequestAction.STOP_NOW:
+                actor.stop(ev.StopWhy.REQUEST, by, now=True)
+            case RequestAction.END:
+                actor.end_stopped(by)
+            case RequestAction.RESTART:
+                actor.restart(request.args, by, stop_first=False)
+            case RequestAction.STOP_THEN_RESTART:
+                actor.restart(request.args, by, stop_first=True)
+            case RequestAction.START_NOW:
+                actor.start_now()
+            case RequestAction.HOLD:
+                actor.hold(f"held by {by}")
+            case RequestAction.STACKS:
+                raise AssertionError("done beside the loop")
+            case RequestAction.NOTE:
+                text = (request.args.text or "")[:500]
+                actor.emit(ev.NoteAdded(t=self._clock.wall(), text=text, by=by))
+            case _ as unreachable:
+                assert_never(unreachable)
+
+
+def _who(request: control.Request) -> str:
+    return request.by.user or f"uid {request.by.uid}"

@@ -1,0 +1,1 @@
+"""Silences: flagged, looked into, ended where they are hangs."""

@@ -1,0 +1,193 @@
+"""One round of stacks: all ranks side by side, grouped, with what NCCL and PyTorch know, written as an artifact.
+
+Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.diagnosis.hang.flight_recorder import stuck_collective
+from supervisor.diagnosis.hang.ras_report import read_ras
+from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.process.attempt import LiveAttempt
+from supervisor.keeper.stalls.stack_file import write_stacks
+from supervisor.policy.health.stall import Activity
+from supervisor.run import events as ev
+from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.state import AttemptView
+from supervisor.sources.host.activity import helper_cpu_s, io_bytes
+from supervisor.sources.processes import ProcessId, is_alive
+from supervisor.sources.stacks.nccl_ras import query_ras, ras_address
+from supervisor.sources.stacks.python_stacks import (
+    StackSource,
+    collect_stacks,
+    find_py_spy,
+    probe_stacks,
+)
+from supervisor.sources.stacks.recorder_dumps import dump_prefixes, find_dumps, load_dumps
+
+STACKS_S = 5.0
+FAULT_FOLDER = "stacks"
+# Ranks that all do something else are no pattern: so many of them are journalled.
+MOST_GROUPS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Whom to look at, and where the round is written.
+
+    `ranks`: by global rank. `attempt_root`: the attempt's folder. `env`: the job's environment. `since_t`: wall time
+    of the attempt's start; older dumps are of others.
+    """
+
+    attempt: int
+    ranks: Mapping[int, ProcessId]
+    attempt_root: Path
+    artifacts: Path
+    env: Mapping[str, str]
+    since_t: float
+    python: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based."""
+
+    mono: float
+    stacks: StackRound
+    activity: Activity
+    source: str
+    artifact: str | None = None
+    lines: Mapping[int, int] | None = None
+    collective: str | None = None
+    absent: tuple[int, ...] = ()
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Who keeps the others waiting: by the stacks, else by NCCL or the flight recorder."""
+        return self.stacks.odd or self.absent
+
+    @property
+    def shows_a_wait(self) -> bool:
+        """Whether this round alone says that somebody is waited for who does not run, or that all wait.
+
+        A rank that computes while the others wait for it is at a long step: a script that lengthens its sequences at
+        once looks so. Only a second round can tell that from a loop without an end.
+        """
+        if self.absent:
+            return True
+        places = [self.stacks.place_of(rank) for rank in self.stacks.odd]
+        return self.stacks.proves_hang and all(place is None or place.idle is not False for place in places)
+
+    @property
+    def line_at(self) -> str | None:
+        """The odd one's own line."""
+        place = self.stacks.place_of(self.odd[0]) if self.odd else None
+        return place.line_at if place is not None else None
+
+    @property
+    def groups(self) -> tuple[ev.RanksAt, ...]:
+        """The ranks by what they do, as they are journalled: those who keep the others waiting first."""
+        odd, lines = set(self.odd), self.lines or {}
+        found = sorted(self.stacks.groups, key=lambda group: not odd.issuperset(group.ranks))
+        return tuple(
+            ev.RanksAt(
+                ranks=group.ranks,
+                doing=group.doing.value,
+                what=group.what,
+                line_at=group.line_at,
+                lines=tuple(lines.get(rank, 1) for rank in group.ranks) if self.artifact is not None else (),
+            )
+            for group in found[:MOST_GROUPS]
+        )
+
+
+def targets_of(
+    run: RunPaths,
+    node: NodePaths,
+    job: JobSpec,
+    view: AttemptView,
+    live: LiveAttempt,
+    env: Mapping[str, str],
+    python: str,
+) -> Targets | None:
+    """Whom to look at now; None while no process of the attempt is known."""
+    known = {
+        (rank.rank if rank is not None and rank.rank is not None else local): process
+        for local, process in live.ranks.items()
+        if is_alive(process)
+        for rank in [view.ranks.get(local)]
+    }
+    if not known and job.entry_kind is EntryKind.COMMAND:
+        # A plain `python train.py`: its own process, or the innermost that a wrapper of it started first.
+        tree = live.child.tree()
+        known = {0: tree[0]} if tree else {}
+    if not known:
+        return None
+    return Targets(
+        attempt=view.number,
+        ranks=known,
+        attempt_root=node.attempt(view.number).root,
+        artifacts=run.artifacts,
+        env={**env, **dict(job.env)},
+        since_t=view.started_t or view.planned_t,
+        python=python,
+    )
+
+
+def probe(targets: Targets) -> tuple[StackSource, str]:
+    """What will give stacks of these ranks, and why nothing better does."""
+    first = targets.ranks[min(targets.ranks)]
+    folder = targets.attempt_root / FAULT_FOLDER
+    return probe_stacks(first, py_spy=find_py_spy(targets.python), fault_folder=folder)
+
+
+def take_round(targets: Targets, clock: Clock) -> Round:
+    """Stacks, NCCL's counts and flight-recorder dumps of all ranks, written to artifacts/."""
+    order = sorted(targets.ranks)
+    processes = [targets.ranks[rank] for rank in order]
+    taken = collect_stacks(
+        processes,
+        timeout_s=STACKS_S,
+        py_spy=find_py_spy(targets.python),
+        fault_folder=targets.attempt_root / FAULT_FOLDER,
+    )
+    activity = Activity(helper_cpu_s(processes), io_bytes(processes))
+    stacks = dict(zip(order, taken, strict=True))
+    found = stack_round(
+        [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
+    )
+    extra, collective, absent = _collectives(targets)
+    written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
+    sources = sorted({str(stack.source) for stack in taken})
+    artifact, lines = written.name, written.lines
+    return Round(clock.mono(), found, activity, "+".join(sources), artifact, lines, collective, absent)
+
+
+def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:
+    """Sections for the artifact, the one-line finding, and who did not come."""
+    sections: list[str] = []
+    finding: str | None = None
+    absent: tuple[int, ...] = ()
+    pids = {process.pid: rank for rank, process in targets.ranks.items()}
+    address = ras_address(targets.env)
+    report = query_ras(address) if address is not None else None
+    # The port is the machine's: what answers may be another job.
+    if report is not None and any(f"process {pid} " in report for pid in pids):
+        sections += ["== NCCL RAS", *report.splitlines(), ""]
+        lags = read_ras(report)
+        if lags:
+            finding, absent = lags[0].text, lags[0].ranks if len(lags) == 1 else ()
+    dumps, trouble = load_dumps(find_dumps(dump_prefixes(targets.env), since_t=targets.since_t))
+    stuck = stuck_collective(dumps)
+    if dumps or trouble:
+        sections += [f"== flight recorder, dumps of ranks {', '.join(map(str, dumps)) or 'none'}", *trouble]
+        sections += [stuck.text if stuck is not None else "all ranks came to the same collectives", ""]
+    if stuck is not None:
+        finding, absent = stuck.text, stuck.missing
+    return sections, finding, tuple(rank for rank in absent if rank in targets.ranks)

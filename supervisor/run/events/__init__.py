@@ -1,0 +1,421 @@
+"""The closed set of facts that a journal holds.
+
+One JSON object a line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. A fact is written by the
+keeper of one node and never changed. Samples (GPU, host, per-step metrics) are not facts: they go to
+``series/``; log lines stay in the files that torchrun wrote.
+
+`t` is wall time, for display and for joining nodes; order within a node is the order of lines.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+from supervisor.job.batch import BatchSpec
+from supervisor.run.events import base as fact
+from supervisor.run.events import health, recovery
+from supervisor.run.records import Decision, FailureClass, Finding, Verdict
+
+# One name for all facts, wherever they are defined.
+SCHEMA_VERSION = fact.SCHEMA_VERSION
+Fact = fact.Fact
+BatchFitted = recovery.BatchFitted
+ChangePlanned = recovery.ChangePlanned
+LaunchCleared = recovery.LaunchCleared
+MemoryMeasured = recovery.MemoryMeasured
+ProbeEnded = recovery.ProbeEnded
+ProbeStarted = recovery.ProbeStarted
+Recovered = recovery.Recovered
+WaitingFor = recovery.WaitingFor
+HangFound = health.HangFound
+RanksAt = health.RanksAt
+ClockSet = health.ClockSet
+StacksProbed = health.StacksProbed
+StacksTaken = health.StacksTaken
+StallEnded = health.StallEnded
+StallFlagged = health.StallFlagged
+
+
+class Phase(StrEnum):
+    """What a running attempt is doing."""
+
+    RENDEZVOUS = "rendezvous"
+    LOADING = "loading"
+    COMPILING = "compiling"
+    STEPPING = "stepping"
+    EVALUATING = "evaluating"
+    CHECKPOINTING = "checkpointing"
+
+
+class StopWhy(StrEnum):
+    """Why stoker itself ended an attempt. Journalled before the first signal is sent."""
+
+    REQUEST = "request"  # a person asked, through control/
+    SIGNAL = "signal"  # the keeper got SIGTERM or Ctrl-C
+    RESTART = "restart"  # to relaunch with another plan
+    RANK_DIED = "rank_died"  # a rank died by itself and its peers hang on
+    REQUEUE = "requeue"  # SLURM's warning signal
+    HANG = "hang"
+
+
+class StopStep(StrEnum):
+    """The rungs of the stop ladder, in order."""
+
+    ASK = "ask"
+    SIGTERM = "sigterm"
+    SIGKILL = "sigkill"
+    SWEEP = "sweep"
+    SURVIVORS = "survivors"
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    GAVE_UP = "gave_up"
+    STOPPED = "stopped"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class RequestKind(StrEnum):
+    """What a viewer may ask of a keeper."""
+
+    STOP = "stop"
+    STOP_NOW = "stop_now"
+    RESTART = "restart"
+    RESTART_WITH = "restart_with"
+    START_NOW = "start_now"
+    HOLD = "hold"
+    STACKS = "stacks"
+    NOTE = "note"
+
+
+class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
+    """First line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
+
+    run_id: str
+    name: str
+    mode: str
+    host: str
+    total_steps: int | None = None
+    world_size: int | None = None
+    source: str | None = None
+
+
+class KeeperStarted(Fact, frozen=True, kw_only=True, tag="keeper_started"):
+    """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
+
+    `boot_id`: of the machine: pids and start times mean nothing across a boot.
+    """
+
+    pid: int
+    boot_id: str | None = None
+    start_time: float
+    version: str
+    adopted: bool = False
+    interactive: bool = False
+
+
+class KeeperLeft(Fact, frozen=True, kw_only=True, tag="keeper_left"):
+    """The keeper released the lock on purpose."""
+
+    why: str
+
+
+class PreflightFound(Fact, frozen=True, kw_only=True, tag="preflight_found"):
+    """One pre-flight finding."""
+
+    finding: Finding
+
+
+class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
+    """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
+
+    `resume`: the flag by which the script was told to resume, if it was.
+    """
+
+    attempt: int
+    argv: tuple[str, ...]
+    reason: str
+    batch: BatchSpec | None = None
+    resume: str | None = None
+    script_hash: str | None = None
+
+
+class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt_started"):
+    """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process for ever."""
+
+    attempt: int
+    pid: int
+    start_time: float
+
+
+class RankStarted(Fact, frozen=True, kw_only=True, tag="rank_started"):
+    """A worker process of this node was seen; its log files are relative to the attempt folder."""
+
+    attempt: int
+    local_rank: int
+    pid: int | None = None
+    start_time: float | None = None
+    rank: int | None = None
+    stdout: str | None = None
+    stderr: str | None = None
+
+
+class PhaseChanged(Fact, frozen=True, kw_only=True, tag="phase_changed"):
+    """The attempt entered a phase."""
+
+    attempt: int
+    phase: Phase
+    step: int | None = None
+
+
+class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
+    """What a trainer that speaks the wire says before its first forward.
+
+    `resumed_step`: the step of the checkpoint it loaded, None for a start from scratch.
+    `memory_base_bytes`: held before the first forward: the constant part of a memory prediction.
+    """
+
+    attempt: int
+    resumed_step: int | None = None
+    memory_base_bytes: int | None = None
+
+
+class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
+    """One a second at most; each field may be unknown. `lows`: step and loss of each new least since the one before."""
+
+    attempt: int
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    val_loss: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    tokens_per_sec: float | None = None
+    samples_per_sec: float | None = None
+    step_time_s: float | None = None
+    data_wait_s: float | None = None
+    mfu: float | None = None
+    eta_s: float | None = None
+    lows: tuple[tuple[int | None, float], ...] = ()
+
+
+class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
+    """A checkpoint is complete on disk: by the trainer's own word, or `found` whole in its folder (`sources.checkpoints`)."""
+
+    attempt: int
+    step: int
+    path: str
+    final: bool = False
+    found: bool = False
+
+
+class EvidenceSeen(Fact, frozen=True, kw_only=True, tag="evidence_seen"):
+    """A line that a signature matched while the attempt was live. `line` is 1-based in `path`."""
+
+    attempt: int
+    failure: FailureClass
+    role: str
+    text: str
+    path: str
+    line: int | None = None
+    rank: int | None = None
+
+
+class RankExited(Fact, frozen=True, kw_only=True, tag="rank_exited"):
+    """A worker process ended. `exit_code` is negative for a signal, None where it cannot be known."""
+
+    attempt: int
+    local_rank: int
+    exit_code: int | None = None
+
+
+class StopIntended(Fact, frozen=True, kw_only=True, tag="stop_intended"):
+    """stoker is about to end the attempt: what follows is our doing, not a crash."""
+
+    attempt: int
+    why: StopWhy
+    by: str
+    grace_s: float
+
+
+class StopStepTaken(Fact, frozen=True, kw_only=True, tag="stop_rung"):
+    """A rung of the stop ladder was taken. `pids`: whom it concerned."""
+
+    attempt: int
+    rung: StopStep
+    pids: tuple[int, ...] = ()
+
+
+class LeftWhy(StrEnum):
+    """Why processes are left where an attempt ended."""
+
+    AFTER_SUCCESS = "after_success"  # exit 0: they may be meant to stay
+    NESTED = "nested"  # a `stoker run` within the job, and what it keeps
+    UNKNOWN = "unknown"  # recorded, but nothing shows any more that they are the run's own
+
+
+class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that lives on. `command`: the kernel's name for it, 15 bytes at most."""
+
+    pid: int
+    command: str = ""
+
+
+class ProcessesLeft(Fact, frozen=True, kw_only=True, tag="processes_left"):
+    """Processes that live on after an attempt and were not signalled."""
+
+    attempt: int
+    why: LeftWhy
+    processes: tuple[LeftProcess, ...]
+
+
+class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
+    """The launcher and all its ranks are gone. `exit_code`: the launcher's, negative for a signal.
+
+    `memory_kills`: processes of the keeper's control group that the kernel killed for memory while the attempt lived.
+    """
+
+    attempt: int
+    exit_code: int | None
+    last_step: int | None = None
+    memory_kills: int | None = None
+    rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+class LogsDated(Fact, frozen=True, kw_only=True, tag="logs_dated"):
+    """What the clocks in watched logs tell: when their job began and ended. None: their lines carry no time.
+
+    `over`: the job was over when it was found, so that no time of the watching is one of its own.
+    """
+
+    attempt: int
+    began_t: float | None
+    over_t: float | None = None
+    over: bool = False
+
+
+class Diagnosed(Fact, frozen=True, kw_only=True, tag="diagnosed"):
+    """The verdict on an attempt. `provisional`: given at the first death, before all logs are in."""
+
+    attempt: int
+    verdict: Verdict
+    provisional: bool = False
+
+
+class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
+    """What policy (or a person, see `by`) settled on after an attempt."""
+
+    attempt: int
+    decision: Decision
+    by: str = "policy"
+
+
+class BackoffStarted(Fact, frozen=True, kw_only=True, tag="backoff_started"):
+    """The next attempt starts at wall time `until` unless a person acts."""
+
+    attempt: int
+    until: float
+    delay_s: float
+
+
+class Held(Fact, frozen=True, kw_only=True, tag="held"):
+    """A person decides. `until`: wall time at which the keeper stops waiting."""
+
+    attempt: int
+    reason: str
+    until: float | None = None
+
+
+class RequestDone(Fact, frozen=True, kw_only=True, tag="request_done"):
+    """A viewer's request was carried out."""
+
+    request_id: str
+    request: RequestKind
+    by: str
+    detail: str = ""
+
+
+class RequestRefused(Fact, frozen=True, kw_only=True, tag="request_refused"):
+    """A viewer's request was not carried out; `reason` says why ("stale" for another attempt's)."""
+
+    request_id: str
+    request: str
+    by: str
+    reason: str
+
+
+class Advisory(Fact, frozen=True, kw_only=True, tag="advisory"):
+    """Something worth saying while the run is healthy. `code` names its kind, so that it is not repeated."""
+
+    attempt: int
+    code: str
+    text: str
+    rank: int | None = None
+
+
+class NoteAdded(Fact, frozen=True, kw_only=True, tag="note_added"):
+    """A person's note on the timeline."""
+
+    text: str
+    by: str
+
+
+class RunEnded(Fact, frozen=True, kw_only=True, tag="run_ended"):
+    """Last line of a journal: the outcome and the exit code that `--no-ui` returns."""
+
+    outcome: Outcome
+    exit_code: int
+    reason: str
+
+
+Event: TypeAlias = (
+    RunStarted
+    | KeeperStarted
+    | KeeperLeft
+    | ClockSet
+    | PreflightFound
+    | LaunchIntended
+    | AttemptStarted
+    | RankStarted
+    | PhaseChanged
+    | TrainerReady
+    | Progress
+    | CheckpointCommitted
+    | EvidenceSeen
+    | RankExited
+    | StopIntended
+    | StopStepTaken
+    | ProcessesLeft
+    | AttemptEnded
+    | LogsDated
+    | Diagnosed
+    | Decided
+    | BackoffStarted
+    | Held
+    | RequestDone
+    | RequestRefused
+    | Advisory
+    | StacksProbed
+    | StallFlagged
+    | StacksTaken
+    | StallEnded
+    | HangFound
+    | MemoryMeasured
+    | ChangePlanned
+    | WaitingFor
+    | LaunchCleared
+    | Recovered
+    | ProbeStarted
+    | ProbeEnded
+    | BatchFitted
+    | NoteAdded
+    | RunEnded
+)

@@ -1,0 +1,1 @@
+"""What earlier attempts and runs taught: recovery times, repeated failures, memory."""

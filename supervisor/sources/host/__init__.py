@@ -1,0 +1,1 @@
+"""The machine, out of /proc and the control groups."""

@@ -1,0 +1,1 @@
+"""What ranks are doing: Python stacks, flight-recorder dumps, NCCL's own report."""

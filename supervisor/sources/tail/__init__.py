@@ -1,0 +1,1 @@
+"""Log files as they grow."""

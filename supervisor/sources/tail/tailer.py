@@ -1,0 +1,273 @@
+"""One thread that follows many logs: files that grow, and pipes.
+
+File events wake it (see `wake`), and every quarter second it looks for itself, which catches what filesystems
+without events, lost events and new folders would hide.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from supervisor.sources.tail.follow import Batch, FollowedFile, LineFeed, NoteCode, TailNote
+from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
+
+__all__ = ["Batch", "NoteCode", "TailNote", "Tailer"]
+
+POLL_S = 0.25
+READ_BYTES = 1 << 18
+# Under a flood every write is an event: after a wake-up that follows another this closely, let some gather.
+GATHER_S = 0.004
+
+log = logging.getLogger("stoker.tail")
+
+
+@dataclass(slots=True)
+class _Drain:
+    deadline: float
+    done: threading.Event = field(default_factory=threading.Event)
+    complete: bool = False
+
+
+class Tailer:
+    """Follows logs and hands over what they say, in batches, on its own thread.
+
+    Args:
+        stop: ends the thread within `poll_s`; what was read until then has been handed over.
+        on_batch: gets every `Batch`. Batches of one log come in order.
+        on_note: gets what happens to the logs themselves (rotation, loss); by default it is logged.
+        poll_s: how often it looks without being woken.
+        read_bytes: how much of one log is read before the others get their turn.
+        events: where wake-ups come from; a function that returns None leaves polling.
+    """
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        on_batch: Callable[[Batch], None],
+        *,
+        on_note: Callable[[TailNote], None] | None = None,
+        poll_s: float = POLL_S,
+        read_bytes: int = READ_BYTES,
+        events: Callable[[Callable[[], None]], FolderEvents | None] = folder_events,
+    ) -> None:
+        self._stop = stop
+        self._on_batch = on_batch
+        self._on_note = on_note if on_note is not None else _log_note
+        self._poll_s = poll_s
+        self._read_bytes = read_bytes
+        self._waker = Waker(events)
+        self._lock = threading.Lock()
+        self._pending: list[FollowedFile] = []
+        self._dropped: list[str] = []
+        self._drain_asked: _Drain | None = None
+        self._closing = False
+        self._files: dict[str, list[FollowedFile]] = {}
+        self._pipes: dict[int, LineFeed] = {}
+        self._busy: set[FollowedFile] = set()
+        self._unwatched: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name="stoker-tail", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def add(self, path: str | os.PathLike[str], key: str, *, offset: int = 0, number: int = 1) -> None:
+        """Follow a file, which need not exist yet. Any thread may call this.
+
+        Args:
+            path: the file.
+            key: names it in batches and notes.
+            offset: the byte to begin at; beyond the file's end it counts as truncated.
+            number: the 1-based number of the line at `offset`.
+        """
+        file = FollowedFile(os.path.abspath(path), key, offset=offset, number=number, on_note=self._on_note)
+        with self._lock:
+            self._pending.append(file)
+        self._waker.poke()
+
+    def add_pipe(self, fd: int, key: str) -> None:
+        """Follow a pipe, a terminal or standard input until it ends. Before `start` only; `fd` stays yours."""
+        assert not self._thread.is_alive(), "pipes are added before start()"
+        self._pipes[fd] = LineFeed(key)
+
+    def remove(self, key: str) -> None:
+        """Stop following a log. Any thread may call this."""
+        with self._lock:
+            self._dropped.append(key)
+        self._waker.poke()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Read every log to its end once more, and hand over half last lines: their writers are gone.
+
+        Returns whether all was read within `timeout_s`. Call it before the stop event is set, or after
+        the thread has ended.
+        """
+        drain = _Drain(time.monotonic() + timeout_s)
+        with self._lock:
+            self._drain_asked = drain
+        self._waker.poke()
+        # The thread looks at the deadline between reads; a second covers the one it is in.
+        while not drain.done.is_set() and time.monotonic() < drain.deadline + 1.0:
+            if not self._thread.is_alive():
+                self._take_over()
+                self._answer_drain()
+                break
+            drain.done.wait(0.1)
+        return drain.complete
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """End the thread and close the files; False when it did not end in time."""
+        self._closing = True
+        self._waker.poke()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return False
+        self._take_over()
+        for file in self._all():
+            file.close()
+        self._files.clear()
+        self._waker.close()
+        return True
+
+    def _run(self) -> None:
+        for fd in self._pipes:
+            try:
+                self._waker.add_pipe(fd)
+            except OSError as error:
+                self._on_note(TailNote(self._pipes[fd].key, NoteCode.UNREADABLE, str(error.strerror)))
+        next_look = last_wake = 0.0
+        while not (self._stop.is_set() or self._closing):
+            now = time.monotonic()
+            paths, pipes = self._waker.wait(0.0 if self._busy else min(self._poll_s, next_look - now))
+            # First what has been written; the books are kept after.
+            fresh = self._take_over() if self._pending or self._dropped else []
+            for path in paths or ():
+                for file in self._files.get(path, ()):
+                    if not file.read_on(self._hand_over):
+                        self._read(file)
+            now = time.monotonic()
+            look = paths is None or now >= next_look
+            if look:
+                next_look = now + self._poll_s
+                self._watch_folders(again=paths is None)
+            for file in dict.fromkeys([*fresh, *self._busy]) if fresh or self._busy else ():
+                self._read(file)
+                if self._stop.is_set():
+                    break
+            if look:
+                self._look()
+            for fd in pipes:
+                self._read_pipe(fd)
+            self._answer_drain()
+            if (paths or pipes) and not self._busy:
+                if now - last_wake < GATHER_S:
+                    self._stop.wait(GATHER_S)
+                last_wake = now
+
+    def _take_over(self) -> list[FollowedFile]:
+        """Take in what other threads asked for; returns the new files."""
+        with self._lock:
+            fresh, self._pending = self._pending, []
+            dropped, self._dropped = self._dropped, []
+        for file in fresh:
+            self._files.setdefault(file.path, []).append(file)
+            folder = os.path.dirname(file.path)
+            if not self._waker.watch(folder):
+                self._unwatched.add(folder)
+        for key in dropped:
+            for file in [file for file in self._all() if file.feed.key == key]:
+                file.close()
+                self._busy.discard(file)
+                self._files[file.path].remove(file)
+        return fresh
+
+    def _watch_folders(self, *, again: bool) -> None:
+        """Folders that did not exist yet, or (`again`) all of them: some watch was lost."""
+        folders = {os.path.dirname(path) for path in self._files} if again else self._unwatched
+        self._unwatched = {folder for folder in folders if not self._waker.watch(folder)}
+
+    def _all(self) -> list[FollowedFile]:
+        return [file for files in self._files.values() for file in files]
+
+    def _look(self) -> None:
+        """Look at every file, whatever events said."""
+        for files in self._files.values():
+            for file in files:
+                if not file.is_idle():
+                    self._read(file)
+                    if self._stop.is_set():
+                        return
+
+    def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
+        """Read a file on; returns whether more of it is waiting."""
+        batches, more = file.read(self._read_bytes, final=final)
+        for batch in batches:
+            self._hand_over(batch)
+        if more:
+            self._busy.add(file)
+        else:
+            self._busy.discard(file)
+        return more
+
+    def _read_pipe(self, fd: int) -> None:
+        feed = self._pipes[fd]
+        try:
+            data = os.read(fd, self._read_bytes)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""  # EIO: the other side of a terminal is gone
+        if data:
+            self._hand_over(feed.feed(data))
+            return
+        self._waker.drop_pipe(fd)
+        del self._pipes[fd]
+        if (batch := feed.finish()) is not None:
+            self._hand_over(batch)
+        self._on_note(TailNote(feed.key, NoteCode.ENDED, "the pipe was closed"))
+
+    def _answer_drain(self) -> None:
+        if self._drain_asked is None:
+            return
+        with self._lock:
+            drain, self._drain_asked = self._drain_asked, None
+        if drain is not None:
+            self._drain(drain)
+
+    def _drain(self, drain: _Drain) -> None:
+        left = self._all()
+        while left and time.monotonic() < drain.deadline:
+            left = [file for file in left if self._read(file, final=True)]
+        for fd in list(self._pipes):
+            while fd in self._pipes and time.monotonic() < drain.deadline and _is_readable(fd):
+                self._read_pipe(fd)
+        for file in self._all():
+            for batch in file.finish():
+                self._hand_over(batch)
+        drain.complete = not left
+        drain.done.set()
+
+    def _hand_over(self, batch: Batch) -> None:
+        try:
+            self._on_batch(batch)
+        except Exception as error:
+            # Whatever a consumer trips over, the other logs must still be followed; it is said, not hidden.
+            log.exception("a reader of %s failed", batch.key)
+            self._on_note(TailNote(batch.key, NoteCode.FAILED, f"its reader failed: {type(error).__name__}"))
+
+
+def _is_readable(fd: int) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _log_note(note: TailNote) -> None:
+    log.info("%s: %s", note.key, note.text)

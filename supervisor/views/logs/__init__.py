@@ -1,0 +1,1 @@
+"""Logs of any size: files, merged order, queries, pages."""

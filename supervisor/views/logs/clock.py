@@ -1,0 +1,302 @@
+"""When each line of a log was written, as well as can be told: its stamps, the file's growth, what must come first.
+
+Three things are known. A line may carry a clock. A file has a size now and had others when it was looked at. And
+torchrun says that a rank has failed after that rank's last line, and ends with its own traceback after all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from supervisor.text.stamps import anchor_of, is_rising, shift_of, stamp_of
+from supervisor.views.logs.blocks import is_head
+from supervisor.views.logs.file import LogFile, TextLine, segment_of
+from supervisor.views.logs.line_time import GrowthClock, anchor_shift
+from supervisor.views.logs.newest import AGENT, LogRef, speaker_of
+from supervisor.views.logs.order import AFTER_S, REACTION, after_ranks, at_start
+from supervisor.views.logs.traceback_bounds import trace_around, trace_from
+
+KEPT_SEGMENTS = 64
+SNIFF_LINES = 40
+# torchrun's report alone has some hundred lines where many ranks fail.
+SNIFF_AGENT_LINES = 1200
+# Lines without a stamp take the one before; so far back is it looked for.
+CARRY_SEGMENTS = 4
+# torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
+LAUNCHER_BYTES = 1 << 20
+
+
+class LogClock:
+    """The clock of one log.
+
+    Args:
+        ref: whose log it is.
+        file: where it is read.
+        start_t: when its attempt began, wall seconds; 0: unknown.
+    """
+
+    def __init__(self, ref: LogRef, file: LogFile, start_t: float) -> None:
+        self.busiest_bytes_per_s = 0.0
+        self.peers: Sequence[LogClock] = ()
+        self._ref = ref
+        self._file = file
+        self._start_t = start_t
+        self._end_t: float | None = None
+        self._keys: OrderedDict[int, tuple[int, int, dict[int, float]]] = OrderedDict()
+        self._clock: GrowthClock | None = None
+        self._shift_s: float | None = None
+        self._anchor_shift_s: float | None = None
+
+    def anew(self) -> None:
+        """The file holds something else now."""
+        self._keys.clear()
+        self._clock = self._shift_s = self._anchor_shift_s = None
+
+    def ended(self, t: float | None) -> None:
+        """Its attempt was over at `t`: nothing was written later, whatever a copied file's times say. None: it is not."""
+        if t != self._end_t:
+            self._end_t = t
+            self._keys.clear()
+            if t is not None and self._file.written_t > t:
+                self._clock = self._shift_s = self._anchor_shift_s = None
+
+    @property
+    def written_t(self) -> float:
+        """When the log was last written."""
+        t = self._file.written_t
+        return t if self._end_t is None else min(t, max(self._end_t, self._start_t))
+
+    @property
+    def is_launcher(self) -> bool:
+        """Whether torchrun itself writes it."""
+        return self._ref.who == AGENT
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the file's time is later than its attempt's end: it tells of the copying."""
+        return self._end_t is not None and self._file.written_t > self._end_t
+
+    @property
+    def reaction_t(self) -> float:
+        """When torchrun first said that ranks end; infinite where it did not."""
+        if self._file.size > LAUNCHER_BYTES:
+            return math.inf
+        said = (line for line in self._file.forward(0) if REACTION.search(line.text))
+        line = next(said, None)
+        stamp = self._stamp(line.text) if line is not None and self._known_clock() else None
+        return stamp if stamp is not None else math.inf
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast it was written, from its attempt's start to its last change."""
+        return self._file.size / max(self.written_t - self._start_t, 1.0) if self._start_t else 0.0
+
+    @property
+    def is_stamped(self) -> bool:
+        """Whether its lines say when they were written."""
+        return self._known_clock() is not None and self._shift_s is not None
+
+    @property
+    def newest_t(self) -> float:
+        """When its last line was written; 0 where there is none."""
+        line = next(self._file.backward(self._file.size), None)
+        return self.key(line) if line is not None else 0.0
+
+    def grew(self, before_t: float, t: float) -> None:
+        """It has its size since `t`, and had not at `before_t`."""
+        self._known_clock().grew(self._file.size, before_t, t)
+
+    def key(self, line: TextLine) -> float:
+        """When a line was written, as well as can be told; of one that is still redrawn, the newest state."""
+        if line.is_open:
+            return self._known_clock().time_of(self._file.size)
+        number = segment_of(line.offset)
+        kept = self._keys.get(number)
+        file = self._file
+        if kept is None or kept[0] != file.generation or kept[1] not in {-1, file.size}:
+            lines = self._file.segment(number)
+            done = bool(lines) and segment_of(self._file.size) > number
+            kept = (self._file.generation, -1 if done else self._file.size, self._keys_of(number, lines))
+            self._keys[number] = kept
+            if len(self._keys) > KEPT_SEGMENTS:
+                self._keys.popitem(last=False)
+        else:
+            self._keys.move_to_end(number)
+        found = kept[2].get(line.offset)
+        return found if found is not None else self._known_clock().time_of(line.end)
+
+    def offset_at(self, t: float) -> int:
+        """Where the first line begins that was written at `t` or later."""
+        file = self._file
+        if not self.is_stamped:
+            if self._ref.who == AGENT and file.size <= LAUNCHER_BYTES:
+                return next((line.offset for line in file.forward(0) if self.key(line) >= t), file.size)
+            return file.line_start(self._known_clock().offset_of(t))
+        low, high = 0, file.size
+        while low < high:
+            middle = file.line_start((low + high) // 2)
+            found = None
+            for line in itertools.islice(file.forward(middle), SNIFF_LINES):
+                if line.offset >= high:
+                    break
+                if (stamp := self._stamp(line.text)) is not None:
+                    found = (line, stamp)
+                    break
+            if found is None or found[1] >= t:
+                high = middle
+            else:
+                low = max(found[0].end, low + 1)
+        # Lines of the second before may follow; the first one that is late enough is meant.
+        for line in file.forward(low):
+            stamp = self._stamp(line.text)
+            if stamp is None or stamp >= t:
+                return line.offset
+        return file.size
+
+    # -- the lines of a segment --------------------------------------------------------------------------
+
+    def _keys_of(self, number: int, lines: Sequence[TextLine]) -> dict[int, float]:
+        clock = self._known_clock()
+        said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
+        if self.is_launcher:
+            times = [clock.time_of(line.end) for line in lines]
+            times = at_start(said, times, 0.0 if number else self._start_t)
+            times = self._carried_on(lines, times, self._carried(number))
+            times = after_ranks(said, times, self.written_t, self._rank_t)
+        elif self._shift_s is not None:
+            times = [clock.time_of(line.end) for line in lines]
+            times = self._carried_on(lines, times, self._carried(number))
+            if lines and lines[-1].end >= self._file.size:
+                self._put_last(lines, times)
+        else:
+            # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
+            times = [clock.time_of(line.end) for line in lines]
+            for n in range(len(lines) - 2, -1, -1):
+                if said[n][:1].isspace() or said[n + 1][:1].isspace():
+                    times[n] = times[n + 1]
+            if self._anchor_shift_s is not None:
+                self._keep_to_anchors(lines, times)
+        keys = dict(zip((line.offset for line in lines), times, strict=True))
+        self._keep_whole(lines, said, keys)
+        return keys
+
+    def _keep_whole(self, lines: Sequence[TextLine], said: Sequence[str], keys: dict[int, float]) -> None:
+        """All lines of a traceback have the time of its last, wherever segments end."""
+        who = self._ref.who
+        n = 0
+        trace = trace_around(self._file, who, lines[0].offset) if lines else None
+        while n < len(lines):
+            if trace is None and is_head(said[n]):
+                trace = trace_from(self._file, who, lines[n].offset)
+            if trace is not None:
+                last = trace.last
+                t = keys[last.offset] if last.offset in keys else self.key(last)
+                while n < len(lines) and lines[n].offset <= last.offset:
+                    keys[lines[n].offset] = t
+                    n += 1
+                trace = None
+            else:
+                n += 1
+
+    def _carried_on(self, lines: Sequence[TextLine], times: Sequence[float], t: float | None) -> list[float]:
+        """Each line's stamp, else the one before, else what else is known."""
+        carried: list[float] = []
+        for line, otherwise in zip(lines, times, strict=True):
+            stamp = self._stamp(line.text)
+            t = stamp if stamp is not None else t
+            carried.append(t if t is not None else otherwise)
+        return carried
+
+    def _put_last(self, lines: Sequence[TextLine], times: list[float]) -> None:
+        """The traceback that a log ends with was written when the log was, not at the last stamp before it."""
+        after = len(lines)
+        while after and self._stamp(lines[after - 1].text) is None:
+            after -= 1
+        first = next(
+            (n for n in range(after, len(lines)) if is_head(speaker_of(lines[n].text, self._ref.who)[1])),
+            len(lines),
+        )
+        for n in range(first, len(lines)):
+            times[n] = max(times[n], self.written_t)
+
+    def _rank_t(self, local_rank: str | None) -> float:
+        theirs = (peer.newest_t for peer in self.peers if local_rank in {None, peer.local_rank})
+        return max(theirs, default=0.0) + AFTER_S
+
+    def _keep_to_anchors(self, lines: Sequence[TextLine], times: list[float]) -> None:
+        """Between two stamped lines no line is earlier than the first or later than the second."""
+        anchors = [self._anchor(line.text) for line in lines]
+        low, high = 0.0, math.inf
+        for n, anchor in enumerate(anchors):
+            low = max(low, anchor or 0.0)
+            times[n] = max(times[n], low)
+        for n in range(len(lines) - 1, -1, -1):
+            anchor = anchors[n]
+            high = min(high, anchor if anchor is not None else high)
+            times[n] = min(times[n], high)
+
+    @property
+    def local_rank(self) -> str:
+        """The folder that torchrun writes a rank's logs into."""
+        return self._ref.path.parent.name
+
+    def _carried(self, number: int) -> float | None:
+        if self._shift_s is None and self._anchor_shift_s is None:
+            return None
+        for before in range(number - 1, max(number - 1 - CARRY_SEGMENTS, -1), -1):
+            for line in reversed(self._file.segment(before)):
+                if (t := self._stamp(line.text)) is not None:
+                    return t
+        return None
+
+    def _stamp(self, text: str) -> float | None:
+        if self._shift_s is None:
+            return self._anchor(text) if self._anchor_shift_s is not None else None
+        t = stamp_of(text, self.written_t)
+        return t + self._shift_s if t is not None else None
+
+    def _anchor(self, text: str) -> float | None:
+        t = anchor_of(speaker_of(text, self._ref.who)[1], self.written_t)
+        return t + (self._anchor_shift_s or 0.0) if t is not None else None
+
+    def _known_clock(self) -> GrowthClock:
+        if self._clock is None:
+            file, written_t = self._file, self.written_t
+            start_t = self._start_t or written_t
+            if self.busiest_bytes_per_s:
+                # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
+                start_t = max(start_t, written_t - file.size / self.busiest_bytes_per_s)
+            self._clock = GrowthClock(start_t, file.size, written_t)
+            most = SNIFF_AGENT_LINES if self._ref.who == AGENT else SNIFF_LINES
+            newest = [line.text for line in itertools.islice(file.backward(file.size), most)][::-1]
+            self._learn_shift(newest, written_t)
+        return self._clock
+
+    def _learn_shift(self, newest: Sequence[str], written_t: float) -> None:
+        texts = newest[-SNIFF_LINES:]
+        stamps = [t for text in texts if (t := stamp_of(text, written_t)) is not None]
+        if len(stamps) * 3 >= len(texts) and len(stamps) > 1 and is_rising(stamps):
+            self._shift_s = shift_of(stamps[-1], written_t)
+            return
+        said = (speaker_of(text, self._ref.who)[1] for text in newest)
+        anchors = [t for text in said if (t := anchor_of(text, written_t)) is not None]
+        self._anchor_shift_s = anchor_shift(anchors, self._start_t, written_t)
+
+
+def acquaint(clocks: Sequence[LogClock], ended_t: float | None) -> None:
+    """Tell the clocks of an attempt's logs of each other, and when the attempt was over (None: it is not)."""
+    for clock in clocks:
+        clock.ended(ended_t)
+    if ended_t is not None and any(clock.is_copy for clock in clocks):
+        # What is known of a copy's times: ranks end before torchrun says so.
+        told_t = min((clock.reaction_t for clock in clocks if clock.is_launcher), default=ended_t)
+        for clock in clocks:
+            if clock.is_copy and not clock.is_launcher:
+                clock.ended(min(ended_t, told_t - AFTER_S))
+    busiest = max((clock.bytes_per_s for clock in clocks), default=0.0)
+    for clock in clocks:
+        clock.busiest_bytes_per_s = busiest
+        clock.peers = [other for other in clocks if other is not clock]

@@ -1,0 +1,265 @@
+"""Many logs as one: merged by time, equal lines of several ranks folded, from any place in either direction.
+
+A place is one offset a log: all that lies before it has been said. Moving on takes whole lines off the logs'
+heads, so each log's own order is never changed, whatever is known of time. Nothing is held but what is in sight.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from supervisor.views.logs.blocks import MARK, At, block_at, summary
+from supervisor.views.logs.file import TextLine
+from supervisor.views.logs.newest import Tone, speaker_of, tone_of
+from supervisor.views.logs.stream import Stream
+
+# How far ahead of the others a log may be and its lines still be folded with theirs.
+FOLD_AHEAD_LINES = 24
+# How many unfolded lines are looked through at most to fill a page that folds them.
+MOST_BACK_LINES = 20_000
+
+Place = tuple[int, ...]
+
+
+class Row(NamedTuple):
+    """One shown line, folded from `parts`: (log, its line). `place` is before all of them.
+
+    With the tone `FOLDED` the parts are the lines of one log, one after the other, and `text` sums them up.
+    """
+
+    place: Place
+    who: tuple[str, ...]
+    text: str
+    tone: Tone
+    parts: tuple[tuple[int, TextLine], ...]
+
+
+class _Unit(NamedTuple):
+    """Lines of one log that stay together: one line, or a traceback. `key`: units that fold have the same."""
+
+    key: str | tuple[str, ...]
+    who: str
+    line: TextLine  # the first
+    text: str
+    lines: tuple[TextLine, ...] = ()  # of a traceback all, with their texts
+    texts: tuple[str, ...] = ()
+    report: str = ""  # torchrun's own traceback in one line
+
+
+class _Head:
+    """The units of one log that come next, some of them looked at ahead.
+
+    Args:
+        stream: the log.
+        place: where to begin.
+        stop: where to end; None: at the log's end.
+        is_aligned: no traceback is cut by `place`.
+    """
+
+    def __init__(self, stream: Stream, place: int, stop: int | None, *, is_aligned: bool) -> None:
+        self._lines = stream.forward(place)
+        self._stop = stop
+        self._who = stream.ref.who
+        self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
+        # A thinned log shows lines, not tracebacks.
+        self._has_blocks = stream.is_whole
+        self._rest = 0 if is_aligned else stream.rest_of_block(place)
+        self.ahead: deque[_Unit] = deque()
+        self.keys: Counter[str | tuple[str, ...]] = Counter()
+        self.fill()
+
+    def fill(self) -> None:
+        """Look as far ahead as lines may be folded."""
+        while len(self.ahead) < FOLD_AHEAD_LINES:
+            unit = self._unit()
+            if unit is None:
+                return
+            self.ahead.append(unit)
+            self.keys[unit.key] += 1
+
+    def _unit(self) -> _Unit | None:
+        read = self._read
+        if not read and not self._reach(0):
+            return None
+        line, who, text = read[0]
+        if self._stop is not None and line.offset >= self._stop:
+            return None
+        if not (self._rest or (MARK in text and self._has_blocks)):
+            read.popleft()
+            return _Unit(text, who, line, text)
+        block = None if self._rest else block_at(self._said_by(who))
+        count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
+        self._rest = 0
+        taken: list[tuple[TextLine, str, str]] = []
+        while len(taken) < count and self._reach(0):
+            if self._stop is not None and self._read[0][0].offset >= self._stop:
+                is_cut = True
+                break
+            taken.append(self._read.popleft())
+        lines, _, texts = zip(*taken, strict=True)
+        if is_cut:  # it folds with one that is cut alike, as the whole ones would
+            return _Unit(("", *texts), who, line, text, lines, texts)
+        if count == 1:
+            return _Unit(text, who, line, text)
+        report = summary(texts, block) if block is not None and block.is_report else ""
+        return _Unit(texts, who, line, text, lines, texts, report)
+
+    def _said_by(self, who: str) -> At:
+        def at(n: int) -> str | None:
+            return self._read[n][2] if self._reach(n) and self._read[n][1] == who else None
+
+        return at
+
+    def _reach(self, n: int) -> bool:
+        """Read on until there are more than `n` lines, beyond the stop too; False: there are not."""
+        while len(self._read) <= n:
+            line = next(self._lines, None)
+            if line is None:
+                self._lines = iter(())
+                return False
+            self._read.append((line, *speaker_of(line.text, self._who)))
+        return True
+
+    def take(self) -> _Unit:
+        """The next unit."""
+        taken = self.ahead.popleft()
+        self.keys[taken.key] -= 1
+        if not self.keys[taken.key]:
+            del self.keys[taken.key]
+        self.fill()
+        return taken
+
+    def depth_of(self, key: str | tuple[str, ...]) -> int | None:
+        """How many units come before the one that says this; None: it is not near."""
+        if key not in self.keys:
+            return None
+        return next(i for i, unit in enumerate(self.ahead) if unit.key == key)
+
+
+def rows_from(
+    streams: Sequence[Stream],
+    place: Place,
+    stop: Place | None = None,
+    most: int | None = None,
+    *,
+    folds: bool = False,
+    is_aligned: bool = False,
+) -> Iterator[Row]:
+    """The rows from `place` on, up to `stop`, at most `most`; with `folds` torchrun's own traceback is one of them.
+
+    `is_aligned`: no traceback is cut by `place`, which need not be looked for.
+    """
+    heads = [
+        _Head(stream, at, stop[i] if stop else None, is_aligned=is_aligned)
+        for i, (stream, at) in enumerate(zip(streams, place, strict=True))
+    ]
+    now = list(place)
+    keys = [stream.clock.key for stream in streams]
+    queue = [(keys[i](head.ahead[0].line), i) for i, head in enumerate(heads) if head.ahead]
+    heapq.heapify(queue)
+    given = 0
+
+    def push(i: int) -> None:
+        if heads[i].ahead:
+            heapq.heappush(queue, (keys[i](heads[i].ahead[0].line), i))
+
+    def rows(logs: Sequence[int]) -> list[Row]:
+        """The next unit of these logs, which say the same."""
+        units = [(i, heads[i].take()) for i in logs]
+        unit = units[0][1]
+        whose = (unit.who,) if len(units) == 1 else tuple(dict.fromkeys(other.who for _, other in units))
+        if unit.report and folds:
+            before = tuple(now)
+            now[logs[0]] = unit.lines[-1].end
+            parts = tuple((logs[0], line) for line in unit.lines)
+            return [Row(before, whose, unit.report, Tone.FOLDED, parts)]
+        if not unit.lines:
+            before = tuple(now)
+            mine = tuple([(i, other.line) for i, other in units])
+            for i, line in mine:
+                now[i] = line.end
+            return [Row(before, whose, unit.text, tone_of(unit.text), mine)]
+        made: list[Row] = []
+        for n, text in enumerate(unit.texts):
+            before = tuple(now)
+            mine = tuple([(i, other.lines[n]) for i, other in units])
+            for i, line in mine:
+                now[i] = line.end
+            made.append(Row(before, whose, text, tone_of(text), mine))
+        return made
+
+    while queue and (most is None or given < most):
+        t, first = heapq.heappop(queue)
+        if not heads[first].ahead:
+            continue
+        unit = heads[first].ahead[0]
+        if t != keys[first](unit.line):
+            push(first)  # it was folded ahead of its turn
+            continue
+        may_fold = len(heads) > 1 and not unit.report and (len(unit.lines) > 1 or unit.text.strip())
+        others = _alike(heads, first, unit.key) if may_fold else []
+        for other, depth in others:
+            for _ in range(depth):
+                made = rows([other])
+                yield from made
+                given += len(made)
+        made = rows(sorted((first, *(other for other, _ in others))))
+        yield from made
+        given += len(made)
+        push(first)
+
+
+def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> list[tuple[int, int]]:
+    """The logs that say the same next, and how many units of theirs come before; never units that others await."""
+    found: list[tuple[int, int]] = []
+    whose = {heads[first].ahead[0].who}
+    for i, head in enumerate(heads):
+        depth = None if i == first else head.depth_of(key)
+        if depth is None or head.ahead[depth].who in whose:
+            continue
+        before = [unit.key for unit in itertools.islice(head.ahead, depth)]
+        if not any(said in heads[first].keys for said in before):
+            found.append((i, depth))
+            whose.add(head.ahead[depth].who)
+    return found
+
+
+def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
+    """The place that many unfolded lines before another, by time."""
+    now = list(place)
+    sources = [stream.backward(at) for stream, at in zip(streams, place, strict=True)]
+    keys = [stream.clock.key for stream in streams]
+    queue: list[tuple[float, int, int]] = []
+
+    def push(i: int) -> None:
+        line = next(sources[i], None)
+        if line is not None:
+            heapq.heappush(queue, (-keys[i](line), -i, line.offset))
+
+    for i in range(len(sources)):
+        push(i)
+    for _ in range(most):
+        if not queue:
+            break
+        _, minus, offset = heapq.heappop(queue)
+        now[-minus] = offset
+        push(-minus)
+    return tuple(now)
+
+
+def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bool = False) -> list[Row]:
+    """The last `most` rows before `place`."""
+    speaking = sum(offset > 0 for offset in place)
+    lines = most if speaking == 1 else most * 4
+    while True:
+        start = place_before(streams, place, lines)
+        # A traceback that is begun in its midst would neither fold nor be known as one.
+        start = tuple(stream.block_start(at) for stream, at in zip(streams, start, strict=True))
+        rows = list(rows_from(streams, start, stop=place, folds=folds, is_aligned=True))
+        if len(rows) >= most or lines >= MOST_BACK_LINES or not any(start):
+            return rows[-most:] if most else []
+        lines = min(max(lines * 4, most * speaking), MOST_BACK_LINES)

@@ -1,0 +1,162 @@
+"""One log as a view reads it: thinned by a query, its lines with their times, its tracebacks as wholes."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from supervisor.text.decode import clean
+from supervisor.views.logs.clock import LogClock
+from supervisor.views.logs.file import LogFile, TextLine
+from supervisor.views.logs.line_index import CHUNK_BYTES, Counts
+from supervisor.views.logs.newest import LogRef, speaker_of
+from supervisor.views.logs.query import Query
+from supervisor.views.logs.traceback_bounds import Trace, trace_around
+
+KEPT_HITS = 32
+
+
+class Stream:
+    """One log with its clock and the query that thins it.
+
+    Args:
+        ref: whose it is.
+        file: where it is read.
+        start_t: when its attempt began.
+        check: called now and then while much is skipped; raises to give up.
+    """
+
+    def __init__(self, ref: LogRef, file: LogFile, start_t: float, check: Callable[[], None]) -> None:
+        self.ref = ref
+        self.file = file
+        self.query = Query()
+        self.counts: Counts | None = None
+        self.clock = LogClock(ref, file, start_t)
+        self._check = check
+        self._hits: OrderedDict[int, tuple[int, tuple[int, ...]]] = OrderedDict()
+
+    # -- what is shown ---------------------------------------------------------------------------------
+
+    def ask(self, query: Query) -> None:
+        """Show only the lines that this query means; none where it asks for other ranks only."""
+        self.query = query
+        self.counts = None
+        self._hits.clear()
+
+    def anew(self) -> None:
+        """The file holds something else now."""
+        self._hits.clear()
+        self.clock.anew()
+        self.counts = None if self.counts is None else Counts()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the query leaves this log out as a whole."""
+        if self.query.stream and self.query.stream != self.ref.stream:
+            return True
+        return not self.ref.is_mixed and not self.query.is_by(self.ref.who)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the query lets all of its lines through."""
+        return not self.query.reads_text and not (self.query.who and self.ref.is_mixed)
+
+    def hits(self, chunk: int) -> tuple[int, ...]:
+        """Where the lines begin that the query means, of those that begin in `chunk`."""
+        kept = self._hits.get(chunk)
+        if kept is not None and kept[0] in {-1, self.file.size}:
+            self._hits.move_to_end(chunk)
+            return kept[1]
+        found = hits_of(self.file, chunk, self.query, self.ref)
+        self._hits[chunk] = (-1 if (chunk + 2) * CHUNK_BYTES <= self.file.size else self.file.size, found)
+        if len(self._hits) > KEPT_HITS:
+            self._hits.popitem(last=False)
+        return found
+
+    def forward(self, offset: int) -> Iterator[TextLine]:
+        """The lines that are meant, from `offset` on."""
+        if self.is_silent:
+            return
+        if self.is_whole:
+            yield from self.file.forward(offset)
+            return
+        chunk = offset // CHUNK_BYTES
+        while chunk * CHUNK_BYTES < self.file.size:
+            chunk = self.counts.next_full(chunk) if self.counts is not None else chunk
+            hits = self.hits(chunk)
+            for hit in hits[bisect_left(hits, offset) :]:
+                yield from itertools.islice(self.file.forward(hit), 1)
+            chunk += 1
+            self._check()
+
+    def block_start(self, offset: int) -> int:
+        """Where the traceback begins that the line at `offset` is a part of; `offset` where it is of none."""
+        trace = self._around(offset)
+        return trace.head if trace is not None else offset
+
+    def rest_of_block(self, offset: int) -> int:
+        """How many lines from `offset` on belong to a traceback that begins before it."""
+        trace = self._around(offset)
+        return trace.block.lines - trace.above if trace is not None else 0
+
+    def is_in_report(self, offset: int) -> bool:
+        """Whether the line at `offset` is one of torchrun's own traceback, and not its first."""
+        trace = self._around(offset)
+        return trace is not None and trace.block.is_report
+
+    def _around(self, offset: int) -> Trace | None:
+        whole = self.is_whole and not self.is_silent
+        return trace_around(self.file, self.ref.who, offset) if whole else None
+
+    def backward(self, offset: int) -> Iterator[TextLine]:
+        """The lines that are meant and begin before `offset`, the nearest first."""
+        if self.is_silent:
+            return
+        if self.is_whole:
+            yield from self.file.backward(offset)
+            return
+        chunk = (min(offset, self.file.size) - 1) // CHUNK_BYTES
+        while chunk >= 0:
+            chunk = self.counts.previous_full(chunk) if self.counts is not None else chunk
+            if chunk < 0:
+                return
+            hits = self.hits(chunk)
+            for hit in reversed(hits[: bisect_left(hits, offset)]):
+                yield from itertools.islice(self.file.forward(hit), 1)
+            chunk -= 1
+            self._check()
+
+    # -- when ------------------------------------------------------------------------------------------
+
+    @property
+    def is_stamped(self) -> bool:
+        """Whether its lines say when they were written."""
+        return self.clock.is_stamped
+
+    def grew(self, before_t: float, t: float) -> None:
+        """It has its size since `t`, and had not at `before_t`."""
+        self.clock.grew(before_t, t)
+
+    def key(self, line: TextLine) -> float:
+        """When a line was written, as well as can be told."""
+        return self.clock.key(line)
+
+    def offset_at(self, t: float) -> int:
+        """Where the first line begins that was written at `t` or later."""
+        return self.clock.offset_at(t)
+
+
+def hits_of(file: LogFile, chunk: int, query: Query, ref: LogRef) -> tuple[int, ...]:
+    """Where the lines begin that a query means, of those that begin in `chunk` of a log."""
+    base, data = file.chunk_lines(chunk)
+    found = [base + at for at in query.matches(data)] if data else []
+    if query.who and ref.is_mixed:
+        found = [at for at in found if query.is_by(speaker_of(_line_at(data, at - base), ref.who)[0])]
+    return tuple(found)
+
+
+def _line_at(data: bytes, at: int) -> str:
+    stop = data.find(b"\n", at)
+    return clean(data[at : stop if stop >= 0 else len(data)])

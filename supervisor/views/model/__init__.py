@@ -1,0 +1,1 @@
+"""A run as a view sees it: state, series, nearby lines; live or replayed."""

@@ -1,0 +1,273 @@
+"""From samples to what a view shows of them: tracks, the newest readings, the pace. Knows no files.
+
+`views.reader` feeds it as a run directory grows, `views.replay` as recorded time goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from supervisor.run import series as se
+from supervisor.run.series import Rollup, Sample
+from supervisor.run.state import RunState
+from supervisor.views.logs.newest import LogNews
+from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
+from supervisor.views.model.nearby import Nearby
+from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
+from supervisor.views.model.step_pace import Pace
+
+if TYPE_CHECKING:
+    from supervisor.run.runfile import RunFile
+
+WHOLE_POINTS = 2048
+RECENT_POINTS = 600
+LOST_POINTS = 200
+WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
+# Of series nobody named here: this many, each at this many points, so that a script that logs a number a layer
+# costs a bounded amount of memory (about 10 MiB).
+OTHER_SERIES = 80
+OTHER_POINTS = 1024
+PLACES = frozenset(["step", "total_steps", "epoch", "eta_s", se.LINE_T])
+RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
+TOGETHER_S = 0.5
+MACHINE = "machine"
+
+
+class _Pool:
+    """Readings of several devices taken together, as one point: least, mean and greatest of them."""
+
+    def __init__(self) -> None:
+        self._done = Recent(RECENT_POINTS)
+        self._open: list[tuple[float, float, int]] = []
+        self._view: Track = ()
+        self._stale = False
+
+    def add(self, t: float, value: float | None, attempt: int) -> None:
+        """One device's reading; those within half a second belong together."""
+        if value is None:
+            return
+        if self._open and t - self._open[0][0] > TOGETHER_S:
+            self._done.add(self._point())
+            self._open.clear()
+        self._open.append((t, value, attempt))
+        self._stale = True
+
+    def view(self) -> Track:
+        """The points, oldest first; the same object until something is added."""
+        if self._stale:
+            self._view = (*self._done.view(), self._point())
+            self._stale = False
+        return self._view
+
+    def _point(self) -> Point:
+        values = [value for _, value, _ in self._open]
+        t, _, attempt = self._open[-1]
+        return Point(t, None, min(values), sum(values) / len(values), max(values), len(values), attempt)
+
+
+@dataclass(slots=True)
+class _Keyed:
+    """What is gathered of one GPU, rank or machine."""
+
+    values: dict[str, float | None]
+    tracks: dict[str, Recent]
+    seen_t: float = 0.0
+    stepped_t: float | None = None
+    attempt: int = 0
+    pace: Pace = field(default_factory=Pace)
+
+    def take(self, sample: Sample) -> None:
+        self.seen_t = max(self.seen_t, sample.t)
+        if sample.v.get("step") is not None:
+            self.stepped_t = sample.t
+            if "step_time_s" not in self.values:
+                _keep_pace(self.pace, sample)
+        self.values.update(sample.v)
+        self._draw(sample)
+
+    def _draw(self, sample: Sample) -> None:
+        for name, value in sample.v.items():
+            track = self.tracks.get(name)
+            if track is not None and value is not None:
+                track.add(single(sample.t, sample.v.get("step"), value, sample.a))
+
+
+@dataclass(slots=True)
+class _KeyedRank(_Keyed):
+    """The same of a rank: what it said in an earlier attempt is not of now."""
+
+    def take(self, sample: Sample) -> None:
+        if sample.a > self.attempt:
+            self.attempt = sample.a
+            self.values, self.seen_t, self.stepped_t, self.pace = {}, 0.0, None, Pace()
+        if sample.a == self.attempt:
+            _Keyed.take(self, sample)
+        else:
+            self._draw(sample)
+
+
+class Gatherer:
+    """What was seen of a run's samples so far."""
+
+    def __init__(self) -> None:
+        self._whole = {name: Whole(WHOLE_POINTS) for name in WHOLE_METRICS}
+        self._recent = {name: Recent(RECENT_POINTS) for name in RECENT_METRICS}
+        self._others: dict[str, Whole] = {}
+        self._lost = Recent(LOST_POINTS)
+        self._pace = Pace()
+        self._gpus: dict[str, _Keyed] = {}
+        self._gpu_util, self._gpu_memory = _Pool(), _Pool()
+        self._ranks: dict[str, _KeyedRank] = {}
+        self._machine = _keyed("cpu_ratio", "memory_used_bytes")
+        self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
+
+    def take(self, stream: str, sample: Sample) -> None:
+        """One sample, in the order of time."""
+        if stream == se.METRICS:
+            self._take_metrics(sample)
+        elif stream == se.GPU:
+            keyed = self._gpus.setdefault(sample.k, _keyed("util_ratio", "memory_used_bytes"))
+            keyed.take(sample)
+            used, total = sample.v.get("memory_used_bytes"), sample.v.get("memory_total_bytes")
+            self._gpu_util.add(sample.t, sample.v.get("util_ratio"), sample.a)
+            self._gpu_memory.add(sample.t, used / total if used is not None and total else None, sample.a)
+        elif stream == se.HOST and sample.k == MACHINE:
+            self._machine.take(sample)
+        else:
+            rank = self._ranks.get(sample.k)
+            if rank is None:
+                tracks = {name: Recent(RECENT_POINTS) for name in ("cpu_ratio", "rss_bytes")}
+                rank = self._ranks[sample.k] = _KeyedRank(values={}, tracks=tracks)
+            rank.take(sample)
+
+    def _take_metrics(self, sample: Sample) -> None:
+        step = sample.v.get("step")
+        if step is not None:
+            _keep_pace(self._pace, sample)
+        for name, value in sample.v.items():
+            buffer = self._whole.get(name) or self._recent.get(name)
+            if buffer is not None and value is not None:
+                buffer.add(single(sample.t, step, value, sample.a))
+            self._take_other(name, single(sample.t, step, value, sample.a) if value is not None else None)
+            if name == "loss" and value is None:  # JSON has no NaN: a series writes null
+                self._lost.add(single(sample.t, step, 0.0, sample.a))
+
+    def take_rollup(self, rollup: Rollup) -> None:
+        """One minute of the metrics, older than all samples that come."""
+        steps = rollup.v.get("step")
+        step = steps[2] if steps else None
+        for name, (low, mean, high, count) in rollup.v.items():
+            point = Point(rollup.t, step, low, mean, high, count, rollup.a)
+            whole = self._whole.get(name)
+            if whole is not None:
+                whole.add(point)
+            self._take_other(name, point)
+
+    def _take_other(self, name: str, point: Point | None) -> None:
+        if point is None or name in self._whole or name in PLACES:
+            return
+        other = self._others.get(name)
+        if other is None:
+            if len(self._others) >= OTHER_SERIES:
+                return
+            other = self._others[name] = Whole(OTHER_POINTS)
+        other.add(point)
+
+    def snapshot(
+        self,
+        revision: int,
+        state: RunState,
+        *,
+        keeper_alive: bool,
+        gone: bool,
+        run_file: RunFile | None,
+        news: LogNews,
+        nearby: Nearby,
+    ) -> Snapshot:
+        """The run as it stands, with what else is known of it."""
+        metrics = {name: whole.view() for name, whole in self._whole.items()}
+        series = {name: track for name, track in metrics.items() if track}
+        series |= {name: whole.view() for name, whole in self._others.items()}
+        metrics |= {name: recent.view() for name, recent in self._recent.items()}
+        if self._smoothed[0] is not metrics["loss"]:
+            self._smoothed = (metrics["loss"], smooth(metrics["loss"]))
+        attempt = state.attempt.number if state.attempt is not None else 0
+        is_paced = self._pace.attempt >= attempt
+        return Snapshot(
+            revision=revision,
+            state=state,
+            keeper_alive=keeper_alive,
+            gone=gone,
+            run_file=run_file,
+            metrics=metrics,
+            series=series,
+            smoothed=self._smoothed[1],
+            lost=self._lost.view(),
+            pace_s=self._pace.seconds() if is_paced else None,
+            pace=self._pace.track() if is_paced else (),
+            gpus=tuple(_gpu(key, keyed) for key, keyed in sorted(self._gpus.items(), key=_numeric)),
+            gpu_util=self._gpu_util.view(),
+            gpu_memory=self._gpu_memory.view(),
+            ranks={
+                key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)
+            },
+            machine=_machine(self._machine) if self._machine.seen_t else None,
+            logs=news,
+            nearby=nearby,
+        )
+
+
+def _keyed(*tracked: str) -> _Keyed:
+    return _Keyed(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
+
+
+def _numeric(item: tuple[str, object]) -> tuple[int, str]:
+    key = item[0]
+    return (int(key), key) if key.isdigit() else (1 << 30, key)
+
+
+def _gpu(key: str, keyed: _Keyed) -> Gpu:
+    return Gpu(
+        index=int(key) if key.isdigit() else 0,
+        seen_t=keyed.seen_t,
+        values=dict(keyed.values),
+        util=keyed.tracks["util_ratio"].view(),
+        memory=keyed.tracks["memory_used_bytes"].view(),
+    )
+
+
+def _rank(key: str, keyed: _KeyedRank, attempt: int) -> Rank:
+    """A rank as it is in `attempt`, the newest."""
+    is_current = keyed.attempt >= attempt
+    return Rank(
+        key=key,
+        seen_t=keyed.seen_t if is_current else 0.0,
+        stepped_t=keyed.stepped_t if is_current else None,
+        pace_s=keyed.pace.seconds() if is_current else None,
+        values=dict(keyed.values) if is_current else {},
+        cpu=keyed.tracks["cpu_ratio"].view(),
+        rss=keyed.tracks["rss_bytes"].view(),
+    )
+
+
+def _machine(keyed: _Keyed) -> Machine:
+    return Machine(
+        seen_t=keyed.seen_t,
+        values=dict(keyed.values),
+        cpu=keyed.tracks["cpu_ratio"].view(),
+        memory=keyed.tracks["memory_used_bytes"].view(),
+    )
+
+
+def _keep_pace(pace: Pace, sample: Sample) -> None:
+    """When a step was said: as its line was read, unless that was after the fact."""
+    step = sample.v.get("step")
+    if step is None:
+        return
+    if se.LINE_T not in sample.v:
+        pace.add(sample.t, step, sample.a)
+    elif (line_t := sample.v[se.LINE_T]) is not None:
+        pace.add(line_t, step, sample.a, by_clock=True)
+    else:
+        pace.forget()

@@ -1,0 +1,173 @@
+"""A run as it stands, read from its directory as it grows.
+
+`SnapshotReader.refresh` costs a few fstats when nothing changed; it is meant for one reading thread. What it
+returns is frozen and may be handed to any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisor.run import series as se
+from supervisor.run.journal import StateReader
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import SeriesReader, read_rollups
+from supervisor.views.logs.newest import LogReader
+from supervisor.views.model.gather import Gatherer
+from supervisor.views.model.nearby import NearbyReader
+from supervisor.views.model.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from supervisor.run.runfile import RunFile
+
+# The newest part of a stream that is read line by line when a run is opened; what is older comes from the
+# one-minute roll-ups, so that a run of seven days opens at once.
+TAIL_BYTES = 4 << 20
+# Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
+PIECE_BYTES = 1 << 17
+LIVENESS_S = 1.0
+# A glance takes the newest readings of ranks from so much of a stream: eight of each of 64 ranks.
+GLANCE_BYTES = 1 << 16
+
+
+class SnapshotReader:
+    """Follows one node of a run. Not thread-safe: one thread reads.
+
+    Args:
+        run: the run directory; it may not exist yet, or vanish.
+        node: whose journal and series are read.
+        monotonic: clock for how often the keeper's lock is looked at.
+        glance: the first `refresh` leaves run.json and the past of ranks to the second, where it is long: a screen is
+            painted without them a moment sooner.
+        journal: the node's, where it was read already.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        *,
+        node: int = 0,
+        monotonic: Callable[[], float] = time.monotonic,
+        glance: bool = False,
+        journal: StateReader | None = None,
+    ) -> None:
+        self._run = run
+        self._node = run.node(node)
+        self._monotonic = monotonic
+        self._state = journal or StateReader(self._node.journal)
+        self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
+        self._gathered = Gatherer()
+        self._logs = LogReader(self._node)
+        self._nearby = NearbyReader(run)
+        self._glance = glance
+        self._run_file: RunFile | None = None
+        self._opened = False
+        self._glanced = False
+        self._alive = False
+        self._alive_due = float("-inf")
+        self._was_gone = False
+        self._revision = 0
+        self._last: Snapshot | None = None
+
+    def folders(self) -> set[str]:
+        """Where facts and log lines are written."""
+        return {str(self._node.root), *self._logs.folders()}
+
+    def look_back(self) -> None:
+        """The next refresh gives the log lines before those of the opening, once."""
+        self._logs.look_back()
+
+    def refresh(self) -> Snapshot:
+        """Read what was added and return the run as it stands.
+
+        `Snapshot.revision` is the same as before when nothing changed.
+        """
+        changed = bool(self._state.refresh())
+        if not self._opened:
+            changed = self._opened = True
+            self._open_series()
+        elif self._glanced:
+            changed = True
+            self._look_closer()
+        changed |= self._read_series()
+        news = self._logs.refresh(self._state.state)
+        nearby = self._nearby.refresh(self._state.state)
+        changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
+        if not changed and self._last is not None:
+            if news.lines or news.earlier or news.open_changed or news.sources_changed:
+                self._revision += 1
+                self._last = msgspec.structs.replace(self._last, revision=self._revision, logs=news)
+        else:
+            self._revision += 1
+            self._last = self._gathered.snapshot(
+                self._revision,
+                self._state.state,
+                keeper_alive=self._alive,
+                gone=self._was_gone,
+                run_file=self._run_file,
+                news=news,
+                nearby=nearby,
+            )
+        return self._last
+
+    def _open_series(self) -> None:
+        """Place the readers: large streams at their tail, their past from the roll-ups."""
+        for name, reader in self._series.items():
+            if self._glance and name == se.RANKS:
+                self._glanced = reader.seek_tail(GLANCE_BYTES)
+            elif reader.seek_tail(TAIL_BYTES) and name == se.METRICS:
+                first = reader.read(limit_bytes=1 << 20)
+                until = first[0].t if first else float("inf")
+                for rollup in read_rollups(self._node.series, name):
+                    if rollup.t + se.ROLLUP_S <= until:
+                        self._gathered.take_rollup(rollup)
+                for sample in first:
+                    self._gathered.take(name, sample)
+
+    def _look_closer(self) -> None:
+        """Read the past of ranks, of which a first frame shows the newest alone; that stays what is newest."""
+        self._glanced = False
+        reader = self._series[se.RANKS] = SeriesReader(self._node.series, se.RANKS)
+        reader.seek_tail(TAIL_BYTES)
+        while samples := reader.read():
+            for sample in samples:
+                self._gathered.take(se.RANKS, sample)
+
+    def _read_series(self) -> bool:
+        """All when a run is opened; then a piece of each stream: log lines never wait for a backlog's charts."""
+        changed = False
+        for name, reader in self._series.items():
+            while samples := reader.read(limit_bytes=PIECE_BYTES):
+                changed = True
+                for sample in samples:
+                    self._gathered.take(name, sample)
+                if self._last is not None:
+                    break
+        return changed
+
+    def _look_around(self) -> bool:
+        """What is not appended anywhere: whether a keeper lives, whether the folder is there, run.json."""
+        now = self._monotonic()
+        if now < self._alive_due:
+            return False
+        self._alive_due = now + LIVENESS_S
+        alive = keeper_is_alive(self._node.lock)
+        gone = not self._run.root.is_dir()
+        changed = alive != self._alive or gone != self._was_gone
+        self._alive, self._was_gone = alive, gone
+        if self._glance:
+            self._glance, self._alive_due = False, now
+        elif self._run_file is None and self._run.run_json.exists():
+            from supervisor.run.runfile import BadRunFile, read_run_file
+
+            try:
+                self._run_file = read_run_file(self._run.run_json)
+                changed = True
+            except BadRunFile:
+                self._run_file = None  # a view shows what the journal says without it
+        return changed

@@ -1,0 +1,271 @@
+"""A recorded run, played again: the same journal and samples, at another pace, forward or back.
+
+Nothing is written and nobody is asked: a replay only reads.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from supervisor.run import series as se
+from supervisor.run.events import Event
+from supervisor.run.fold import fold
+from supervisor.run.journal import JournalReader
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.run.series import Sample, SeriesReader, read_rollups
+from supervisor.run.state import RunState
+from supervisor.views.logs.newest import READ_LINES, LogLine, LogNews
+from supervisor.views.model.gather import Gatherer
+from supervisor.views.model.nearby import NearbyReader
+from supervisor.views.model.replay_log import TimedLine, told_lines
+from supervisor.views.model.snapshot import Snapshot
+
+# Of each stream this much is played sample by sample; what is older is there as one-minute roll-ups.
+STREAM_BYTES = 64 << 20
+SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 3600.0)
+# States kept on the way, so that scrubbing back does not fold the whole journal again.
+KEEP_EVERY = 2000
+# A person looks at a replay for about so long; within a fifth of it, so that the speed is a number to remember.
+LASTS_S = 30.0
+FITTING = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+SLOWEST = 0.1
+
+
+class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an error
+    """There is no fact to play: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is played, in the order of time. `facts_t`: when the facts of the timeline happened. `lines`: with them."""
+
+    run: RunPaths
+    run_file: RunFile | None
+    events: tuple[Event, ...]
+    samples: tuple[tuple[float, str, Sample], ...]
+    past: tuple[se.Rollup, ...]
+    facts_t: tuple[float, ...]
+    lines: tuple[TimedLine, ...]
+
+    @property
+    def start_t(self) -> float:
+        """Wall time of the first fact."""
+        return self.events[0].t
+
+    @property
+    def end_t(self) -> float:
+        """Wall time of the last fact or sample."""
+        last = self.samples[-1][0] if self.samples else self.events[-1].t
+        return max(last, self.events[-1].t)
+
+
+def record_of(run: RunPaths, *, node: int = 0) -> Recording:
+    """Read all of a run that can be played.
+
+    Raises:
+        NothingRecorded: there is no journal, or nothing in it.
+    """
+    paths = run.node(node)
+    reader = JournalReader(paths.journal)
+    events: list[Event] = []
+    while news := reader.read():
+        events += news
+    if not events:
+        raise NothingRecorded(f"{run.root}: nothing was recorded here")
+    events.sort(key=lambda event: event.t)
+    samples: list[tuple[float, str, Sample]] = []
+    past: list[se.Rollup] = []
+    for stream in se.STREAMS:
+        series = SeriesReader(paths.series, stream)
+        cut = series.seek_tail(STREAM_BYTES)
+        mine: list[tuple[float, str, Sample]] = []
+        while found := series.read():
+            mine += [(sample.t, stream, sample) for sample in found]
+        if cut and stream == se.METRICS and mine:
+            past = [r for r in read_rollups(paths.series, stream) if r.t + se.ROLLUP_S <= mine[0][0]]
+        samples += mine
+    samples.sort(key=lambda item: item[0])
+    try:
+        run_file: RunFile | None = read_run_file(run.run_json)
+    except BadRunFile:
+        run_file = None
+    state = RunState()
+    for event in events:
+        state = fold(state, event)
+    facts_t = tuple(sorted({mark.t for mark in state.timeline}))
+    end_t = max([events[-1].t, *(sample[0] for sample in samples[-1:])])
+    lines = told_lines(run, paths, state, samples, events, end_t)
+    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines)
+
+
+def fitting_speed(span_s: float) -> float:
+    """Recorded seconds a second with which so many are played in about half a minute; a round number."""
+    wanted = max(span_s / LASTS_S, SLOWEST)
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return float(f"{min((power * f for f in (*FITTING, 10.0)), key=lambda s: abs(math.log(s / wanted))):.3g}")
+
+
+class ReplayClock:
+    """Recorded time: it goes `speed` times as fast as ours, stands still, or jumps. Safe between threads.
+
+    Args:
+        start_t: the first moment, wall seconds.
+        end_t: the last; there it stops.
+        speed: recorded seconds a second; None: as fits the length.
+        monotonic: our own clock.
+    """
+
+    def __init__(
+        self,
+        start_t: float,
+        end_t: float,
+        *,
+        speed: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.start_t, self.end_t = start_t, end_t
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._speed = speed if speed is not None else fitting_speed(end_t - start_t)
+        self._at = start_t
+        self._since = monotonic()
+        self._paused = False
+
+    def now(self) -> float:
+        """The recorded moment, wall seconds."""
+        with self._lock:
+            return self._now()
+
+    @property
+    def speed(self) -> float:
+        """Recorded seconds a second."""
+        return self._speed
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still: a person stopped it, or it came to its end."""
+        return self._paused or self.now() >= self.end_t
+
+    def toggle(self) -> None:
+        """Stop, or go on; from the end it begins anew."""
+        with self._lock:
+            at_end = self._now() >= self.end_t
+            self._set(self.start_t if at_end else self._now())
+            self._paused = not self._paused and not at_end
+
+    def seek(self, t: float) -> None:
+        """Jump to a moment, within what was recorded."""
+        with self._lock:
+            self._set(t)
+
+    def faster(self, way: int) -> None:
+        """The next greater or smaller of the usual speeds."""
+        with self._lock:
+            self._set(self._now())
+            if way > 0:
+                self._speed = next((s for s in SPEEDS if s > self._speed), SPEEDS[-1])
+            else:
+                self._speed = next((s for s in reversed(SPEEDS) if s < self._speed), SPEEDS[0])
+
+    def _set(self, t: float) -> None:
+        self._at = min(max(t, self.start_t), self.end_t)
+        self._since = self._monotonic()
+
+    def _now(self) -> float:
+        passed = 0.0 if self._paused else (self._monotonic() - self._since) * self._speed
+        return min(self._at + passed, self.end_t)
+
+
+class ReplayReader:
+    """What a `reader.SnapshotReader` would have given at the clock's moment. One thread reads."""
+
+    def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
+        self._recording = recording
+        self._clock = clock
+        self._event_times = [event.t for event in recording.events]
+        self._sample_times = [t for t, _, _ in recording.samples]
+        self._line_times = [timed.t for timed in recording.lines]
+        self._sources = tuple(dict.fromkeys(timed.line.path for timed in recording.lines))
+        self._nearby = NearbyReader(recording.run)
+        self._states: list[tuple[int, RunState]] = [(0, RunState())]
+        self._revision = 0
+        self._gathered = Gatherer()
+        self._state = RunState()
+        self._events = self._samples = self._lines = 0
+        self._at = float("-inf")
+        self._rewind()
+        self._last: Snapshot | None = None
+
+    def refresh(self) -> Snapshot:
+        """The run as it stood at the clock's moment."""
+        now = self._clock()
+        back = now < self._at
+        if back:
+            self._rewind()
+        events = bisect_right(self._event_times, now)
+        samples = bisect_right(self._sample_times, now)
+        lines = bisect_right(self._line_times, now)
+        done = (self._events, self._samples, self._lines)
+        if self._last is not None and not back and (events, samples, lines) == done:
+            self._at = now
+            return self._last
+        anew = back or self._last is None
+        news = LogNews(lines=self._told(lines), sources=self._sources, sources_changed=anew)
+        self._state = self._folded(events)
+        for _, stream, sample in self._recording.samples[self._samples : samples]:
+            self._gathered.take(stream, sample)
+        self._events, self._samples, self._lines, self._at = events, samples, lines, now
+        self._revision += 1
+        self._last = self._gathered.snapshot(
+            self._revision,
+            # A player's clock is the facts' own: what the machine's was set to is nothing to it.
+            msgspec.structs.replace(self._state, clock_ahead_s=0.0),
+            keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
+            gone=False,
+            run_file=self._recording.run_file,
+            news=news,
+            nearby=self._nearby.refresh(self._state),
+        )
+        return self._last
+
+    def _rewind(self) -> None:
+        self._gathered = Gatherer()
+        for rollup in self._recording.past:
+            self._gathered.take_rollup(rollup)
+        self._state = RunState()
+        self._events = self._samples = self._lines = 0
+        self._at = float("-inf")
+
+    def _folded(self, count: int) -> RunState:
+        """The state after `count` events, from the nearest that was kept."""
+        at = bisect_right(self._states, count, key=lambda kept: kept[0]) - 1
+        done, state = self._states[at]
+        if self._events >= done and self._events <= count:
+            done, state = self._events, self._state
+        for number in range(done, count):
+            state = fold(state, self._recording.events[number])
+            if (number + 1) % KEEP_EVERY == 0 and number + 1 > self._states[-1][0]:
+                self._states.append((number + 1, state))
+        return msgspec.structs.replace(state, unknown_events=0)
+
+    def _told(self, count: int) -> tuple[LogLine, ...]:
+        """The lines since the last moment, the newest of them where they are many."""
+        first = max(self._lines, count - READ_LINES)
+        return tuple(timed.line for timed in self._recording.lines[first:count])
+
+
+def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:
+    """When the next fact happened, onward or back; None where there is none. One just passed is not met again."""
+    if way > 0:
+        at = bisect_right(facts_t, now + 1e-3)
+        return facts_t[at] if at < len(facts_t) else None
+    at = bisect_left(facts_t, now - 1.0) - 1
+    return facts_t[at] if at >= 0 else None

@@ -1,0 +1,122 @@
+"""All that a view shows of a run at one moment: frozen, so that it may be handed to any thread (pure)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisor.run.state import RunState
+from supervisor.views.logs.newest import LogNews
+from supervisor.views.model.history import Track
+from supervisor.views.model.nearby import Nearby
+
+if TYPE_CHECKING:
+    from supervisor.run.runfile import RunFile
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One device: the newest reading of each value (absent: None) and two histories."""
+
+    index: int
+    seen_t: float
+    values: dict[str, float | None]
+    util: Track
+    memory: Track
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One rank: the newest training sample and the newest reading of its process.
+
+    `stepped_t`: of its newest sample that names a step; None where its steps are not told apart from the job's.
+    `pace_s`: seconds a step by when its steps were said, for a log that tells none itself.
+    All of the newest attempt, from whose start on they are unknown (`seen_t` 0) until it says them.
+    """
+
+    key: str
+    seen_t: float
+    stepped_t: float | None
+    pace_s: float | None
+    values: dict[str, float | None]
+    cpu: Track
+    rss: Track
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The host: the newest readings and two histories."""
+
+    seen_t: float
+    values: dict[str, float | None]
+    cpu: Track
+    memory: Track
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A run as it stands. `metrics` maps a series' name to its points; `smoothed` belongs to the loss.
+
+    `series`: every metric that was ever seen, whole, by its own name.
+    `lost`: the newest losses that were not finite, as points of value 0.
+    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
+    `pace_s`: seconds a step by when steps were said, the median over the newest attempt's newest gaps; `pace`: those gaps.
+    `gpu_util` and `gpu_memory` are ratios over all devices of this node.
+    """
+
+    revision: int
+    state: RunState
+    keeper_alive: bool
+    gone: bool
+    run_file: RunFile | None
+    metrics: dict[str, Track]
+    series: dict[str, Track]
+    smoothed: tuple[float, ...]
+    lost: Track
+    pace_s: float | None
+    pace: Track
+    gpus: tuple[Gpu, ...]
+    gpu_util: Track
+    gpu_memory: Track
+    ranks: dict[str, Rank]
+    machine: Machine | None
+    logs: LogNews
+    nearby: Nearby
+
+    def facts(self) -> tuple[object, ...]:
+        """All but the lines: where only lines were added these are the very same objects as before."""
+        return (
+            self.state,
+            self.keeper_alive,
+            self.gone,
+            self.run_file,
+            self.metrics,
+            self.gpus,
+            self.ranks,
+            self.machine,
+            self.nearby,
+        )
+
+    @property
+    def step_time_s(self) -> tuple[float | None, bool]:
+        """Seconds a step, and whether that is derived from when steps were said: the newest attempt's log tells none."""
+        told_s = self.latest("step_time_s")
+        if told_s is not None:
+            return told_s, False
+        return self.pace_s, self.pace_s is not None
+
+    def latest(self, name: str) -> float | None:
+        """The newest value of a metric, as it was said; None until the newest attempt says one."""
+        track = self.metrics.get(name, ())
+        return track[-1].mean if track and self.is_current(track[-1].attempt) else None
+
+    def is_current(self, attempt: int) -> bool:
+        """Whether what attempt `attempt` said is of now: none was launched since."""
+        newest = self.state.attempt
+        return newest is None or attempt >= newest.number
+
+    @property
+    def best_loss(self) -> tuple[float | None, int | None]:
+        """The least loss of the lineage that lives, and its step: the newest one counts before the journal has it."""
+        best, newest = self.state.best_loss, self.latest("loss")
+        if newest is None or (best is not None and best <= newest):
+            return best, self.state.best_step
+        step = self.metrics["loss"][-1].step
+        return newest, int(step) if step is not None else None

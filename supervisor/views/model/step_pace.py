@@ -1,0 +1,73 @@
+"""How long a step takes, from when steps were said (pure): for scripts that print a step and no time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from supervisor.views.model.history import Point, Track, median, single
+
+# Lines are read in batches and looked for at times: what is closer together says nothing of a step's length.
+APART_S = 0.25
+# Clocks that lines bear are mostly whole seconds; over ten of them that is an error of a tenth.
+APART_BY_CLOCK_S = 10.0
+# One evaluation or checkpoint among so many gaps must not swing what is said.
+GAPS = 60
+
+
+class Pace:
+    """Gaps between steps of the newest attempt, told one after the other."""
+
+    def __init__(self) -> None:
+        self._gaps: deque[Point] = deque(maxlen=GAPS)
+        self._from: tuple[float, float] | None = None  # where the newest gap began
+        self._at: tuple[float, float] | None = None
+        self._of: tuple[int, bool] = (0, False)
+        self._seen: tuple[Track, float | None] | None = None
+
+    def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
+        """A step was said at `t`, wall seconds. `by_clock`: the line says so itself."""
+        if not (math.isfinite(t) and math.isfinite(step)):
+            return
+        if (attempt, by_clock) != self._of:
+            self._of, self._seen = (attempt, by_clock), None
+            self._gaps.clear()
+            self.forget()
+        if self._at is None or step < self._at[1] or t < self._at[0]:
+            self._from, self._at = None, (t, step)
+            return
+        apart_s = APART_BY_CLOCK_S if by_clock else APART_S
+        if t == self._at[0]:  # read at once: only the last of them is as old as that
+            if self._from is not None:
+                self._gaps.pop()
+        elif step > self._at[1] and t - self._at[0] >= apart_s:
+            self._from = self._at
+        else:
+            return
+        self._at = (t, step)
+        if self._from is not None:
+            gap_s = (t - self._from[0]) / (step - self._from[1])
+            self._gaps.append(single(t, step, gap_s, attempt))
+            self._seen = None
+
+    def forget(self) -> None:
+        """What comes next was not said right after what came before."""
+        self._from = self._at = None
+
+    @property
+    def attempt(self) -> int:
+        """Whose steps these are; 0 before any was said."""
+        return self._of[0]
+
+    def seconds(self) -> float | None:
+        """Seconds a step, the median over the newest gaps; None while there are none."""
+        return self._looked_at()[1]
+
+    def track(self) -> Track:
+        """The gaps, in seconds a step; the same object until something is added."""
+        return self._looked_at()[0]
+
+    def _looked_at(self) -> tuple[Track, float | None]:
+        if self._seen is None:
+            self._seen = (tuple(self._gaps), median(gap.mean for gap in self._gaps))
+        return self._seen

@@ -1,0 +1,1 @@
+"""What stands on the terminal while the app is loaded."""

@@ -1,0 +1,1 @@
+"""Charts in braille cells."""

@@ -1,0 +1,279 @@
+"""Live charts: the loss over steps, and utilization and memory over the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from supervisor.run.records import FailureClass
+from supervisor.run.state import AttemptView
+from supervisor.views import format as fm
+from supervisor.views.model.history import Point, Track
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.canvas import Canvas
+from supervisor.views.tui.charts.curves import Curve, Mark, lives_on, plot, readout
+from supervisor.views.tui.charts.plotting import Scale, buckets, draw_area
+from supervisor.views.tui.charts.zoomable import ChartPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
+from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.wording.start_warnings import warnings_of
+from supervisor.views.wording.translate import Tr
+
+WINDOW_S = 600.0
+# From these widths on the loss pane's title has room for the validation loss, for the best one, and for its step.
+VAL_WIDTH = 38
+BEST_WIDTH = 50
+BEST_STEP_WIDTH = 64
+WINDOW_LEAST_S = 60.0
+# A smoothed loss that moved less than this over the newest fifth of the run is level.
+LEVEL_RATIO = 0.005
+MEMORY_FAILURES = (FailureClass.CUDA_OOM, FailureClass.HOST_OOM)
+
+
+class LossPanel(ChartPanel):
+    """The loss: raw values faint, their moving mean strong, validation as circles, failures and restarts marked."""
+
+    number = 1
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The losses and the attempts; the log's sources while there is no loss."""
+        metrics, state = snapshot.metrics, snapshot.state
+        return (
+            metrics["loss"],
+            metrics["val_loss"],
+            snapshot.lost,
+            state.attempts,
+            state.best_loss,
+            state.findings,
+            bool(snapshot.logs.sources),
+        )
+
+    def tracks(self) -> Sequence[Track]:
+        """The loss, and where it was lost."""
+        snapshot = self.view.snapshot if self.view is not None else None
+        return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
+
+    def titles(self) -> tuple[Row, Row]:
+        """What the cursor reads, else the newest values and where they go."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        snapshot = self.view.snapshot
+        name = row(Span(self.tr("loss"), TextStyle.STRONG), Span(self._modes(), TextStyle.DIM))
+        if self.look.cursor is not None:
+            return name[:1], readout(self.look, self.tracks(), fm.loss, self.tr)
+        losses, lost = snapshot.metrics["loss"], snapshot.lost
+        if lost and not losses:
+            return name, row(Span(self.tr("not a number"), TextStyle.BAD))
+        if not losses:
+            return name, EMPTY
+        if lost and lost[-1].t > losses[-1].t and snapshot.is_current(lost[-1].attempt):
+            step = lost[-1].step
+            since = f" at step {fm.whole(step)}" if step is not None else ""
+            return name, row(Span(self.tr(f"× not a number{since}"), TextStyle.BAD))
+        return name, (*self._newest(snapshot), *self._beside(snapshot))
+
+    def _newest(self, snapshot: Snapshot) -> Row:
+        """The loss as it was last said, which is what `best` is compared with, and where the smoothed one goes."""
+        latest = snapshot.latest("loss")
+        if latest is None:  # an attempt begins
+            return row(Span(fm.DASH, TextStyle.DIM))
+        return row(Span(fm.loss(latest), TextStyle.LIVE), Span(_trend(_living(snapshot))))
+
+    def _beside(self, snapshot: Snapshot) -> Row:
+        """The validation loss and the best one, where there is room."""
+        spans: list[Span] = []
+        width, vals = self.size.width, snapshot.metrics["val_loss"]
+        if vals and lives_on(vals[-1], snapshot.state.cuts) and width >= VAL_WIDTH:
+            spans += [Span(self.tr("  ○ val "), TextStyle.DIM), Span(fm.loss(vals[-1].mean))]
+        best, step = snapshot.best_loss
+        if best is not None and width >= BEST_WIDTH:
+            spans += [Span(self.tr("  best "), TextStyle.DIM), Span(fm.loss(best))]
+            if step is not None and width >= BEST_STEP_WIDTH:
+                spans.append(Span(self.tr(f" at step {fm.whole(step)}"), TextStyle.DIM))
+        return tuple(spans)
+
+    def _modes(self) -> str:
+        """What is not as usual about the axes."""
+        look = self.look
+        found = []
+        if look.log:
+            positive = self.view is not None and all(p.low > 0 for p in self.view.snapshot.metrics["loss"])
+            found.append("log" if positive else self.tr("no log: values of 0 or less"))
+        found += [self.tr("by time")] if look.by_time else []
+        found += [self.tr("zoomed, 0 shows all")] if look.window is not None else []
+        return f" {' · '.join(found)}" if found else ""
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The chart, or what is missing for one."""
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        points = snapshot.metrics["loss"]
+        self.plotted = None
+        if len(points) >= 2:
+            self.plotted = plot(
+                [Curve(points, snapshot.smoothed, cuts=snapshot.state.cuts)],
+                self.look,
+                width,
+                height,
+                marks=attempt_marks(snapshot.state.attempts),
+                circles=snapshot.metrics["val_loss"],
+                lost=snapshot.lost,
+            )
+        return (
+            self.plotted.rows if self.plotted is not None else _nothing_yet(snapshot, width, height, self.tr)
+        )
+
+
+class UsePanel(Panel):
+    """How busy (or how full) all devices together were in the last ten minutes."""
+
+    def __init__(self, *, id: str, memory: bool) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.memory = memory
+        self._age = ""
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The newest reading of anything."""
+        return (self._track(snapshot)[1],)
+
+    def titles(self) -> tuple[Row, Row]:
+        """What is drawn and its newest mean."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        what, track = self._track(self.view.snapshot)
+        if not track:
+            return row(Span(self.tr(what), TextStyle.STRONG)), EMPTY
+        self._age = self._said_age(self.view)
+        value = Span(self._text(track[-1].mean), TextStyle.DIM if self._age else TextStyle.LIVE)
+        return row(Span(self.tr(what), TextStyle.STRONG)), row(value, Span(self._age, TextStyle.WARN))
+
+    def tick(self, view: View) -> None:
+        """Time has gone on: that matters to a reading that is old."""
+        self.view = view
+        if self._said_age(view) != self._age:
+            self.repaint()
+
+    def _said_age(self, view: View) -> str:
+        """How old the newest reading of a run that goes on is; empty while it is as new as they are."""
+        _, track = self._track(view.snapshot)
+        if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
+            return ""
+        return f"  {fm.age(view.now - track[-1].t)} ⚠"
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The chart."""
+        assert self.view is not None
+        _, track = self._track(self.view.snapshot)
+        if not track or height < 2:
+            return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
+        end = track[-1].t
+        # A young run fills the pane; from ten minutes on the window moves.
+        start = end - min(max(end - track[0].t, WINDOW_LEAST_S), WINDOW_S)
+        shown = [p for p in track if p.t >= start]
+        canvas = Canvas(width - 5, height)
+        x = Scale(start, end, canvas.dot_columns)
+        total = self._total() if self.memory and not self.view.snapshot.gpus else 1.0
+        top = max(total, *(p.mean for p in shown))
+        y = Scale(0.0, top, canvas.dot_rows, flipped=True)
+        draw_area(canvas, canvas.layer(TextStyle.LIVE), buckets(shown, _time, x), y)
+        found: list[Row] = []
+        for number, drawn in enumerate(canvas.drawn()):
+            full = f"{100 * top / total:.0f}%"
+            label = full if number == 0 else "0%" if number == height - 1 else ""
+            edge = "┤" if label else "│"
+            found.append((Span(fit(label, 4, right=True) + edge, TextStyle.DIM), *drawn))
+        return found
+
+    def _track(self, snapshot: Snapshot) -> tuple[str, Track]:
+        """Title, and ratios (bytes for the machine's memory)."""
+        if snapshot.gpus:
+            return ("memory", snapshot.gpu_memory) if self.memory else ("GPU", snapshot.gpu_util)
+        machine = snapshot.machine
+        if self.memory:
+            return "RAM", machine.memory if machine else ()
+        if machine and machine.cpu:
+            return "CPU", machine.cpu
+        return "CPU", next((rank.cpu for rank in snapshot.ranks.values()), ())
+
+    def _text(self, value: float) -> str:
+        assert self.view is not None
+        snapshot = self.view.snapshot
+        if not self.memory:
+            return fm.percent(value)
+        if not snapshot.gpus:
+            return fm.memory(value)
+        totals = [gpu.values.get("memory_total_bytes") or 0.0 for gpu in snapshot.gpus]
+        return fm.memory(value * max(totals)) if len(set(totals)) == 1 else fm.percent(value)
+
+    def _total(self) -> float:
+        """Bytes of the machine's memory; 1 where it is not known."""
+        machine = self.view.snapshot.machine if self.view else None
+        return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
+
+
+def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
+    """Failures, then where each later attempt began; the newest first, so that it keeps its label."""
+    found: list[Mark] = []
+    for attempt in reversed(attempts):
+        failure = attempt.failure
+        if failure is None:
+            continue
+        name = "✗ OOM" if failure in MEMORY_FAILURES else f"✗ {failure.replace('_', ' ')}"
+        found.append(Mark(attempt.last_step, attempt.ended_t or attempt.planned_t, name, TextStyle.BAD))
+    for attempt in reversed(attempts[1:]):
+        began = attempt.resumed_step if attempt.resumed_step is not None else attempt.first_step
+        found.append(
+            Mark(began, attempt.first_step_t or attempt.planned_t, f"↻ {attempt.number}", TextStyle.DIM)
+        )
+    return found
+
+
+def _living(snapshot: Snapshot) -> Sequence[float]:
+    """The smoothed losses without those of steps that were done again."""
+    cuts, smoothed = snapshot.state.cuts, snapshot.smoothed
+    if not cuts:
+        return smoothed
+    pairs = zip(snapshot.metrics["loss"], smoothed, strict=True)
+    return [value for point, value in pairs if lives_on(point, cuts)]
+
+
+def _trend(smoothed: Sequence[float]) -> str:
+    """Down, up or level over the newest fifth."""
+    past = smoothed[-min(len(smoothed), max(2, len(smoothed) // 5))]
+    change = (smoothed[-1] - past) / (abs(past) or 1.0)
+    return " ▼" if change < -LEVEL_RATIO else " ▲" if change > LEVEL_RATIO else " ▶"
+
+
+def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Row]:
+    """An empty chart says why it is empty."""
+    state = snapshot.state
+    if len(snapshot.metrics["loss"]) == 1:
+        said = "one loss seen; a second one makes a curve"
+    elif not state.attempts:
+        said = "nothing launched yet: the loss appears with the first step"
+    elif snapshot.logs.sources:
+        said = "no loss seen yet: it appears with the first log line that names one"
+    else:
+        said = "no loss seen yet: no log file has appeared"
+    lines = wrap(tr(said), max(width - 4, 1), 3)
+    below = _wanting(snapshot, width, height - len(lines) - 2, tr)
+    rows: list[Row] = [EMPTY] * max(0, (height - len(lines) - len(below)) // 2)
+    rows += [row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, TextStyle.DIM)) for line in lines]
+    return [*rows, *below]
+
+
+def _wanting(snapshot: Snapshot, width: int, most: int, tr: Tr) -> list[Row]:
+    """What pre-flight warned of, while nobody needs the room: a blank row, then each with what to do."""
+    rows: list[Row] = []
+    for finding in warnings_of(snapshot.state):
+        said = [Span(line, TextStyle.WARN) for line in wrap(f"⚠ {tr(finding.what)}", max(width - 6, 1), 6)]
+        said += [Span(line) for line in wrap(f"→ {tr(finding.fix)}", max(width - 6, 1), 3) if finding.fix]
+        if len(rows) + len(said) + 1 > most:
+            break
+        rows += [EMPTY, *((Span("   "), span) for span in said)]
+    return rows
+
+
+def _time(point: Point) -> float:
+    return point.t

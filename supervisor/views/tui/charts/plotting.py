@@ -1,0 +1,188 @@
+"""From points to braille: buckets a dot column wide, ticks at round numbers (pure)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from supervisor.views.model.history import Point
+from supervisor.views.tui.charts.canvas import Canvas
+
+# Of less a third has no logarithm: that is next to the least number that there is.
+LEAST_SPAN = 1e-300
+
+
+class Bucket(NamedTuple):
+    """What falls into one dot column."""
+
+    x: int
+    low: float
+    mean: float
+    high: float
+    attempt: int
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """A map of `low`..`high` onto `dots` dots; `flipped`: from the top, as rows count; `log`: by logarithm."""
+
+    low: float
+    high: float
+    dots: int
+    flipped: bool = False
+    log: bool = False
+
+    def dot(self, value: float) -> int:
+        """The dot of a value; beyond the ends where the value is."""
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low * 1e-9, 5e-324))
+        span = high - low
+        position = (value - low) / span if span > 0 else 0.5
+        dot = round(min(max(position, -1.0), 2.0) * (self.dots - 1))
+        dot = min(max(dot, -4), self.dots + 4)
+        return self.dots - 1 - dot if self.flipped else dot
+
+    def dotter(self) -> Callable[[float], int]:
+        """`dot` for many values: what does not change between them is worked out once."""
+        low, span, most, flipped = self.low, self.high - self.low, self.dots - 1, self.flipped
+        if self.log or span <= 0:
+            return self.dot
+
+        def dot(value: float) -> int:
+            position = (value - low) / span
+            if 0.0 <= position <= 1.0:
+                return most - round(position * most) if flipped else round(position * most)
+            return self.dot(value)
+
+        return dot
+
+
+def buckets(
+    points: Sequence[Point],
+    x_of: Callable[[Point], float],
+    scale: Scale,
+    values: Sequence[float] | None = None,
+) -> list[Bucket]:
+    """Points of one dot column and attempt as one: minimum, mean and maximum. `values` replace the means."""
+    found: list[Bucket] = []
+    dot = scale.dotter()
+    means = [point.mean for point in points] if values is None else values
+    x = count = 0
+    low = mean = high = 0.0
+    attempt: int | None = None
+    for point, value in zip(points, means, strict=True):
+        at = dot(x_of(point))
+        if attempt == point.attempt and at == x:
+            count += 1
+            mean += (value - mean) / count
+            low, high = min(low, point.low), max(high, point.high)
+            continue
+        if attempt is not None:
+            found.append(Bucket(x, low, mean, high, attempt))
+        x, count, attempt = at, 1, point.attempt
+        low, mean, high = point.low, value, point.high
+    if attempt is not None:
+        found.append(Bucket(x, low, mean, high, attempt))
+    return found
+
+
+def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """From minimum to maximum of each column; neighbours of one attempt are joined by their means."""
+    draw_line(canvas, layer, found, y)
+    dot = y.dotter()
+    for bucket in found:
+        canvas.span(layer, bucket.x, dot(bucket.low), dot(bucket.high))
+
+
+def draw_line(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """The means, joined within an attempt."""
+    dot = y.dotter()
+    last: Bucket | None = None
+    before = 0
+    for bucket in found:
+        now = dot(bucket.mean)
+        if last is not None and last.attempt == bucket.attempt and bucket.x >= last.x:
+            canvas.line(layer, last.x, before, bucket.x, now)
+        else:
+            canvas.span(layer, bucket.x, now, now)
+        last, before = bucket, now
+
+
+def draw_area(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
+    """The means as an area down to the bottom."""
+    dot = y.dotter()
+    last: Bucket | None = None
+    for bucket in found:
+        start = bucket.x if last is None or last.attempt != bucket.attempt else last.x + 1
+        now = dot(bucket.mean)
+        for x in range(min(start, bucket.x), bucket.x + 1):
+            canvas.span(layer, x, now, canvas.dot_rows - 1)
+        last = bucket
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` round numbers within the bounds: steps of 1, 2 or 5 times a power of ten."""
+    span = high - low
+    if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
+        return [low] if math.isfinite(low) else []
+    rough = span / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if span / (power * factor) <= most)
+    first = math.ceil(low / step - 1e-9)
+    found: list[float] = []
+    while (first * step) <= high + 1e-9 * span and len(found) <= most:
+        found.append(first * step)
+        first += 1
+    return found
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """At most `most` of 1, 2, 5 times powers of ten within the bounds; where those are too many, powers alone.
+
+    Bounds within half a decade are nearly linear: they get `ticks`.
+    """
+    if low <= 0 or high / low < 3:
+        return ticks(low, high, most)
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [f * 10.0**power for power in range(first, last + 1) for f in factors]
+        found = [value for value in found if low <= value <= high]
+        if len(found) <= most:
+            return found
+    every = -(-len(found) // max(most, 1))
+    return found[::every]
+
+
+def labels(values: Sequence[float]) -> list[str]:
+    """Ticks as text, all with as many digits as their step needs."""
+    if len(values) < 2:
+        return [f"{value:g}" if 1e-3 <= abs(value) < 1e6 or not value else f"{value:.3g}" for value in values]
+    if values[0] > 0 and values[-1] / values[0] >= 50:
+        return [f"{value:g}" if 1e-3 <= value < 1e5 else f"{value:.0e}" for value in values]
+    most, step = max(map(abs, values)), abs(values[1] - values[0])
+    power, unit = (1e6, "M") if most >= 1e6 else (1e3, "k")
+    if 1e4 <= most < 1e9 and step >= 1e-3 * power:  # six digits are written
+        return [f"{value / power:g}{unit if value else ''}" for value in values]
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    if digits > 4 or most >= 1e5:
+        return [f"{value:.1e}" for value in values]
+    return [f"{value:.{digits}f}" for value in values]
+
+
+def loss_bounds(points: Sequence[Point], smoothed: Sequence[float]) -> tuple[float, float]:
+    """What the y axis spans: all that is smooth, and the raw values but their upper fiftieth.
+
+    One wild value would press the curve flat.
+    """
+    lows = sorted(p.low for p in points)
+    highs = sorted(p.high for p in points)
+    low = min([lows[0], *smoothed])
+    high = max([highs[min(len(highs) - 1, math.floor(len(highs) * 0.98))], *smoothed])
+    if high - low <= 1e-9 * abs(high):  # a constant, but for what adding floats leaves
+        pad = abs(high) * 0.05 or 1.0
+        return low - pad, high + pad
+    pad = 0.04 * (high - low)
+    return low - pad, high + pad

@@ -1,0 +1,170 @@
+"""A chart that can be zoomed, moved and read by keys, wheel and mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from msgspec.structs import replace
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from supervisor.views.model.history import Point, Track
+from supervisor.views.tui.charts.curves import Look, Plot, extent, nearest
+from supervisor.views.tui.widgets.panel import Panel
+
+ZOOM = 0.6
+PAN = 0.25
+
+
+class ChartPanel(Panel, can_focus=True):
+    """Keeps how a person looks at it. A subclass gives `tracks` (the first is what the cursor reads) and draws."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "cursor(-1)", "cursor back", show=False),
+        Binding("right", "cursor(1)", "cursor onward", show=False),
+        Binding("shift+left,comma", "pan(-1)", "window back", show=False),
+        Binding("shift+right,full_stop", "pan(1)", "window onward", show=False),
+        Binding("plus,equals_sign,up", "zoom_in", "zoom in", show=False),
+        Binding("minus,down", "zoom_out", "zoom out", show=False),
+        Binding("0", "whole", "all of it", show=False),
+        Binding("y", "log", "logarithmic or linear", show=False),
+        Binding("x", "by_time", "by time or by step", show=False),
+        Binding("enter", "choose", "the log at the cursor", show=False),
+        Binding("escape", "plain", "away with cursor and window", show=False),
+    ]
+
+    class Chosen(Message):
+        """The log at a point is wanted."""
+
+        def __init__(self, point: Point) -> None:
+            super().__init__()
+            self.point = point
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.look = Look()
+        self.plotted: Plot | None = None
+
+    def tracks(self) -> Sequence[Track]:
+        """What is drawn, the cursor's track first."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Esc and Enter belong to the screen while there is nothing here for them."""
+        if action == "plain":
+            return self.look.cursor is not None or self.look.window is not None
+        if action == "choose":
+            return self.look.cursor is not None
+        return True
+
+    def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
+        """Put the cursor where a line of a log was written; False where no point is near enough to say."""
+        tracks = self.tracks()
+        points = [p for track in tracks[:1] for p in track if p.attempt == attempt]
+        if not points:
+            return False
+        if step is not None and all(p.step is not None for p in points):
+            point = min(points, key=lambda p: abs((p.step or 0.0) - step))
+        elif t is not None:
+            point = min(points, key=lambda p: abs(p.t - t))
+        else:
+            return False
+        by_time = self.look.by_time or point.step is None
+        self._look(replace(self.look, by_time=by_time), cursor=point.t if by_time else point.step)
+        return True
+
+    def action_cursor(self, way: int) -> None:
+        """Move the cursor by a column; it begins at the newest point."""
+        whole, plot = extent(self.look, self.tracks()), self.plotted
+        if whole is None or plot is None:
+            return
+        at = self.look.cursor
+        if at is None:
+            self._look(self.look, cursor=plot.x.high if self.look.window else whole[1])
+            return
+        self._look(self.look, cursor=at + way * (plot.x.high - plot.x.low) / max(plot.x.dots // 2, 1))
+
+    def action_pan(self, way: int) -> None:
+        """Move the window."""
+        whole = extent(self.look, self.tracks())
+        if whole is not None:
+            self._look(self.look.panned(way * PAN, whole))
+
+    def action_zoom_in(self) -> None:
+        """A narrower window."""
+        self._zoom(ZOOM)
+
+    def action_zoom_out(self) -> None:
+        """A wider window."""
+        self._zoom(1 / ZOOM)
+
+    def action_whole(self) -> None:
+        """The whole of it."""
+        self._look(replace(self.look, window=None))
+
+    def action_plain(self) -> None:
+        """No cursor, no window."""
+        self._look(replace(self.look, window=None, cursor=None))
+
+    def action_log(self) -> None:
+        """Logarithm on or off."""
+        self._look(replace(self.look, log=not self.look.log))
+
+    def action_by_time(self) -> None:
+        """By time or by step; the cursor stays at its point."""
+        tracks = self.tracks()
+        other = replace(self.look, by_time=not self.look.by_time, window=None, cursor=None)
+        point = nearest(self.look, tracks, self.look.cursor) if self.look.cursor is not None else None
+        self._look(other, cursor=None if point is None else point.t if other.by_time else point.step)
+
+    def action_choose(self) -> None:
+        """Ask for the log at the cursor."""
+        if self.look.cursor is not None:
+            point = nearest(self.look, self.tracks(), self.look.cursor)
+            if point is not None:
+                self.post_message(self.Chosen(point))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel zooms about the mouse."""
+        self._wheel(event, ZOOM)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel zooms about the mouse."""
+        self._wheel(event, 1 / ZOOM)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor."""
+        at = self._place(event.x)
+        if at is not None:
+            self._look(self.look, cursor=at)
+
+    def _wheel(self, event: events.MouseEvent, factor: float) -> None:
+        event.stop()
+        whole, at = extent(self.look, self.tracks()), self._place(event.x)
+        if whole is None or at is None:
+            return
+        kept = self.look.cursor
+        self._look(replace(replace(self.look, cursor=at).zoomed(factor, whole), cursor=kept))
+
+    def _zoom(self, factor: float) -> None:
+        whole = extent(self.look, self.tracks())
+        if whole is not None:
+            self._look(self.look.zoomed(factor, whole))
+
+    def _place(self, column: int) -> float | None:
+        """The value of the x axis under a column of the pane."""
+        plot = self.plotted
+        if plot is None or plot.x.dots < 4:
+            return None
+        at = (column - (1 if self.framed else 0) - plot.left) / (plot.x.dots // 2 - 1)
+        return plot.x.low + min(max(at, 0.0), 1.0) * (plot.x.high - plot.x.low)
+
+    def _look(self, look: Look, *, cursor: float | None = None) -> None:
+        whole = extent(look, self.tracks())
+        if cursor is not None and whole is not None:
+            look = look.pointed(cursor, whole)
+        if look != self.look:
+            self.look = look
+            self.repaint()

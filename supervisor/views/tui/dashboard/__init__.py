@@ -1,0 +1,1 @@
+"""The dashboard: its panes, keys and actions."""

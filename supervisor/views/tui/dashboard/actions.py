@@ -1,0 +1,248 @@
+"""What is possible now, and what an action would cost (pure)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from supervisor.job.batch import BatchSpec, next_smaller
+from supervisor.run import state as st
+from supervisor.run.events import RequestKind
+from supervisor.run.records import DecisionKind
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+
+if TYPE_CHECKING:  # it loads the whole job
+    from supervisor.run.runfile import RunFile
+
+# Actions that ask something of a keeper, or make one. Most bear the name of their request.
+ACTING = frozenset(
+    ["restart", "smaller_batch", "edit", "start_now", "hold", "stop", "stop_now", "stacks", "note", "adopt"]
+)
+
+FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
+
+
+def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
+    """The actions that a keeper would carry out now. Observers take notes and stacks only."""
+    state = snapshot.state
+    if read_only or snapshot.gone or state.is_over or state.started_t is None:
+        return frozenset()
+    if not snapshot.keeper_alive:
+        return frozenset(["adopt"]) if can_adopt and state.mode != "observed" else frozenset()
+    condition = state.condition
+    runs = isinstance(condition, (st.Launching, st.Running, st.Stopping))
+    found = {"note"} | ({"stacks"} if runs else set())
+    if state.mode == "observed":
+        return frozenset(found)
+    found.add("stop_now")
+    if not isinstance(condition, st.Stopping):
+        found.add("stop")
+    if isinstance(condition, (st.Running, st.Backoff, st.HeldOpen)):
+        found.add("restart")
+        if suggested_batch(snapshot) is not None:
+            found.add("smaller_batch")
+        if snapshot.run_file is not None:
+            found.add("edit")
+    if isinstance(condition, st.Backoff):
+        found |= {"start_now", "hold"}
+    return frozenset(found)
+
+
+def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
+    """Why an action that a person asked for is not possible now, and what is: one line of at most `width` cells."""
+    state = snapshot.state
+    if snapshot.gone:
+        return "the run directory is gone: nobody is there to be asked"
+    if state.is_over:
+        whole = f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
+        return (
+            whole
+            if cell_len(whole) < width - 1
+            else "the run is over: i shows the command that starts it again"
+        )
+    if read_only:
+        return "this view only looks (--read-only): nothing is asked of the keeper"
+    if state.mode == "observed":
+        return "stoker did not start this job: it only watches"
+    if not snapshot.keeper_alive:
+        then = "A adopts the run" if can_adopt else f"`stoker attach {state.run_id}` adopts the run"
+        return f"the keeper is gone, nobody would do it: {then}, then ask again"
+    match state.condition:
+        case st.Stopping():
+            return "it is stopping: ask again when it has ended"
+        case st.Preflight() | st.Launching():
+            return "it is only starting: ask again when it runs"
+        case st.Ended() | st.DiagnosedAs():
+            return "a decision is being made: ask again"
+        case _ if name == "stacks":
+            return "nothing runs"
+        case _ if name == "edit":
+            return "run.json cannot be read: what this run was started with is not known"
+        case _:
+            return "a keeper is there already" if name == "adopt" else "it is not possible now"
+
+
+def current_batch(snapshot: Snapshot) -> BatchSpec | None:
+    """The batch of the newest attempt, if it is known."""
+    attempt = snapshot.state.attempt
+    return attempt.batch if attempt else None
+
+
+def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
+    """What a smaller batch would be: the one policy planned, else the next divisor; the same if none is smaller.
+
+    None where the batch is not known, or could not be handed to the script.
+    """
+    attempt = snapshot.state.attempt
+    if attempt is None or attempt.batch is None:
+        return None
+    if snapshot.run_file is not None and not snapshot.run_file.job.knobs.can_change_batch:
+        return None
+    decision = attempt.decision
+    if decision is not None and decision.change is not None and decision.change.batch is not None:
+        return decision.change.batch.after
+    return next_smaller(attempt.batch) or attempt.batch
+
+
+def why_no_batch(snapshot: Snapshot) -> str:
+    """Why no other batch can be offered, and what would let it be: one line."""
+    # Slow to load: the first screen must not wait for them.
+    from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
+    from supervisor.job.spec import Knobs
+
+    knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else Knobs()
+    return SIZE_NOT_KNOWN if knobs.can_change_batch else why_not_changeable(knobs)
+
+
+def resume_text(snapshot: Snapshot) -> tuple[str, str]:
+    """Where a next attempt would begin, in one line; and why there, for where there is room."""
+    state = snapshot.state
+    saved, attempt = state.checkpoint, state.attempt
+    if (given := _given_start(snapshot)) and not _begins_at_checkpoint(snapshot):
+        return f"with {given}, as given", ""
+    if saved is None:
+        return FROM_FIRST_STEP, "no checkpoint is known"
+    at = fm.whole(saved.step)
+    if not _can_resume(snapshot):
+        return FROM_FIRST_STEP, f"no flag takes the checkpoint at step {at}"
+    last = attempt.last_step if attempt is not None else None
+    lost = last - saved.step if last is not None else 0
+    again = f" ({fm.whole(lost)} step{'s' if lost != 1 else ''} again)" if lost > 0 else ""
+    return f"from the checkpoint at step {at}{again}", ""
+
+
+def _can_resume(snapshot: Snapshot) -> bool:
+    """Whether a checkpoint can be handed to the script; taken for granted where that is not known."""
+    return snapshot.run_file is None or snapshot.run_file.job.knobs.start is not None
+
+
+def _begins_at_checkpoint(snapshot: Snapshot) -> bool:
+    return snapshot.state.checkpoint is not None and _can_resume(snapshot)
+
+
+def arguments_now(record: RunFile, state: st.RunState) -> tuple[str, ...]:
+    """What follows the script now: as it was started, or as the last restart changed it."""
+    argv = record.job.entry_args
+    for attempt in state.attempts:
+        decision = attempt.decision
+        if decision is None or decision.kind is not DecisionKind.RESTART or decision.change is None:
+            continue
+        argv = decision.change.argv if decision.change.argv is not None else argv
+    return argv
+
+
+def _given_start(snapshot: Snapshot) -> str | None:
+    """What the arguments themselves tell the script to start from: ``--resume c2.pt``."""
+    record = snapshot.run_file
+    if record is None or snapshot.state.mode == "observed":
+        return None
+    from supervisor.job.knobs.checkpoint_flags import (
+        given_start,  # only once something has failed or is to be restarted
+    )
+
+    return given_start(arguments_now(record, snapshot.state), record.job.knobs.start)
+
+
+def again_text(snapshot: Snapshot) -> str:
+    """The command that starts this job again; empty where it cannot be told."""
+    if snapshot.run_file is None or snapshot.state.mode == "observed":
+        return ""
+    from supervisor.job.rerun_command import command_of  # only once a run is over
+
+    return command_of(snapshot.run_file.job) or ""
+
+
+def declared_again(snapshot: Snapshot) -> str:
+    """The command that starts this job again with its checkpoint's path declared; empty where that is of no use."""
+    record, again = snapshot.run_file, again_text(snapshot)
+    stepped = any(attempt.last_step is not None for attempt in snapshot.state.attempts)
+    if record is None or not again or not stepped:
+        return ""
+    knobs = record.job.knobs
+    if knobs.resume is not None or (knobs.resume_path is not None and snapshot.state.checkpoint is not None):
+        return ""
+    return again.replace("stoker run", f"stoker run --resume-knob '{knobs.start or 'FLAG'}=PATH'", 1)
+
+
+def lost_steps(snapshot: Snapshot) -> tuple[int, int | None] | None:
+    """Steps since the newest checkpoint of a live attempt, and that checkpoint's step; None: nothing is lost."""
+    state = snapshot.state
+    attempt = state.attempt
+    if attempt is None or attempt.last_step is None or not isinstance(state.condition, st.Running):
+        return None
+    saved = state.checkpoint.step if state.checkpoint is not None else None
+    lost = attempt.last_step - (saved if saved is not None else 0)
+    return (lost, saved) if lost > 0 else None
+
+
+def cost(snapshot: Snapshot) -> str:
+    """What ending the attempt would lose, in a few words; empty for nothing."""
+    lost = lost_steps(snapshot)
+    if lost is None:
+        return ""
+    steps, saved = lost
+    since = (
+        f" since the checkpoint at step {fm.whole(saved)}"
+        if saved is not None
+        else ", no checkpoint is known"
+    )
+    return f"{fm.whole(steps)} step{'s' if steps != 1 else ''}{since}"
+
+
+def restart_cost(snapshot: Snapshot) -> str:
+    """What a restart would lose, and where it begins if that is not at a checkpoint; empty for nothing."""
+    state = snapshot.state
+    ends_one = lost_steps(snapshot) is not None
+    # Of a run that is held nothing more is lost by going on from a checkpoint; a script that begins anew may write over all.
+    if _begins_at_checkpoint(snapshot) or not (ends_one or isinstance(state.condition, st.HeldOpen)):
+        return cost(snapshot)
+    steps = max((attempt.last_step or 0 for attempt in state.attempts), default=0)
+    if not steps:
+        return ""
+    many = "s" if steps != 1 else ""
+    given = _given_start(snapshot)
+    if given is not None:
+        return f"{fm.whole(steps)} step{many}: it begins with {given}, as given"
+    return f"{fm.whole(steps)} step{many}: it begins at the first step, unless the script resumes by itself"
+
+
+def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
+    """What a person is asked before a request that would lose something; None: it loses nothing."""
+    lost = cost(snapshot)
+    match kind:
+        case RequestKind.STOP_NOW if lost:
+            return f"stop at once? lost: {lost}"
+        case RequestKind.STOP_NOW if isinstance(
+            snapshot.state.condition, (st.Launching, st.Running, st.Stopping)
+        ):
+            return "stop at once, without a checkpoint?"
+        case RequestKind.STOP if lost:
+            return f"stop? may be lost: {lost}"
+        case RequestKind.STOP | RequestKind.STOP_NOW if isinstance(snapshot.state.condition, st.HeldOpen):
+            return "end the run for good? r, b and e are gone then"
+        case RequestKind.RESTART | RequestKind.RESTART_WITH if again := restart_cost(snapshot):
+            return f"restart? may be lost: {again}"
+        case _:
+            return None

@@ -1,0 +1,224 @@
+"""The two lines at the bottom: what needs saying, and what can be pressed now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual import events
+from textual.message import Message
+from textual.timer import Timer
+
+from supervisor.run.events import Advisory
+from supervisor.run.state import Running
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.condition_words import is_live
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.start_warnings import in_one_line, said_at_start
+
+# The words beside q give way when fewer than this many other keys would fit.
+WANTED_HINTS = 8
+# What was done needs no more than a look; what was refused is read.
+ANSWER_S = 6.0
+REFUSAL_S = 20.0
+# An advisory stands in this line for so long; the page `a` keeps all of them.
+ADVISORY_S = 600.0
+STALL = "stall"
+# The code of what is said of a GPU that others use too, before its index (keeper/monitoring/sensors.py).
+SHARED = "gpu_shared_"
+
+
+class NoticeBar(Panel):
+    """One line, by urgency: folder gone, an answer, keeper gone, the newest advisory, what was wanting at the start."""
+
+    framed = False
+    uses_clock = True
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._answer: Span | None = None
+        self._fading: Timer | None = None
+        self.can_adopt = False
+        self.read_only = False
+        self.page: str | None = None  # what stands alone above this line
+
+    def say(self, text: str, ink: TextStyle = TextStyle.PLAIN) -> None:
+        """Show an answer for a while, or until the next one."""
+        self._answer = Span(text, ink)
+        if self._fading is not None:
+            self._fading.stop()
+        # A timer of its own: of a run that is over nothing else moves, and recorded time may stand still.
+        self._fading = self.set_timer(
+            REFUSAL_S if ink in {TextStyle.WARN, TextStyle.BAD} else ANSWER_S, self._fade
+        )
+        self.repaint()
+
+    @property
+    def says(self) -> str:
+        """The answer that is shown, empty without one."""
+        return self._answer.text if self._answer is not None else ""
+
+    def _fade(self) -> None:
+        self._answer = None
+        self.repaint()
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        if self.view is None:
+            return []
+        snapshot, tr = self.view.snapshot, self.tr
+        state = snapshot.state
+        if snapshot.gone:
+            said = " ✗ the run directory is gone: what you see is the last that was read"
+            return [row(Span(tr(said), TextStyle.BAD))]
+        if state.started_t is None:
+            said = " no journal yet: a keeper has not begun, or this is not a run directory"
+            return [row(Span(tr(said), TextStyle.WARN))]
+        if self._answer is not None:
+            return [row(" ", spoken(self._answer, tr))]
+        if is_live(snapshot) and not snapshot.keeper_alive:
+            then = (
+                "A adopts the run"
+                if self.can_adopt and not self.read_only
+                else "`stoker attach` adopts the run"
+            )
+            said = f" ⚠ the keeper is gone; ranks may live on. {then}"
+            return [row(Span(tr(said), TextStyle.BAD))]
+        worth_saying = self._warning(snapshot, self.view.now, width)
+        if worth_saying is not None:
+            return [worth_saying]
+        if state.unknown_events:
+            said = f" {state.unknown_events} facts of a newer version are not shown"
+            return [row(Span(tr(said), TextStyle.DIM))]
+        if state.timeline:
+            newest_fact = state.timeline[-1]
+            return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", TextStyle.DIM))]
+        return []
+
+    def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
+        """A stall, else the newest advisory, else what pre-flight found wanting; and the key that says more."""
+        state, tr = snapshot.state, self.tr
+        attempt = state.attempt
+        stall = attempt.stall if attempt is not None else None
+        if attempt is not None and stall is not None and isinstance(state.condition, Running):
+            # The advisory says how long it was when it was written; here it is counted.
+            said = f"nothing moves for {fm.duration(now - stall.since)}"
+            where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
+            return _warned(
+                tr(f"{said}{where}"),
+                row(Span("a", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)),
+                width,
+            )
+        newest = current_advisory(snapshot, now)
+        if newest is not None:
+            others = len(state.advisories) - 1
+            more = (
+                row(Span(tr(f"{others} more "), TextStyle.DIM), Span("a ", TextStyle.KEY)) if others else ()
+            )
+            return _warned(tr(newest.text), more, width)
+        wanting = said_at_start(state, now)
+        if not wanting:
+            return None
+        count = tr(f"{len(wanting) - 1} more ") if len(wanting) > 1 else ""
+        more = row(
+            Span(count, TextStyle.DIM), Span("P", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)
+        )
+        if self.page == "preflight":
+            more = ()  # there it stands
+        return _warned(tr(in_one_line(wanting[0])), more, width)
+
+
+def _warned(text: str, more: Row, width: int) -> Row:
+    """A warning, cut where the key that says more would not fit."""
+    said = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
+    return between(row(Span(said, TextStyle.WARN)), more, width)
+
+
+def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
+    """The newest advisory, while it holds: of the attempt that runs, not yet old, and only until what it says is over."""
+    state = snapshot.state
+    if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
+        return None
+    newest = state.advisories[-1]
+    if newest.attempt != state.attempt.number or now - newest.t > ADVISORY_S:
+        return None
+    is_over = newest.code == STALL and state.attempt.stall is None
+    if newest.code.startswith(SHARED):
+        index = newest.code.removeprefix(SHARED)
+        gpus = (gpu for gpu in snapshot.gpus if str(gpu.index) == index)
+        is_over = any(gpu.values.get("others_memory_bytes") == 0 for gpu in gpus)
+    return None if is_over else newest
+
+
+class Hint(NamedTuple):
+    """One key of the footer."""
+
+    key: str
+    word: str
+    action: str
+
+
+class FooterBar(Panel):
+    """The keys that do something now, most wanted first; those that do not fit are in the help."""
+
+    framed = False
+
+    class Pressed(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._hints: tuple[Hint, ...] = ()
+        self._last: Hint | None = None
+        self._places: list[tuple[int, int, str]] = []
+
+    @property
+    def ready(self) -> bool:
+        """Keys were offered."""
+        return self._last is not None
+
+    def offer(self, hints: tuple[Hint, ...], last: Hint) -> None:
+        """Show these keys; `last` stands at the right end, always."""
+        if (hints, last) != (self._hints, self._last):
+            self._hints, self._last = hints, last
+            self.repaint()
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        if self._last is None:
+            return []
+        hints = [hint._replace(word=self.tr(hint.word)) for hint in self._hints]
+        wanted = 1 + sum(cells(_hint(hint)) for hint in hints[:WANTED_HINTS])
+        last = self._last._replace(word=self.tr(self._last.word))
+        if wanted + cells(_hint(last)) > width:
+            last = last._replace(word=self.tr(self._last.word.partition(" (")[0]))
+        right = _hint(last)
+        room = width - cells(right)
+        spans: list[Span] = [Span(" ")]
+        self._places = [(width - cells(right), width, self._last.action)]
+        at = 1
+        for hint in hints:
+            found = _hint(hint)
+            size = cells(found)
+            if at + size >= room:
+                break
+            self._places.append((at, at + size, hint.action))
+            spans += found
+            at += size
+        return [between(tuple(spans), right, width)]
+
+    def on_click(self, event: events.Click) -> None:
+        """A click is the key."""
+        for start, stop, action in self._places:
+            if start <= event.x < stop:
+                self.post_message(self.Pressed(action))
+
+
+def _hint(hint: Hint) -> Row:
+    return row(Span(hint.key, TextStyle.KEY), Span(f" {hint.word}  ", TextStyle.DIM))

@@ -1,0 +1,254 @@
+"""The failure card: what happened, where, what followed, what happens next, what each key would do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from supervisor.job.batch import describe_change
+from supervisor.run import state as st
+from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.actions import again_text, resume_text
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
+from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.wording.places import is_stacks, of_project, place_of
+from supervisor.views.wording.translate import Tr
+
+LABEL = 9
+COUNT_CELLS = 10
+UNSURE = 0.6
+CODE_LEAST = 12
+ADVICE_ROWS = 2
+WHY_ROWS = 4
+
+
+class FailureCard(Panel, can_focus=True):
+    """Stands in place of the charts while the newest attempt has failed and no new one runs."""
+
+    number = 1
+    uses_clock = True
+
+    def needed_rows(self, view: View, width: int) -> int:
+        """Rows that the whole card takes at this width, its frame included."""
+        before, self.view = self.view, view
+        rows = len(self.body(width - 2, 100)) + 2
+        self.view = before  # not drawn yet: `show` compares with what was
+        return rows
+
+    def titles(self) -> tuple[Row, Row]:
+        """Which attempt, when; the class and how sure we are."""
+        attempt = self.view.snapshot.state.attempt if self.view else None
+        if attempt is None or attempt.verdict is None:
+            return EMPTY, EMPTY
+        after = ""
+        roomy = self.size.width >= 76
+        if roomy and attempt.started_t is not None and attempt.ended_t is not None:
+            after = f" after {fm.duration(attempt.ended_t - attempt.started_t)}"
+        step = "before its first step" if attempt.last_step is None else f"step {fm.whole(attempt.last_step)}"
+        verdict = attempt.verdict
+        name = f"{verdict.failure}{f' ({verdict.reason})' if verdict.reason else ''}"
+        return (
+            row(Span(self.tr(f"✗ attempt {attempt.number} failed{after}, {step}"), TextStyle.BAD)),
+            row(Span(name, TextStyle.BAD), Span(self.tr(f" · {fm.sure(verdict.confidence)}"), TextStyle.DIM)),
+        )
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The card; in a low pane blank rows go first, then the advice, what followed, the cause's further rows."""
+        attempt = self.view.snapshot.state.attempt if self.view else None
+        if self.view is None or attempt is None or attempt.verdict is None:
+            return []
+        verdict, tr = attempt.verdict, self.tr
+        inner = width - 2
+        head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), inner, 2)]
+        if verdict.confidence < UNSURE:
+            head.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
+        cause = _cause(attempt, verdict, inner, 3 if height >= 12 else 2, tr)
+        cause += own_code(self.view.snapshot, attempt, "code", inner, tr)
+        followed = _followed(verdict, inner, tr)
+        advice = [
+            _labelled("advice" if not (i or j) else "", Span(line), inner, tr)
+            for i, text in enumerate(verdict.advice[:3])
+            for j, line in enumerate(wrap(tr(text), inner - LABEL, ADVICE_ROWS))
+        ]
+        plan = _plan(self.view.snapshot, attempt, self.view.now, inner, WHY_ROWS, tr)
+        brief = _plan(self.view.snapshot, attempt, self.view.now, inner, 1, tr)
+        blocks = [head, cause, followed, advice, plan]
+        gaps = 1
+        while sum(map(len, blocks)) + gaps * (sum(1 for b in blocks if b) - 1) > height:
+            if gaps:
+                gaps = 0
+            elif blocks[3]:
+                blocks[3] = []
+            elif blocks[2]:
+                blocks[2] = []
+            elif len(blocks[1]) > 3:
+                blocks[1].pop(-2)  # the person's own line stays
+            elif len(blocks[4]) > len(brief):
+                blocks[4] = brief
+            elif len(blocks[1]) > 1:
+                blocks[1].pop(-2 if len(blocks[1]) > 2 else -1)
+            else:
+                break
+        spare = height - sum(map(len, blocks))
+        if verdict.advice and not blocks[3] and spare > 0:
+            blocks[3] = _wrapped("advice", tr(verdict.advice[0]), inner, min(spare, ADVICE_ROWS), tr)
+        rows: list[Row] = []
+        for block in blocks:
+            if block:
+                rows += [*([EMPTY] * gaps if rows else []), *block]
+        return [(Span(" "), *spans) for spans in rows]
+
+
+def _labelled(label: str, said: Span, width: int, tr: Tr) -> Row:
+    return row(
+        Span(fit(tr(label), LABEL), TextStyle.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink)
+    )
+
+
+def _wrapped(label: str, text: str, width: int, most: int, tr: Tr) -> list[Row]:
+    """As many rows as it takes: what there is to do mostly stands at the end."""
+    lines = wrap(text, width - LABEL, most)
+    return [_labelled(label if not at else "", Span(line), width, tr) for at, line in enumerate(lines)]
+
+
+def _cause(attempt: st.AttemptView, verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
+    if verdict.cause is None:
+        return [_labelled("cause", Span(tr("no line to point at"), TextStyle.DIM), width, tr)]
+    where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
+    text = verdict.cause.text.strip()
+    if is_stacks(verdict.cause.path):
+        text = tr(text)  # our own words on what the stacks show, where a log has its own
+    first = _labelled("cause", Span(where, TextStyle.KEY), width, tr)
+    leads = tr("L opens the stacks") if is_stacks(verdict.cause.path) else ""
+    if leads and cells(first) + cell_len(leads) + 2 <= width:
+        first = (*first, Span(f"  {leads}", TextStyle.DIM))
+    return [first, *(_labelled("", Span(line), width, tr) for line in wrap(text, width - LABEL, most))]
+
+
+def own_code(snapshot: Snapshot, attempt: st.AttemptView, label: str, width: int, tr: Tr) -> list[Row]:
+    """The user's own line of the traceback, where there is one: its place, then what stands there."""
+    context = snapshot.nearby.contexts.get(attempt.number)
+    own = context.own if context is not None else None
+    if own is None:
+        return []
+    folder = snapshot.run_file.job.cwd if snapshot.run_file is not None else None
+    where = f"{of_project(own.path, folder)}:{own.line}"
+    room = width - cell_len(fit(tr(label), LABEL)) - cell_len(where) - 2
+    code = Span(fit(own.text, room).rstrip(), TextStyle.STRONG) if room >= CODE_LEAST else Span("")
+    return [
+        row(
+            Span(fit(tr(label), LABEL), TextStyle.DIM),
+            Span(fit(where, width - LABEL).rstrip(), TextStyle.KEY),
+            "  ",
+            code,
+        )
+    ]
+
+
+def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
+    """Consequences, folded by class and rank."""
+    folded: dict[str, list[int]] = {}
+    for item in verdict.consequences:
+        folded.setdefault(item.words, []).extend([] if item.rank is None else [item.rank])
+    if not folded:
+        return []
+    parts = [
+        f"{name}{f' (rank {fm.ranges(tuple(set(ranks)))})' if ranks else ''}"
+        for name, ranks in folded.items()
+    ]
+    return [_labelled("then", Span(" · ".join(map(tr, parts)), TextStyle.DIM), width, tr)]
+
+
+def _only_watched(attempt: st.AttemptView, width: int, tr: Tr) -> list[Row]:
+    """What stoker did not start it cannot restart: said, with the command that would supervise."""
+    command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
+    watched = tr("stoker only watches this: it did not start it and restarts nothing")
+    return [
+        _labelled("next", Span(watched), width, tr),
+        _labelled("", Span(tr(f"to supervise it: stoker run {command}"), TextStyle.STRONG), width, tr),
+    ]
+
+
+def _plan(
+    snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, why_rows: int, tr: Tr
+) -> list[Row]:
+    """What is about to happen, and why."""
+    decision = attempt.decision
+    condition = snapshot.state.condition
+    if snapshot.state.mode == "observed":
+        return _only_watched(attempt, width, tr)
+    if decision is None:
+        return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
+    rows = []
+    change = _change_text(decision)
+    if change:
+        rows.append(
+            _labelled(
+                "plan" if not isinstance(condition, st.HeldOpen) else "on offer",
+                Span(tr(change), TextStyle.STRONG),
+                width,
+                tr,
+            )
+        )
+    if not isinstance(condition, st.Finished) and _goes_on(decision, condition):
+        where, why = resume_text(snapshot)
+        full = tr(f"{where}: {why}" if why else where)
+        roomy = cell_len(full) <= width - LABEL
+        rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))
+    if not change or change not in decision.reason:
+        rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
+    match condition:
+        case st.Backoff():
+            rows.append(_countdown(condition, now, decision, tr))
+        case st.HeldOpen():
+            until = f" ({fm.duration(condition.until - now)} left)" if condition.until is not None else ""
+            rows.append(_labelled("next", Span(tr(f"held: you decide{until}"), TextStyle.WARN), width, tr))
+        case st.Finished():
+            over = tr(f"the run is over, exit code {condition.exit_code}")
+            rows.append(_labelled("next", Span(over, TextStyle.DIM), width, tr))
+            again = again_text(snapshot)
+            if again:
+                rows += _wrapped("again", again, width, why_rows, tr)
+        case _:
+            rows.append(_labelled("next", Span(tr(decision.kind.replace("_", " "))), width, tr))
+    return rows
+
+
+def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) -> Row:
+    left = max(0.0, condition.until - now)
+    whole = max(decision.delay_s, left, 0.001)
+    full = round(COUNT_CELLS * (1 - left / whole))
+    said = f"restarts by itself in {fm.duration(left)}  " if left > 0 else "restarts now  "
+    return row(
+        Span(fit(tr("next"), LABEL), TextStyle.DIM),
+        Span(tr(said), TextStyle.WARN),
+        Span("▰" * full, TextStyle.WARN),
+        Span("▱" * (COUNT_CELLS - full), TextStyle.DIM),
+    )
+
+
+def _change_text(decision: Decision) -> str:
+    change = decision.change
+    return "" if change is None else change_text(change)
+
+
+def change_text(change: SpecChange) -> str:
+    """What the next attempt does differently, in one line."""
+    parts = [describe_change(change.batch)] if change.batch is not None else []
+    parts += [f"{name}={value}" for name, value in change.env]
+    parts += [f"{name} {value}" for name, value in change.set_args]
+    parts += ["another port"] if change.new_port else []
+    parts += ["from the start, without a checkpoint"] if change.from_scratch else []
+    parts += ["other arguments"] if change.argv is not None else []
+    return " · ".join(parts) or "as it was"
+
+
+def _goes_on(decision: Decision, condition: st.Condition) -> bool:
+    """Whether a next attempt is planned or on offer, so that where it would begin is of interest."""
+    if decision.change is not None and decision.change.from_scratch:
+        return False  # that stands in the plan
+    return decision.kind is DecisionKind.RESTART or isinstance(condition, st.HeldOpen)

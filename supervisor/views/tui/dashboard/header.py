@@ -1,0 +1,152 @@
+"""The two lines at the top: is it alive, how far is it, when will it be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.run.events import Phase
+from supervisor.run.state import Finished, Running, RunState, Stopping
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.condition_words import condition_span, is_live
+from supervisor.views.tui.dashboard.layout import LOW
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.translate import Tr
+
+# A run that steps is called quiet after this many seconds, or steps if those are longer.
+QUIET_S = 30.0
+QUIET_STEPS = 10
+
+
+class HeaderPanel(Panel):
+    """Run, attempt, state and progress; job, elapsed time and ETA."""
+
+    framed = False
+    uses_clock = True
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """Two rows."""
+        if self.view is None:
+            return []
+        snapshot = self.view.snapshot
+        state = snapshot.state
+        tr = self.tr
+        left = [Span(" stoker  ", TextStyle.DIM), Span(fm.short_id(state.run_id) or "…", TextStyle.STRONG)]
+        if state.attempt is not None and state.mode != "observed":
+            left.append(Span(tr(f" · attempt {state.attempt.number}")))
+        if state.mode == "observed":
+            left.append(Span(tr(" · observed"), TextStyle.DIM))
+        left += [Span(" · "), spoken(condition_span(snapshot, self.view.now), tr)]
+        quiet = quiet_s(snapshot, self.view.now)
+        if quiet is not None:
+            left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
+        if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
+            left.append(Span(tr(" ⚠ no keeper"), TextStyle.BAD))
+        first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
+        times = self._times(snapshot, width)
+        return [first, between(_job(snapshot, width - cells(times) - 2, tr), times, width)][:height]
+
+    def _progress(self, state: RunState, room: int) -> Row:
+        attempt = state.attempt
+        step = attempt.last_step if attempt else None
+        total = state.total_steps
+        if step is None:
+            return row(Span(self.tr("no step yet "), TextStyle.DIM))
+        if not total or step > total:  # what the arguments said was no total
+            return row(Span(self.tr("step "), TextStyle.DIM), Span(fm.whole(step), TextStyle.STRONG), " ")
+        ratio = step / total
+        width_of_total = len(fm.whole(total))
+        text = row(
+            Span(self.tr("step "), TextStyle.DIM),
+            Span(fm.whole(step).rjust(width_of_total), TextStyle.STRONG),
+            Span(f" / {fm.whole(total)} "),
+        )
+        tail = row(Span(f" {fm.percent(ratio):>5} "))
+        size = min(room - cells(text) - cells(tail), 32)
+        ink = TextStyle.DIM if state.is_over else TextStyle.LIVE
+        return (*text, *(bar(ratio, size, ink) if size >= 6 else ()), *tail)
+
+    def _times(self, snapshot: Snapshot, width: int) -> Row:
+        assert self.view is not None
+        tr = self.tr
+        state = snapshot.state
+        end = state.ended_t if isinstance(state.condition, Finished) else self.view.now
+        elapsed = end - state.started_t if state.started_t is not None and end is not None else None
+        began_t = state.started_t
+        if state.attempt is not None and state.attempt.found_over:
+            # A log that was read afterwards: how long that took is no time of the job's.
+            began_t, over_t = state.attempt.started_t, state.attempt.ended_t
+            elapsed = over_t - began_t if began_t is not None and over_t is not None else None
+        spans = [*self._pace(snapshot), Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
+        if isinstance(state.condition, (Running, Stopping)):
+            moves = quiet_s(snapshot, self.view.now) is None
+            spans += [Span("  ETA ", TextStyle.DIM), Span(fm.clock(eta_s(snapshot) if moves else None))]
+        if width >= 100:
+            spans += [Span(tr("  started "), TextStyle.DIM), Span(fm.time_of_day(began_t)[:5])]
+        return (*spans, Span(" "))
+
+    def _pace(self, snapshot: Snapshot) -> Row:
+        """The time of a step, where the terminal is too low for the tiles."""
+        took_s, is_derived = snapshot.step_time_s
+        if self.app.size.height >= LOW or took_s is None or not isinstance(snapshot.state.condition, Running):
+            return EMPTY
+        said = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
+        return row(Span(self.tr(f"{said}/step"), TextStyle.PLAIN), "  ")
+
+
+def quiet_s(snapshot: Snapshot, now: float) -> float | None:
+    """Seconds without a step, where the keeper flagged that or it is longer than a run is ever quiet; else None."""
+    condition, attempt = snapshot.state.condition, snapshot.state.attempt
+    if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
+        return now - attempt.stall.since
+    steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
+    if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
+        return None
+    quiet = now - steps[-1].t
+    usual = snapshot.step_time_s[0] or 0.0
+    return quiet if quiet > max(QUIET_S, QUIET_STEPS * usual) else None
+
+
+def eta_s(snapshot: Snapshot) -> float | None:
+    """Seconds to the last step, by the run's own word or by the newest steps' rate; None while nothing moves."""
+    progress, total = snapshot.state.progress, snapshot.state.total_steps
+    attempt = snapshot.state.attempt
+    if progress is None or (attempt is not None and attempt.stall is not None):
+        return None
+    if progress.eta_s is not None:
+        return progress.eta_s
+    if progress.step is None or not total or progress.step > total or snapshot.pace_s is None:
+        return None
+    return (total - progress.step) * snapshot.pace_s
+
+
+def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
+    """Name, ranks and the effective batch, in as many words as there is room for."""
+    state = snapshot.state
+    parts = [Span(f" {state.name}", TextStyle.PLAIN)]
+    if state.world_size is not None and state.mode != "observed":
+        ranks = f" · {state.world_size} rank{'s' if state.world_size != 1 else ''}"
+        parts.append(Span(tr(ranks), TextStyle.DIM))
+    batch = state.attempt.batch if state.attempt else None
+    forms = batch_forms(batch) if batch is not None else ()
+    left = room - cells(tuple(parts))
+    said = next((said for form in forms if cells((Span(said := f" · {tr(form)}"),)) <= left), "")
+    return (*parts, Span(said, TextStyle.DIM))
+
+
+def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
+    """The batch in words, the fullest first; each number has its name."""
+    tokens = batch.unit is BatchUnit.TOKENS
+    unit = " tokens" if tokens else ""
+    whole = f"global batch {fm.whole(batch.global_batch)}{unit}"
+    ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
+    each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""
+    micro, times = f"micro-batch {batch.micro_batch_per_rank}", f"accumulation {batch.accumulation_steps}"
+    return (
+        f"{micro}{each} × {times} × {ranks} = {whole}",
+        f"{micro}, {times}, {whole}",
+        f"{micro}, {whole}",
+        whole,
+    )

@@ -1,0 +1,190 @@
+"""The panes of the dashboard and where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
+
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.live import LossPanel, UsePanel
+from supervisor.views.tui.dashboard.bars import FooterBar, NoticeBar
+from supervisor.views.tui.dashboard.card import FailureCard
+from supervisor.views.tui.dashboard.condition_words import shows_failure
+from supervisor.views.tui.dashboard.devices import DevicesPanel
+from supervisor.views.tui.dashboard.header import HeaderPanel
+from supervisor.views.tui.dashboard.layout import WIDE, Layout, Needs, plan
+from supervisor.views.tui.dashboard.ranks import RanksPanel
+from supervisor.views.tui.dashboard.tiles import TilesPanel
+from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
+from supervisor.views.tui.dashboard.trends import TrendPanel
+from supervisor.views.tui.frames import QuickFrames
+from supervisor.views.tui.kept import Kept, memory_of
+from supervisor.views.tui.logs.pane import LogPanel
+from supervisor.views.tui.pages.book import PAGES, new_page
+from supervisor.views.tui.widgets.panel import Panel, View, tr_of
+
+
+class PaneScreen(QuickFrames, Screen[None]):
+    """All panes, arranged for the terminal's size and the run's state. `clock`: wall time."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self.snapshot: Snapshot | None = None
+        self._clock = clock
+        self._zoomed: str | None = None
+        self._layout: Layout | None = None
+
+    def compose(self) -> ComposeResult:
+        """All panes; the layout decides which are seen."""
+        yield HeaderPanel(id="header")
+        with Horizontal(id="middle"):
+            yield FailureCard(id="card")
+            yield LossPanel(id="loss")
+            with Vertical(id="right"):
+                with Horizontal(id="charts"):
+                    yield UsePanel(id="util", memory=False)
+                    yield UsePanel(id="memory", memory=True)
+                yield DevicesPanel(id="devices")
+                yield RanksPanel(id="ranks")
+        yield AttemptsBar(id="attempts")
+        yield TilesPanel(id="tiles")
+        with Horizontal(id="bottom"):
+            yield LogPanel(id="log")
+            yield TimelinePanel(id="timeline")
+        yield NoticeBar(id="notice")
+        yield FooterBar(id="footer")
+
+    @property
+    def kept(self) -> Kept:
+        """What is remembered of a person's choices."""
+        return memory_of(self.app).kept
+
+    async def page(self, name: str) -> Panel:
+        """The page of this name, made when it is first asked for; it stands above the notice."""
+        for found in self.query(f"#{name}").results(Panel):
+            return found
+        made = new_page(name)
+        made.display = False
+        await self.mount(made, before=self.notice)
+        if self.snapshot is not None:
+            made.show(View(self.snapshot, self.snapshot.state.now(self._clock())))
+        return made
+
+    @property
+    def log_panel(self) -> LogPanel:
+        """The log pane."""
+        return self.query_one("#log", LogPanel)
+
+    @property
+    def ranks_panel(self) -> RanksPanel:
+        """The table of ranks."""
+        return self.query_one("#ranks", RanksPanel)
+
+    @property
+    def notice(self) -> NoticeBar:
+        """The line for people."""
+        return self.query_one("#notice", NoticeBar)
+
+    def _show(self) -> None:
+        if self.snapshot is None:
+            return
+        view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
+        for panel in self.query(Panel):
+            panel.show(view)
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Another size, another layout."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        snapshot = self.snapshot
+        log_more, side_more = self.kept.log_more, self.kept.side_more
+        needs = Needs(devices=1, ranks=1, zoomed=self._zoomed, log_more=log_more, side_more=side_more)
+        if snapshot is not None:
+            attempt = snapshot.state.attempt
+            ranks = len(attempt.ranks) if attempt else 1
+            observed = snapshot.state.mode == "observed" and not (snapshot.ranks or snapshot.machine)
+            needs = Needs(
+                devices=len(snapshot.gpus) or (0 if observed else 1 + len(snapshot.ranks)),
+                ranks=0 if observed else ranks,
+                card_rows=self._card_rows(snapshot),
+                zoomed=self._zoomed,
+                log_more=log_more,
+                side_more=side_more,
+            )
+        layout = plan(self.size.width, self.size.height, needs)
+        if layout == self._layout:
+            return
+        self._layout = layout
+        self._apply(layout)
+
+    def _card_rows(self, snapshot: Snapshot) -> int:
+        if not shows_failure(snapshot):
+            return 0
+        width = self.size.width if self.size.width < WIDE else self.size.width * 55 // 100
+        return self.query_one("#card", FailureCard).needed_rows(
+            View(snapshot, self._clock(), tr_of(self)), width
+        )
+
+    def _apply(self, layout: Layout) -> None:
+        shown = layout.shown
+        if layout.trends_height:
+            self._make_trends()
+        for found in self.query("#trends"):
+            found.display = "trends" in shown
+            found.styles.height = layout.trends_height
+        for name in (
+            "header",
+            "card",
+            "loss",
+            "charts",
+            "devices",
+            "ranks",
+            "attempts",
+            "tiles",
+            "log",
+            "timeline",
+        ):
+            self.query_one(f"#{name}").display = name in shown
+        for page in self.query(", ".join(f"#{name}" for name in PAGES)):
+            page.display = page.id in shown
+        right = bool(shown & {"charts", "devices", "ranks"})
+        middle = self.query_one("#middle")
+        middle.display = right or bool(shown & {"card", "loss"})
+        middle.styles.layout = "vertical" if layout.vertical else "horizontal"
+        middle.styles.height = "1fr" if layout.middle_height is None else layout.middle_height
+        self.query_one("#bottom").display = bool(shown & {"log", "timeline"})
+        side = self.query_one("#right")
+        side.display = right
+        side.styles.width = "1fr" if layout.right_width is None else layout.right_width
+        devices = self.query_one("#devices", DevicesPanel)
+        devices.framed = layout.framed_devices
+        devices.styles.height = "1fr" if layout.devices_height is None else layout.devices_height
+        self.query_one("#charts").styles.height = layout.charts_height
+        self.query_one("#loss").styles.height = "1fr" if layout.loss_height is None else layout.loss_height
+        self.query_one("#timeline").styles.width = (
+            "1fr" if not layout.timeline_width else layout.timeline_width
+        )
+        focused = self.focused
+        if focused is None or not focused.display:
+            self.log_panel.focus()
+
+    def _make_trends(self) -> None:
+        """Made when a terminal first has the room for them."""
+        if self.query("#trends"):
+            return
+        panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(2)]
+        self.query_one("#right").mount(Horizontal(*panels, id="trends"), after="#charts")
+        self.call_after_refresh(self._show)
+
+    def _card_shown(self) -> bool:
+        return self._layout is not None and "card" in self._layout.shown
+
+    def _zoom(self, name: str | None) -> None:
+        self._zoomed = name
+        self._arrange()
+        self._show()

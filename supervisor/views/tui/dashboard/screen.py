@@ -1,0 +1,324 @@
+"""The dashboard: what its keys do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from operator import is_not
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+
+from supervisor.run.control import RequestArgs
+from supervisor.run.events import RequestKind
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.actions import (
+    ACTING,
+    current_batch,
+    possible,
+    question,
+    restart_cost,
+    suggested_batch,
+    why_no_batch,
+    why_not,
+)
+from supervisor.views.tui.dashboard.condition_words import failures
+from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
+from supervisor.views.tui.dashboard.navigation import LookingScreen
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
+from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.widgets.panel import Panel, View, tr_of
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+    from supervisor.views.tui.dialogs.edit import Edited
+
+TICK_S = 1.0
+# Keys that are never silent, and what they ask for.
+EXPLAINED = {
+    binding.key: action_name(binding)
+    for binding in KEYS
+    if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
+}
+# Behind another screen news are painted at most so often: with a see-through one the whole terminal is composed twice.
+BEHIND_S = 0.5
+
+
+def _key_commands() -> type[Provider]:
+    """The palette, its library and the editor's are a tenth of a second that the start need not wait for."""
+    from supervisor.views.tui.commands import KeyCommands
+
+    return KeyCommands
+
+
+class Dashboard(LookingScreen):
+    """One run on one screen.
+
+    Args:
+        desk: where requests are put.
+        feeder: the reading thread; requests are put in it too.
+        clock: wall time.
+        read_only: no requests.
+        adopt: what adopts a run whose keeper died; None where that is not offered.
+        back: goes back to the list of runs; None where the run was not opened from one.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = KEYS
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_key_commands}
+
+    def __init__(
+        self,
+        desk: Desk,
+        feeder: Feeder[Snapshot],
+        clock: Callable[[], float],
+        *,
+        read_only: bool = False,
+        adopt: Callable[[], None] | None = None,
+        back: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(desk, feeder, clock, back)
+        self._read_only = read_only
+        self._adopt = adopt
+        self._possible: frozenset[str] = frozenset()
+        self._adopting = False
+        self._first: Snapshot | None = None
+        self._stale = False
+        self._due = 0.0
+
+    def on_mount(self) -> None:
+        """Begin to tick; the log has the keys."""
+        notice = self.notice
+        notice.can_adopt, notice.read_only = self._adopt is not None, self._read_only
+        self.log_panel.focus()
+        if self._first is not None:
+            self.take(self._first)
+            self._first = None
+        else:
+            self._arrange()
+            self._offer()
+        self.set_interval(TICK_S, self._tick)
+
+    def begin_with(self, snapshot: Snapshot) -> None:
+        """The moment that is there when this is mounted."""
+        self._first = snapshot
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Show a new moment of the run."""
+        before, self.snapshot = self.snapshot, snapshot
+        self.log_panel.take(snapshot.logs)
+        self.ranks_panel.hear(snapshot.logs)
+        if before is None or any(map(is_not, before.facts(), snapshot.facts())):
+            self._take_facts(snapshot)
+        now = time.monotonic()
+        self._stale = self._is_covered() or (self.app.screen is not self and now < self._due)
+        if not self._stale:
+            self._due = now + BEHIND_S
+            self._show()
+
+    def _take_facts(self, snapshot: Snapshot) -> None:
+        """More than lines is new."""
+        if self._log_screen is not None:
+            self._log_screen.take(snapshot.state)
+        for answer in self._desk.answers(snapshot.state, self._clock()):
+            self.tell(answer)
+        if self._adopting and snapshot.keeper_alive:
+            self._adopting = False
+            self.tell(Answer("adopted: a new keeper looks after the run", True))
+        self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopt is not None)
+        self._arrange()
+        self._offer()
+
+    def _is_covered(self) -> bool:
+        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that anew."""
+        stack = self.app.screen_stack
+        above = stack[stack.index(self) + 1 :] if self in stack else []
+        return any(screen.styles.background.a == 1 for screen in above)
+
+    def on_screen_resume(self) -> None:
+        """In front again: what was not painted meanwhile is."""
+        if self._stale:
+            self._stale = False
+            self._show()
+
+    def _tick(self) -> None:
+        """Times and ages move once a second while something lives."""
+        covered = self._is_covered()
+        if not covered:
+            self.on_screen_resume()
+        if self.snapshot is None or self.snapshot.state.is_over:
+            return
+        for answer in self._desk.answers(self.snapshot.state, self._clock()):
+            self.tell(answer)
+        if covered:
+            self._stale = True
+            return
+        view = View(self.snapshot, self.snapshot.state.now(self._clock()), tr_of(self))
+        for panel in self.query(Panel):
+            panel.tick(view)
+
+    def offers(self, binding: Binding) -> bool:
+        """A key that would only say why it can do nothing is not shown."""
+        return binding.action != "smaller_batch" or "smaller_batch" in self._possible
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only what a keeper would do now, or what changes something here, is possible."""
+        name = str(parameters[0]) if action == "ask" else action
+        if "failure" in {name, *parameters}:
+            return self.snapshot is not None and bool(failures(self.snapshot.state))
+        if name == "hold" and self._zoomed is not None:
+            return False  # Esc goes back from here first: nobody holds a run by leaving a page
+        if name == "smaller_batch":
+            return "restart" in self._possible  # where no batch is known the key says why
+        if name in ACTING:
+            return name in self._possible
+        if action == "back":
+            return self._can_go_back()
+        if action == "open_reports":
+            return bool(self.is_mounted and self.log_panel.buffer.reports)
+        if action == "match":
+            return bool(self.is_mounted and self.log_panel.search)
+        return True
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that would ask something of a keeper, and cannot now, says why: silence would look like a hang."""
+        name = EXPLAINED.get(event.character or "")
+        snapshot = self.snapshot
+        said = silence_of(self, event) if name is None else None
+        if said is not None and said != self.notice.says:  # not again for each repeat
+            self.tell(Answer(said, None))
+        if name is None or snapshot is None or self.check_action(name, ()) or self.app.screen is not self:
+            return
+        event.stop()
+        can_adopt = "adopt" in self._possible
+        if can_adopt and name != "adopt":
+            self._offer_adoption(name)
+            return
+        said = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
+        self.tell(Answer(said, False))
+
+    def _offer_adoption(self, name: str) -> None:
+        """The keeper is gone: the run can be adopted, and the wish be told again."""
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self.action_adopt()
+
+        word = name.replace("_", " ")
+        self.app.push_screen(
+            Confirm(f"{word}: the keeper is gone, nobody would do it. Adopt the run first?"), closed
+        )
+
+    def action_help(self) -> None:
+        """All keys."""
+        self.app.push_screen(HelpScreen(self._help_lines()))
+
+    def _help_lines(self) -> list[HelpLine]:
+        tr = tr_of(self)
+        lines = [
+            HelpLine(
+                tr(title),
+                binding.key_display or binding.key,
+                tr(binding.tooltip),
+                self._does_something(binding),
+            )
+            for group, title in GROUPS.items()
+            for binding in KEYS
+            if isinstance(binding, Binding) and (binding.id or "").startswith(f"{group}.")
+        ]
+        inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
+        lines += [
+            HelpLine(tr(GROUPS["move"]), binding.key.replace(",", "  "), tr(binding.description), True)
+            for binding in inside
+            if isinstance(binding, Binding)
+        ]
+        return lines
+
+    def _does_something(self, binding: Binding) -> bool:
+        return bool(self.check_action(action_name(binding), ()))
+
+    # -- acting -------------------------------------------------------------------------------------------
+
+    def action_leave(self) -> None:
+        """Leave; training goes on."""
+        self.app.exit()
+
+    def action_adopt(self) -> None:
+        """Let a new keeper take the run over."""
+        if self._adopt is not None:
+            self._adopting = True
+            self.tell(Answer("adopting the run…", None))
+            self._feeder.submit(self._adopt)
+
+    def action_ask(self, kind: str) -> None:
+        """Ask the keeper for what the kind of request says."""
+        self._ask(RequestKind(kind))
+
+    def action_note(self) -> None:
+        """Mark the timeline."""
+
+        def closed(text: str | None) -> None:
+            if text and text.strip():
+                self._send(RequestKind.NOTE, RequestArgs(text=text.strip()))
+
+        self.app.push_screen(AskLine("note"), closed)
+
+    def action_smaller_batch(self) -> None:
+        """Restart with another batch."""
+        from supervisor.views.tui.dialogs.batch import BatchScreen
+
+        snapshot = self.snapshot
+        if snapshot is not None and "smaller_batch" not in self._possible:
+            self.tell(Answer(why_no_batch(snapshot), False))
+            return
+        now = current_batch(snapshot) if snapshot else None
+        wanted = suggested_batch(snapshot) if snapshot else None
+        if snapshot is None or now is None or wanted is None:
+            return
+
+        def closed(number: int | None) -> None:
+            if number is not None:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
+
+        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, restart_cost(snapshot)), closed)
+
+    def action_edit(self) -> None:
+        """Restart with other arguments or environment."""
+        from supervisor.views.tui.dialogs.edit import EditScreen, current_arguments
+
+        snapshot = self.snapshot
+        if snapshot is None or snapshot.run_file is None:
+            return
+
+        def closed(edited: Edited | None) -> None:
+            if edited is not None:
+                self._send(RequestKind.RESTART_WITH, RequestArgs(argv=edited.argv, env=edited.env))
+
+        record = snapshot.run_file
+        before = current_arguments(record, snapshot.state)
+        self.app.push_screen(EditScreen(record.job.entry, before, restart_cost(snapshot)), closed)
+
+    def _ask(self, kind: RequestKind) -> None:
+        """Send a request, after a question where something would be lost."""
+        asked = question(kind, self.snapshot) if self.snapshot else None
+        if asked is None:
+            self._send(kind)
+            return
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self._send(kind)
+            else:
+                stays = "stopped" if kind in {RequestKind.STOP, RequestKind.STOP_NOW} else "restarted"
+                self.tell(Answer(f"not {stays}", None))
+
+        self.app.push_screen(Confirm(asked), closed)
+
+    def _send(self, kind: RequestKind, args: RequestArgs | None = None) -> None:
+        attempt = self.snapshot.state.attempt if self.snapshot else None
+        number = attempt.number if attempt and kind is not RequestKind.NOTE else None
+        told = self._told
+        self._feeder.submit(self._desk.sender(kind, number, args, self._clock(), told))

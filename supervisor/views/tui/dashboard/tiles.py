@@ -1,0 +1,99 @@
+"""Five numbers of training, each with its recent course."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import TypeAlias
+
+from supervisor.views import format as fm
+from supervisor.views.model.history import Track
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, spark
+from supervisor.views.tui.widgets.panel import Panel
+
+Pick: TypeAlias = Callable[[Sequence[float]], float]
+Tile: TypeAlias = tuple[str, str, TextStyle, list[float], Pick]
+RECENT = 120
+WAIT_WARN_RATIO = 0.1
+
+
+class TilesPanel(Panel):
+    """One line: lr, throughput, gradient norm, step time, data wait."""
+
+    framed = False
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The five series, and whose they are."""
+        names = ("lr", "tokens_per_sec", "samples_per_sec", "grad_norm", "step_time_s", "data_wait_s")
+        return (*(snapshot.metrics[name] for name in names), snapshot.pace, len(snapshot.state.attempts))
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The line; tiles that do not fit are left out from the end."""
+        if self.view is None or height < 1:
+            return []
+        every = _tiles(self.view.snapshot)
+        tiles = [tile for tile in every if tile[3]] or every  # what this script never tells takes no room
+        shown = max(1, min(len(tiles), width // 20))
+        size = width // shown
+        spans: list[Span] = []
+        for label, text, ink, values, pick in tiles[:shown]:
+            tile = (Span(f" {self.tr(label)} ", TextStyle.DIM), Span(text, ink), Span(" "))
+            room = size - cells(tile) - 1
+            spans += [*tile, Span(spark(values, max(room, 0), pick=pick), TextStyle.LIVE), Span(" ")]
+        return [tuple(spans)]
+
+
+def _tiles(snapshot: Snapshot) -> list[Tile]:
+    metrics = snapshot.metrics
+    waited = snapshot.latest("data_wait_s")
+    took, is_derived = snapshot.step_time_s
+    share = waited / took if waited is not None and took else None
+    wait_ink = TextStyle.WARN if share is not None and share > WAIT_WARN_RATIO else _ink(share)
+    waits = _values(metrics["data_wait_s"])
+    gaps = snapshot.pace if is_derived else metrics["step_time_s"]
+    return [
+        _tile("lr", snapshot.latest("lr"), fm.rate, metrics["lr"], 7),
+        _throughput(snapshot, took if is_derived else None),
+        _tile(
+            "grad",
+            snapshot.latest("grad_norm"),
+            lambda v: fm.DASH if v is None else f"{v:.2f}",
+            metrics["grad_norm"],
+            4,
+            max,
+        ),
+        _tile("step", took, fm.about(fm.seconds) if is_derived else fm.seconds, gaps, 6 + is_derived),
+        ("data wait", (fm.DASH if share is None else fm.percent(share)).rjust(4), wait_ink, waits, fmean),
+    ]
+
+
+def _throughput(snapshot: Snapshot, derived_s: float | None) -> Tile:
+    """Tokens or samples a second, as the log says; steps a second where it says neither and no time."""
+    for name, label in (("tokens_per_sec", "tok/s"), ("samples_per_sec", "smp/s")):
+        if snapshot.metrics[name]:
+            return _tile(label, snapshot.latest(name), fm.short, snapshot.metrics[name], 5)
+    if not derived_s:
+        return _tile("smp/s", None, fm.short, (), 5)
+    rates = [1 / point.mean for point in snapshot.pace if point.mean > 0]
+    return "steps/s", fm.about(fm.short)(1 / derived_s).rjust(6), TextStyle.STRONG, rates[-RECENT:], fmean
+
+
+def _tile(
+    label: str,
+    value: float | None,
+    text_of: Callable[[float | None], str],
+    track: Track,
+    width: int,
+    pick: Pick = fmean,
+) -> Tile:
+    return label, text_of(value).rjust(width), _ink(value), _values(track), pick
+
+
+def _ink(value: float | None) -> TextStyle:
+    """What is not known is no news."""
+    return TextStyle.DIM if value is None else TextStyle.STRONG
+
+
+def _values(track: Track) -> list[float]:
+    return [point.mean for point in track[-RECENT:]]

@@ -1,0 +1,132 @@
+"""The run's past: attempts as one line, and the facts one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.run.state import AttemptView
+from supervisor.views import format as fm
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.widgets.lists import ListPanel
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, row
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.translate import Tr
+
+TONES = {"good": TextStyle.LIVE, "warn": TextStyle.WARN, "bad": TextStyle.BAD}
+GLYPHS = {"good": "✓", "warn": "!", "bad": "✗"}
+
+
+class AttemptsBar(Panel):
+    """All attempts on one line, as long as they took."""
+
+    framed = False
+    uses_clock = True
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The line."""
+        if self.view is None or height < 1:
+            return []
+        attempts = self.view.snapshot.state.attempts
+        if not attempts:
+            return [row(Span(self.tr(" attempts  none yet"), TextStyle.DIM))]
+        now = self.view.now
+        head = row(Span(self.tr(" attempts "), TextStyle.DIM))
+        shown = list(attempts[-6:])
+        ends = [_end(attempt, now) for attempt in shown]
+        texts = [_words(attempt, end, self.tr) for attempt, end in zip(shown, ends, strict=True)]
+        while len(shown) > 1 and sum(map(cells, texts)) + 8 * len(shown) > width - cells(head):
+            shown, ends, texts = shown[1:], ends[1:], texts[1:]
+        room = width - cells(head) - sum(map(cells, texts)) - 3 * len(shown)
+        spans_s = [max(end - attempt.planned_t, 0.1) for attempt, end in zip(shown, ends, strict=True)]
+        spans: list[Span] = [*head]
+        if len(shown) < len(attempts):
+            spans.append(Span("… ", TextStyle.DIM))
+            room -= 2
+        for attempt, span_s, text in zip(shown, spans_s, texts, strict=True):
+            size = max(2, int(room * span_s / sum(spans_s)))
+            spans += [
+                Span(f"{attempt.number} ", TextStyle.STRONG),
+                Span("━" * size, _ink(attempt)),
+                *text,
+                Span(" "),
+            ]
+        return [tuple(spans)]
+
+
+class TimelinePanel(ListPanel, can_focus=True):
+    """Facts, newest last; it shows the newest until a person moves in it."""
+
+    number = 5
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.cursor = 1 << 30
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The facts."""
+        return (snapshot.state.timeline,)
+
+    def titles(self) -> tuple[Row, Row]:
+        """How many facts."""
+        if self.view is None:
+            return EMPTY, EMPTY
+        count = len(self.view.snapshot.state.timeline)
+        facts = f"{count} fact{'s' if count != 1 else ''}"
+        return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
+
+    def count(self) -> int:
+        """One row a fact, or one that says that there is none."""
+        assert self.view is not None
+        count = max(len(self.view.snapshot.state.timeline), 1)
+        if not self.has_focus:
+            self.cursor = count - 1
+        return count
+
+    def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
+        """One fact."""
+        assert self.view is not None
+        marks = self.view.snapshot.state.timeline
+        if not marks:
+            return row(Span(self.tr("nothing has happened yet"), TextStyle.DIM))
+        mark = marks[index]
+        loud = mark.tone in {"bad", "warn"}
+        return row(
+            Span(f"{fm.time_of_day(mark.t)} ", TextStyle.DIM),
+            Span(f"{GLYPHS.get(mark.tone, '·')} ", TONES.get(mark.tone, TextStyle.DIM)),
+            Span(self.tr(mark.text), TONES[mark.tone] if loud else TextStyle.PLAIN),
+        )
+
+
+def _end(attempt: AttemptView, now: float) -> float:
+    return attempt.ended_t if attempt.ended_t is not None else now
+
+
+def _ink(attempt: AttemptView) -> TextStyle:
+    if attempt.ended_t is None:
+        return TextStyle.LIVE
+    return (
+        TextStyle.DIM
+        if attempt.exit_code == 0 or attempt.ended_by_wish or _is_well(attempt)
+        else TextStyle.BAD
+    )
+
+
+def _is_well(attempt: AttemptView) -> bool:
+    """Whether nobody saw how it ended, and its log says nothing against it."""
+    judged = attempt.verdict is not None and not attempt.verdict_provisional
+    return attempt.exit_code is None and judged and attempt.failure is None
+
+
+def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
+    """How it ended, or how long it has lived."""
+    unknown = attempt.found_over and attempt.started_t is None
+    span = "" if unknown else fm.duration(end - (attempt.started_t or attempt.planned_t))
+    if attempt.ended_t is None:
+        return row(Span("●", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
+    if attempt.failure is not None:
+        return row(Span(f"✗ {attempt.failure}", TextStyle.BAD), Span(f" {span}", TextStyle.DIM))
+    if attempt.wish_text:
+        return row(Span(f"■ {tr(attempt.wish_text)}"), Span(f" {span}", TextStyle.DIM))
+    if attempt.exit_code == 0 or _is_well(attempt):
+        return row(Span("✓", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
+    return row(Span("✗", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))

@@ -1,0 +1,78 @@
+"""Two more curves for a terminal that has the room: of the series that are there, those that tell most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from supervisor.views import format as fm
+from supervisor.views.model.history import Track
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.charts.curves import Curve, Look, plot
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
+from supervisor.views.tui.widgets.panel import Panel
+
+# The y axis spans so much of the greatest value, so that noise looks like noise.
+LEAST_SPAN = 0.25
+EXPECTED = ("speed", "grad norm")
+
+
+class Trend(NamedTuple):
+    """A series, what it is called, and how its values are written."""
+
+    name: str
+    track: Track
+    say: Callable[[float | None], str]
+    latest: float | None
+
+
+class TrendPanel(Panel):
+    """One series over steps. `place`: 0 for the one that tells most, 1 for the next."""
+
+    def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._place = place
+
+    def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The series that is drawn, and the attempts."""
+        trend = self._trend(snapshot)
+        return (trend.track if trend is not None else None, snapshot.state.attempts)
+
+    def titles(self) -> tuple[Row, Row]:
+        """What is drawn and its newest value."""
+        trend = self._trend(self.view.snapshot) if self.view is not None else None
+        if trend is None:
+            return row(Span(self.tr(EXPECTED[self._place]), TextStyle.STRONG)), EMPTY
+        return row(Span(self.tr(trend.name), TextStyle.STRONG)), row(
+            Span(trend.say(trend.latest), TextStyle.LIVE)
+        )
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The chart."""
+        assert self.view is not None
+        trend = self._trend(self.view.snapshot)
+        curve = Curve(trend.track, cuts=self.view.snapshot.state.cuts) if trend is not None else None
+        drawn = plot([curve], Look(), width, height, least_span=LEAST_SPAN) if curve is not None else None
+        if drawn is None:
+            return [row(Span(fit(self.tr("no reading yet"), width), TextStyle.DIM))]
+        return drawn.rows
+
+    def _trend(self, snapshot: Snapshot) -> Trend | None:
+        return next((trend for at, trend in enumerate(trends(snapshot)) if at == self._place), None)
+
+
+def trends(snapshot: Snapshot) -> Iterator[Trend]:
+    """The series that make a curve, those that tell most first: speed, gradient, learning rate, time of a step."""
+    metrics = snapshot.metrics
+    took_s, is_derived = snapshot.step_time_s
+    whole = snapshot.series
+    known = [
+        Trend("tok/s", whole.get("tokens_per_sec", ()), fm.short, snapshot.latest("tokens_per_sec")),
+        Trend("smp/s", whole.get("samples_per_sec", ()), fm.short, snapshot.latest("samples_per_sec")),
+        Trend("grad norm", metrics["grad_norm"], fm.short, snapshot.latest("grad_norm")),
+        Trend("lr", metrics["lr"], fm.rate, snapshot.latest("lr")),
+        Trend("step time (s)", whole.get("step_time_s", ()), fm.seconds, took_s),
+    ]
+    if is_derived:
+        known[-1] = Trend("step time (s)", snapshot.pace, fm.about(fm.seconds), took_s)
+    return (trend for trend in known if len(trend.track) > 1)

@@ -1,0 +1,111 @@
+"""Another batch: the number is edited, the arithmetic is shown as it changes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Input, Label
+
+from supervisor.job.batch import (
+    BatchChange,
+    BatchSpec,
+    candidates,
+    describe,
+    describe_change,
+    with_micro_batch,
+)
+from supervisor.job.errors import JobError
+from supervisor.views.tui.dialogs.over import OverScreen
+from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.widgets.panel import tr_of
+
+
+class BatchScreen(OverScreen[int | None]):
+    """Asks for a micro-batch that keeps the global batch; None when it was left.
+
+    Args:
+        now: the batch of the newest attempt.
+        suggested: the micro-batch that stands in the field.
+        cost: what restarting loses, as one line; empty for nothing.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel", "cancel"),
+        Binding("up", "other(-1)", "larger", priority=True),
+        Binding("down", "other(1)", "smaller", priority=True),
+    ]
+
+    def __init__(self, now: BatchSpec, suggested: int, cost: str = "") -> None:
+        super().__init__()
+        self.now = now
+        self.suggested = suggested
+        self.cost = cost
+
+    def compose(self) -> ComposeResult:
+        """What is, the field, what would be."""
+        tr = tr_of(self)
+        box = Vertical(classes="box")
+        box.border_title = tr("restart with another batch")
+        with box:
+            yield Label(Content(tr(f"now: micro-batch {describe(self.now)}")), classes="quiet")
+            with Horizontal(classes="field"):
+                yield Label(tr("micro-batch per rank  "))
+                yield Input(str(self.suggested), compact=True, type="integer", max_length=9)
+            yield Label("", id="effect")
+            yield Label(Content(tr(f"may be lost: {self.cost}") if self.cost else ""), classes="cost")
+            yield Label(
+                key_line(tr, ("Enter", "restart"), ("↑ ↓", "others that divide"), ("Esc", "back")),
+                classes="quiet",
+            )
+
+    def on_mount(self) -> None:
+        """The effect of what stands in the field."""
+        self._show(str(self.suggested))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The effect of what was typed."""
+        self._show(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the number, if it divides."""
+        try:
+            self._after(event.value)
+        except JobError:
+            self.app.bell()
+            return
+        self.dismiss(int(event.value))
+
+    def action_other(self, way: int) -> None:
+        """The next number that divides, larger or smaller."""
+        field = self.query_one(Input)
+        known = candidates(self.now)
+        current = int(field.value) if field.value.isdigit() else self.suggested
+        if way > 0:
+            found = next((number for number in known if number < current), known[-1])
+        else:
+            found = next((number for number in reversed(known) if number > current), known[0])
+        field.value = str(found)
+        field.cursor_position = len(field.value)
+
+    def action_cancel(self) -> None:
+        """Close without a number."""
+        self.dismiss(None)
+
+    def _after(self, text: str) -> BatchSpec:
+        if not text.isdigit():
+            raise JobError("type how many samples a rank holds at once")
+        return with_micro_batch(self.now, int(text))
+
+    def _show(self, text: str) -> None:
+        effect = self.query_one("#effect", Label)
+        try:
+            said = describe_change(BatchChange(self.now, self._after(text)))
+            effect.set_class(False, "-wrong")
+        except JobError as error:
+            said = str(error)
+            effect.set_class(True, "-wrong")
+        effect.update(Content(tr_of(self)(said)))

@@ -1,0 +1,195 @@
+"""Other arguments, other environment: edited as a command line, shown as a difference before it is sent."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, Label, TextArea
+
+from supervisor.job.redact import redact
+from supervisor.run import state as st
+from supervisor.run.runfile import RunFile
+from supervisor.views.tui.dashboard.actions import arguments_now
+from supervisor.views.tui.dialogs.over import OverScreen
+from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.widgets.panel import tr_of
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SHOWN_DIFFERENCES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What a person changed: `argv` replaces all that follows the script (None: as it was), `env` is set besides."""
+
+    argv: tuple[str, ...] | None
+    env: dict[str, str]
+
+
+class BadEdit(Exception):  # noqa: N818 - named for what it is
+    """What was typed is no command line: one line."""
+
+
+def current_arguments(record: RunFile, state: st.RunState) -> tuple[str, ...]:
+    """What follows the script now: as it was started, or as the last restart changed it."""
+    return arguments_now(record, state)
+
+
+def parse_edit(before: Sequence[str], arguments: str, environment: str) -> Edited:
+    """What was typed, as a change.
+
+    Raises:
+        BadEdit: a quote is not closed, a variable has no ``=``, or a value is a secret, which the journal
+            would keep.
+    """
+    try:
+        argv = tuple(shlex.split(arguments))
+        words = shlex.split(environment)
+    except ValueError as error:
+        raise BadEdit(f"{str(error).lower()}: close the quote") from error
+    env: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise BadEdit(f"{word}: write variables as NAME=VALUE")
+        if redact(name, value) != value:
+            raise BadEdit(f"{name} holds a secret, which the journal would keep: start the job again with it")
+        env[name] = value
+    return Edited(None if argv == tuple(before) else argv, env)
+
+
+def differences(before: Sequence[str], edited: Edited) -> list[str]:
+    """Lines with ``-``, ``+``: what goes, what comes; a flag and its value stand together."""
+    lines: list[str] = []
+    if edited.argv is not None:
+        old, new = _pairs(before), _pairs(edited.argv)
+        matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
+        for tag, old_from, old_to, new_from, new_to in matcher.get_opcodes():
+            if tag != "equal":
+                lines += [f"- {text}" for text in old[old_from:old_to]]
+                lines += [f"+ {text}" for text in new[new_from:new_to]]
+    return lines + [f"+ {name}={shlex.quote(value)}" for name, value in edited.env.items()]
+
+
+def _pairs(words: Sequence[str]) -> list[str]:
+    """``--lr 3e-4 --seed 1`` as two: a flag, with the words that follow it."""
+    found: list[str] = []
+    for word in words:
+        quoted = shlex.quote(word)
+        opens = word.startswith("-") and not _is_number(word)
+        if found and not opens and found[-1].startswith("-") and " " not in found[-1]:
+            found[-1] += f" {quoted}"
+        else:
+            found.append(quoted)
+    return found
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+class EditScreen(OverScreen[Edited | None]):
+    """Asks for arguments and environment; None when it was left, or when nothing was changed.
+
+    Args:
+        script: what they belong to.
+        before: the words that follow the script now.
+        cost: what restarting loses, as one line; empty for nothing.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel", "cancel"),
+        Binding("enter", "submit", "restart", priority=True),
+        Binding("tab", "other", "other field", priority=True),
+    ]
+
+    def __init__(self, script: str, before: Sequence[str], cost: str = "") -> None:
+        super().__init__()
+        self.script = script
+        self.before = tuple(before)
+        self.cost = cost
+
+    def compose(self) -> ComposeResult:
+        """The two fields, the difference."""
+        tr = tr_of(self)
+        box = Vertical(classes="box")
+        box.border_title = tr("restart with other arguments")
+        with box:
+            yield Label(Content(tr(f"what follows {self.script}")), classes="quiet")
+            area = TextArea(shlex.join(self.before), soft_wrap=True, compact=True, id="arguments")
+            area.highlight_cursor_line = False
+            yield area
+            yield Label(Content(tr("environment besides: NAME=VALUE …")), classes="quiet")
+            yield Input("", compact=True, id="environment")
+            yield Label("", id="effect")
+            yield Label(Content(tr(f"may be lost: {self.cost}") if self.cost else ""), classes="cost")
+            yield Label(
+                key_line(tr, ("Enter", "restart"), ("Tab", "other field"), ("Esc", "back")),
+                classes="quiet",
+            )
+
+    def on_mount(self) -> None:
+        """Begin at the end of the arguments."""
+        area = self.query_one(TextArea)
+        area.move_cursor(area.document.end)
+        area.focus()
+        self._show()
+
+    def on_text_area_changed(self, _event: TextArea.Changed) -> None:
+        """The difference that what was typed makes."""
+        self._show()
+
+    def on_input_changed(self, _event: Input.Changed) -> None:
+        """The difference that what was typed makes."""
+        self._show()
+
+    def action_submit(self) -> None:
+        """Close with the change, if it is one."""
+        try:
+            edited = self._edited()
+        except BadEdit:
+            self.app.bell()
+            return
+        self.dismiss(edited if differences(self.before, edited) else None)
+
+    def action_other(self) -> None:
+        """The other field."""
+        area, field = self.query_one(TextArea), self.query_one(Input)
+        (area if field.has_focus else field).focus()
+
+    def action_cancel(self) -> None:
+        """Close without a change."""
+        self.dismiss(None)
+
+    def _edited(self) -> Edited:
+        return parse_edit(self.before, self.query_one(TextArea).text, self.query_one(Input).value)
+
+    def _show(self) -> None:
+        effect, tr = self.query_one("#effect", Label), tr_of(self)
+        try:
+            lines = differences(self.before, self._edited())
+        except BadEdit as error:
+            effect.set_class(True, "-wrong")
+            effect.update(Content(tr(str(error))))
+            return
+        effect.set_class(False, "-wrong")
+        shown = lines[:SHOWN_DIFFERENCES]
+        if len(lines) > len(shown):
+            shown.append(tr(f"… {len(lines) - len(shown)} more"))
+        styled = (
+            Content.styled(f"{line}\n", "$error" if line.startswith("-") else "$success") for line in shown
+        )
+        effect.update(Content("").join(styled).rstrip() if shown else Content(tr("nothing is changed yet")))

@@ -1,0 +1,84 @@
+"""One-line questions at the bottom of the screen: yes or no, or a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.widgets import Input, Label
+
+from supervisor.views.tui.dialogs.over import OverScreen
+from supervisor.views.tui.widgets.panel import tr_of
+from supervisor.views.wording.translate import Tr
+
+
+def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
+    """Keys and what they do, in one line."""
+    parts = [Content.assemble((key, "bold"), f" {tr(word)}") for key, word in keys]
+    return Content("   ").join(parts)
+
+
+class Confirm(OverScreen[bool]):
+    """Asks once, in one line. Only `y` is yes."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,ctrl+c,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self.question = question
+
+    def compose(self) -> ComposeResult:
+        """The line."""
+        tr = tr_of(self)
+        with Horizontal(classes="bar"):
+            yield Label(Content(f" {tr(self.question)}"), classes="question")
+            keys = key_line(tr, ("y", "yes"), ("n", "no"))
+            yield Label(Content.assemble("  ", keys, " "), classes="answers")
+
+    def action_answer(self, answer: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)
+
+
+class AskLine(OverScreen[str | None]):
+    """Asks for a line of text; None when it was left.
+
+    Args:
+        label: what is asked for.
+        value: what stands there already.
+        changed: called with the text at every change.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "cancel")]
+
+    def __init__(self, label: str, value: str = "", changed: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self.label = label
+        self.value = value
+        self.changed = changed
+
+    def compose(self) -> ComposeResult:
+        """Label and field."""
+        with Horizontal(classes="bar"):
+            yield Label(Content(f" {tr_of(self)(self.label)} "), classes="question")
+            yield Input(self.value, compact=True, select_on_focus=False)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Tell what stands there now."""
+        if self.changed is not None:
+            self.changed(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Close with the text."""
+        self.dismiss(event.value)
+
+    def action_cancel(self) -> None:
+        """Close without one."""
+        self.dismiss(None)

@@ -1,0 +1,1 @@
+"""The log pane and the log screen."""

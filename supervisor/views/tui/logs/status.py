@@ -1,0 +1,89 @@
+"""The line below the log: where the page stands, what was found, and remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from textual.timer import Timer
+
+from supervisor.views import format as fm
+from supervisor.views.logs import commands as lw
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.translate import Tr
+
+SAID_S = 8.0
+
+
+class LogStatus(Panel):
+    """Where the page stands, what was found; a remark in its place for a while."""
+
+    framed = False
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.page: lw.Page | None = None
+        self.here: int | None = None
+        self._said: lw.Said | None = None
+        self._until: Timer | None = None
+
+    @property
+    def ready(self) -> bool:
+        """There is a page or a remark."""
+        return self.page is not None or self._said is not None
+
+    def say(self, said: lw.Said | None) -> None:
+        """Show a remark for a while; None: no more."""
+        self._said = said
+        if self._until is not None:
+            self._until.stop()
+        self._until = self.set_timer(SAID_S, partial(self.say, None)) if said is not None else None
+        self.repaint()
+
+    def settle(self) -> None:
+        """What was going on is done."""
+        if self._said is not None and self._said.good is None:
+            self.say(None)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        page = self.page
+        right = _found(page, self.tr) if page is not None else ()
+        if self._said is not None:
+            ink = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[self._said.good]
+            return [between(row(Span(f" {self.tr(self._said.text)}", ink)), (*right, Span(" ")), width)]
+        if page is None:
+            return []
+        return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]
+
+    def _place(self, page: lw.Page) -> str:
+        parts = []
+        number = page.numbers[self.here] if self.here is not None and self.here < len(page.numbers) else None
+        if page.line_count is not None and number is not None:
+            parts.append(f"line {fm.whole(number)} of {fm.whole(page.line_count)}")
+        elif page.counted_ratio < 1:
+            parts.append(f"counting lines {page.counted_ratio:.0%}")
+        parts.append(f"{page.place_ratio:.0%} of {_bytes(page.size_bytes)}" if page.size_bytes else "empty")
+        return " · ".join(map(self.tr, parts))
+
+
+def _found(page: lw.Page, tr: Tr) -> Row:
+    spans: list[Span] = []
+    if page.shown is not None:
+        going = f" ({page.shown.done_ratio:.0%} looked through)" if page.shown.done_ratio < 1 else ""
+        spans.append(Span(tr(f"{fm.whole(page.shown.found)} lines{going}   "), TextStyle.LIVE))
+    if page.search is not None:
+        found = page.search
+        going = f" ({found.done_ratio:.0%} looked through)" if found.done_ratio < 1 else ""
+        count = (
+            f"{fm.whole(found.ordinal)} of {fm.whole(found.found)}"
+            if found.ordinal
+            else f"{fm.whole(found.found)} found"
+        )
+        spans.append(Span(f"/{page.searched.typed}: {tr(f'{count}{going}')}", TextStyle.WARN))
+    return tuple(spans)
+
+
+def _bytes(size: int) -> str:
+    return fm.memory(size) if size >= 1 << 20 else f"{size / 1024:.0f}K" if size >= 1 << 10 else f"{size} B"

@@ -1,0 +1,166 @@
+"""The stacks that a verdict rests on, on the whole screen: at the frame of the rank that the others waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from supervisor.text.decode import clean
+from supervisor.views.tui.dashboard.bars import FooterBar, Hint
+from supervisor.views.tui.frames import QuickFrames
+from supervisor.views.tui.widgets.lists import MovingPanel
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
+
+NUMBER_CELLS = 6
+READ_BYTES = 1 << 20
+SHOWN_BYTES = 2000
+HEAD = "== "
+ABOVE = 8
+
+
+def read_stacks(path: Path) -> tuple[str, ...]:
+    """The lines of a stack file, fit to be shown; of a very long one the first.
+
+    Raises:
+        OSError: it is gone, or may not be read.
+    """
+    with path.open("rb") as file:
+        return tuple(clean(raw, SHOWN_BYTES) for raw in file.read(READ_BYTES).splitlines())
+
+
+class StackPage(MovingPanel):
+    """The text of a round of stacks; `at` is the line that a verdict points at, from 1."""
+
+    def __init__(self, name: str, lines: Sequence[str], at: int | None, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self.name_shown, self.lines, self.at = name, tuple(lines), at
+        self._top: int | None = None  # opens where the line is in sight, which takes the height
+        self._height = 1
+
+    @property
+    def top(self) -> int:
+        """The first line in sight, from 0."""
+        return self._top or 0
+
+    @property
+    def ready(self) -> bool:
+        """The text came with it."""
+        return True
+
+    def titles(self) -> tuple[Row, Row]:
+        """Which file, whose stack is in sight, how far it was scrolled."""
+        seen = self.at is not None and self.top < self.at <= self.top + self._height
+        head = self._head_above((self.at or 1) - 1 if seen else self.top)
+        left = row(
+            Span(self.tr("stacks"), TextStyle.STRONG), Span(f" · {self.name_shown}{head}", TextStyle.DIM)
+        )
+        last = min(self.top + self._height, len(self.lines))
+        return left, row(Span(self.tr(f"{self.top + 1}-{last} of {len(self.lines)}"), TextStyle.DIM))
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """The lines in sight."""
+        self._height = height
+        wanted = (self.at or 1) - 1 - min(ABOVE, height // 3) if self._top is None else self._top
+        self._top = top = min(max(wanted, 0), max(len(self.lines) - height, 0))
+        rows: list[Row] = []
+        for number, text in enumerate(self.lines[top : top + height], start=top + 1):
+            here = number == self.at
+            mark = Span(
+                f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ",
+                TextStyle.BAD if here else TextStyle.FRAME,
+            )
+            said = self._first_line(text, width) if number == 1 else fit(text, width - NUMBER_CELLS).rstrip()
+            rows.append(row(mark, Span(said, TextStyle.STRONG if here else self._ink(number, text))))
+        return rows
+
+    def _first_line(self, text: str, width: int) -> str:
+        """What all ranks do is a sentence of ours."""
+        return (wrap(self.tr(text), width - NUMBER_CELLS, 1) or [""])[0]
+
+    def _ink(self, number: int, text: str) -> TextStyle:
+        if text.startswith(HEAD) or number == 1:
+            return TextStyle.KEY
+        return TextStyle.DIM if text.startswith(" ") else TextStyle.PLAIN
+
+    def _head_above(self, index: int) -> str:
+        heads = [text for text in self.lines[: index + 1] if text.startswith(HEAD)]
+        return f" · {heads[-1].removeprefix(HEAD).split(',')[0]}" if heads else ""
+
+    def action_move(self, rows: int) -> None:
+        """Scroll by rows."""
+        self._top = self.top + rows
+        self.repaint()
+
+    def action_edge(self, way: int) -> None:
+        """The first or the last rows."""
+        self._top = 0 if way < 0 else len(self.lines)
+        self.repaint()
+
+    def action_page(self, pages: int) -> None:
+        """One page up or down."""
+        self.action_move(pages * max(1, self._height - 1))
+
+    def to_rank(self, way: int) -> None:
+        """The stack of the next rank, or of the one before."""
+        heads = [index for index, text in enumerate(self.lines) if text.startswith(HEAD)]
+        later = [index for index in heads if index > self.top]
+        earlier = [index for index in heads if index < self.top]
+        self._top = (later[0] if later else self.top) if way > 0 else (earlier[-1] if earlier else 0)
+        self.repaint()
+
+
+class StackScreen(QuickFrames, Screen[bool]):
+    """Stacks to read; closes with True where the log is wanted next.
+
+    Args:
+        name: the file, as a person may look for it.
+        lines: its text.
+        at: the line that the verdict points at, from 1.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,ctrl+c", "close", "back", key_display="Esc"),
+        Binding("n", "rank(1)", "next rank"),
+        Binding("N", "rank(-1)", "rank before"),
+        Binding("L", "log", "log"),
+    ]
+
+    def __init__(self, name: str, lines: Sequence[str], at: int | None) -> None:
+        super().__init__()
+        self._page = StackPage(name, lines, at, id="stackpage")
+
+    def compose(self) -> ComposeResult:
+        """The text, the keys."""
+        yield self._page
+        yield FooterBar(id="footer")
+
+    def on_mount(self) -> None:
+        """The keys belong to the text."""
+        self._page.focus()
+        hints = [
+            Hint(binding.key_display or binding.key, binding.description, binding.action)
+            for binding in self.BINDINGS
+            if isinstance(binding, Binding)
+        ]
+        self.query_one("#footer", FooterBar).offer(tuple(hints[1:]), hints[0])
+
+    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
+        """A click on a hint is its key."""
+        self.call_later(self.run_action, message.action)
+
+    def action_close(self) -> None:
+        """Back to where it was opened."""
+        self.dismiss(False)
+
+    def action_log(self) -> None:
+        """On to the log."""
+        self.dismiss(True)
+
+    def action_rank(self, way: int) -> None:
+        """The stack of another rank."""
+        self._page.to_rank(way)

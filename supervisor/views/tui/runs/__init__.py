@@ -1,0 +1,1 @@
+"""The list of runs, runs side by side, replays."""

@@ -1,0 +1,228 @@
+"""The run browser: live and past runs, one a line; Enter opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.timer import Timer
+
+from supervisor.run.paths import RunPaths
+from supervisor.views.model.run_list import RunList, Scope, SortKey
+from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S, FooterBar, Hint
+from supervisor.views.tui.dashboard.keys import silence_of
+from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
+from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
+from supervisor.views.tui.frames import QuickFrames
+from supervisor.views.tui.runs.table import RunsPanel
+from supervisor.views.tui.widgets.panel import tr_of
+
+TICK_S = 1.0
+
+
+def _key(key: str, action: str, word: str, shown: str, said: str, *, show: bool = True) -> Binding:
+    return Binding(key, action, word, key_display=shown, show=show, tooltip=said)
+
+
+class BrowserScreen(QuickFrames, Screen[None]):
+    """All runs on one screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("question_mark,f1", "help", "help", "?", "this help"),
+        _key("enter", "open", "open", "Enter", "open the run: its dashboard; Esc comes back here"),
+        _key("slash", "filter", "filter", "/", "filter: words, state:failed, failure:cuda_oom, loss<2.5"),
+        _key("space", "mark", "mark", "Space", "mark the run, to compare another with it"),
+        _key("c", "compare", "compare", "c", "draw the marked run's series beside this one's"),
+        _key("x,delete", "delete", "delete", "x", "delete the run; u brings it back, for a week"),
+        _key("u", "undo", "undo", "u", "bring back what was deleted last"),
+        _key("o", "sort", "sort by", "o", "sort by the next of: newest, state, name, best loss, duration"),
+        _key("escape", "clear", "clear filter", "Esc", "show all runs again"),
+        _key(
+            "a",
+            "widen",
+            "all folders",
+            "a",
+            "runs in other folders that this user started, too; or no longer",
+        ),
+        _key("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes", show=False),
+        _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave; nothing is ended by it", show=False),
+    ]
+
+    def __init__(self, clock: Callable[[], float], scope: Scope) -> None:
+        super().__init__()
+        self.panel = RunsPanel(clock, scope, id="runs")
+        self.thrown: list[RunPaths] = []
+        self._fading: Timer | None = None
+        self._first: RunList | None = None
+
+    def begin_with(self, runs: RunList) -> None:
+        """What was read before this is mounted."""
+        self._first = runs
+
+    def compose(self) -> ComposeResult:
+        """The table and the keys."""
+        yield self.panel
+        yield FooterBar(id="footer")
+
+    def on_mount(self) -> None:
+        """The table has the keys; ages move once a second."""
+        self.panel.focus()
+        if self._first is not None:
+            self.take(self._first)
+            self._first = None
+        else:
+            self._offer()
+        self.set_interval(TICK_S, self._tick)
+
+    def take(self, runs: RunList) -> None:
+        """Show what was read."""
+        self.panel.list = runs
+        self.panel.renew()
+        self._offer()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
+        """Opening needs a run, clearing a filter."""
+        if action in {"open", "mark", "delete"}:
+            return bool(self.panel.rows)
+        if action == "compare":
+            return self.panel.marked is not None and self.panel.marked != self.panel.chosen
+        if action == "undo":
+            return bool(self.thrown)
+        if action == "widen":
+            return self.panel.can_widen
+        return bool(self.panel.query_text) if action == "clear" else True
+
+    def action_help(self) -> None:
+        """All keys."""
+        tr = tr_of(self)
+        mine = [binding for binding in self.BINDINGS if isinstance(binding, Binding)]
+        lines = [
+            HelpLine(
+                tr("the list of runs"),
+                binding.key_display or binding.key,
+                tr(binding.tooltip),
+                bool(self.check_action(binding.action, ())),
+            )
+            for binding in mine
+        ]
+        lines += [
+            HelpLine(tr("move"), binding.key.replace(",", "  "), tr(binding.description), True)
+            for binding in RunsPanel.BINDINGS
+            if isinstance(binding, Binding)
+        ]
+        self.app.push_screen(HelpScreen(lines))
+
+    def action_open(self) -> None:
+        """Open the run under the cursor."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Opened(self.panel.chosen))
+
+    def action_mark(self) -> None:
+        """Mark the run under the cursor, to be compared with; or take the mark away."""
+        panel = self.panel
+        panel.marked = None if panel.marked == panel.chosen else panel.chosen
+        panel.repaint()
+        self._offer()
+
+    def action_compare(self) -> None:
+        """Open the run under the cursor with the marked one's series beside its own."""
+        if self.panel.chosen is not None:
+            self.post_message(RunsPanel.Opened(self.panel.chosen, self.panel.marked))
+
+    def action_delete(self) -> None:
+        """Delete the run under the cursor, after a question; `u` undoes it for a week."""
+        run = self.panel.chosen
+        if run is None:
+            return
+
+        def closed(yes: bool | None) -> None:
+            if yes:
+                self.post_message(RunsPanel.Thrown(run))
+
+        self.app.push_screen(Confirm(f"delete {run.run_id}? u brings it back, for a week"), closed)
+
+    def action_undo(self) -> None:
+        """Bring back what was deleted last."""
+        self.post_message(RunsPanel.Thrown(None))
+
+    def tell(self, text: str, for_s: float = REFUSAL_S) -> None:
+        """Say what became of it, for a while or until the next time."""
+        self.panel.said = text
+        if self._fading is not None:
+            self._fading.stop()
+        self._fading = self.set_timer(for_s, self._fade)
+        self.panel.repaint()
+        self._offer()
+
+    def _fade(self) -> None:
+        self.panel.said = ""
+        self.panel.repaint()
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that nothing here answers says so, once."""
+        said = silence_of(self, event)
+        if said is not None and said != self.panel.said:
+            self.tell(said, ANSWER_S)
+
+    def action_sort(self) -> None:
+        """The next sort key."""
+        keys = list(SortKey)
+        self.panel.sort = keys[(keys.index(self.panel.sort) + 1) % len(keys)]
+        self.panel.renew()
+
+    def action_filter(self) -> None:
+        """Filter as one types."""
+        before = self.panel.query_text
+
+        def typed(text: str) -> None:
+            self._set_filter(text)
+
+        def closed(text: str | None) -> None:
+            self._set_filter(before if text is None else text)
+
+        label = "filter (words, state:failed, failure:cuda_oom, loss<2.5)"
+        self.app.push_screen(AskLine(label, before, typed), closed)
+
+    def action_widen(self) -> None:
+        """The runs of all folders, or of this one."""
+        self.panel.scope.everywhere = not self.panel.scope.everywhere
+        self.panel.post_message(RunsPanel.Widened())
+        self.panel.repaint()
+        self._offer()
+
+    def action_clear(self) -> None:
+        """No filter."""
+        self._set_filter("")
+
+    def action_leave(self) -> None:
+        """Leave; nothing is ended."""
+        self.app.exit()
+
+    def on_footer_bar_pressed(self, message: FooterBar.Pressed) -> None:
+        """A click on a hint is its key."""
+        self.call_later(self.run_action, message.action)
+
+    def _set_filter(self, text: str) -> None:
+        self.panel.query_text = text.strip()
+        self.panel.renew()
+        self._offer()
+
+    def _tick(self) -> None:
+        if self.app.screen is self:
+            self.panel.repaint()
+
+    def _word(self, binding: Binding) -> str:
+        is_back = binding.action == "widen" and self.panel.scope.everywhere
+        return "this folder" if is_back else binding.description
+
+    def _offer(self) -> None:
+        hints = [
+            Hint(binding.key_display or binding.key, self._word(binding), binding.action)
+            for binding in self.BINDINGS
+            if isinstance(binding, Binding) and binding.show and self.check_action(binding.action, ())
+        ]
+        self.query_one("#footer", FooterBar).offer(tuple(hints), Hint("q", "leave", "leave"))

@@ -1,0 +1,183 @@
+"""The dashboard of a replay: the same panes, and a bar that moves recorded time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from supervisor.views import format as fm
+from supervisor.views.model.replay import Recording, ReplayClock, next_fact
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.tui.dashboard.screen import Dashboard
+from supervisor.views.tui.feeder import Feeder
+from supervisor.views.tui.logs.buffer import LogBuffer
+from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
+from supervisor.views.tui.widgets.panel import Panel
+
+SCRUB = 1 / 50
+TICK_S = 0.25
+
+
+class ReplayBar(Panel):
+    """Recorded time: where it is, how fast it goes; a click moves it."""
+
+    framed = False
+    uses_clock = True
+
+    class Moved(Message):
+        """A place on the bar was clicked: a share of the whole."""
+
+        def __init__(self, share: float) -> None:
+            super().__init__()
+            self.share = share
+
+    def __init__(self, clock: ReplayClock, recording: Recording, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._clock = clock
+        self._recording = recording
+        self._track = (0, 1)
+
+    @property
+    def ready(self) -> bool:
+        """There is always a moment."""
+        return True
+
+    def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
+        """The line."""
+        clock = self._clock
+        now, span = clock.now(), max(clock.end_t - clock.start_t, 1e-9)
+        glyph = "■" if now >= clock.end_t else "‖" if clock.paused else "▶"
+        left = row(
+            Span(f" {glyph} ", TextStyle.WARN),
+            Span(self.tr("replay "), TextStyle.STRONG),
+            Span(f"{clock.speed:g}× ", TextStyle.DIM),
+            Span(f"{fm.time_of_day(now)} "),
+        )
+        keys = self.tr("  Space pause  ← → scrub  n p facts  < > speed") if width >= 100 else ""
+        right = row(
+            Span(f" {fm.duration(now - clock.start_t)} {self.tr('of')} {fm.duration(span)}", TextStyle.DIM),
+            Span(f"{keys} ", TextStyle.DIM),
+        )
+        room = width - cells(left) - cells(right)
+        if room < 10:
+            return [between(left, right, width)]
+        self._track = (cells(left), room)
+        at = round((now - clock.start_t) / span * (room - 1))
+        marks = {round((t - clock.start_t) / span * (room - 1)) for t in self._recording.facts_t}
+        spans = []
+        for cell in range(room):
+            if cell == at:
+                spans.append(Span("●", TextStyle.WARN))
+            elif cell in marks:
+                spans.append(Span("┿", TextStyle.STRONG if cell < at else TextStyle.DIM))
+            else:
+                spans.append(Span("━", TextStyle.LIVE if cell < at else TextStyle.FRAME))
+        return [(*left, *spans, *right)]
+
+    def on_click(self, event: events.Click) -> None:
+        """Go there."""
+        start, room = self._track
+        if start <= event.x < start + room and room > 1:
+            self.post_message(self.Moved((event.x - start) / (room - 1)))
+
+
+class ReplayScreen(Dashboard):
+    """A dashboard on recorded time. Nothing can be asked of a keeper that is gone.
+
+    Args:
+        recording: what is played.
+        clock: recorded time.
+        feeder: the reading thread; reads a `ReplayReader`.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "play", "pause", key_display="Space", priority=True),
+        Binding("left", "scrub(-1)", "back", show=False, priority=True),
+        Binding("right", "scrub(1)", "onward", show=False, priority=True),
+        Binding("n", "fact(1)", "next fact", key_display="n", priority=True),
+        Binding("p", "fact(-1)", "fact before", key_display="p", priority=True),
+        Binding("greater_than_sign", "speed(1)", "faster", key_display=">", priority=True),
+        Binding("less_than_sign", "speed(-1)", "slower", key_display="<", priority=True),
+    ]
+
+    def __init__(self, recording: Recording, clock: ReplayClock, feeder: Feeder[Snapshot]) -> None:
+        super().__init__(Desk(recording.run), feeder, clock.now, read_only=True)
+        self._recording = recording
+        self._replay = clock
+        self._bar = ReplayBar(clock, recording, id="replay")
+
+    def compose(self) -> ComposeResult:
+        """The bar stands above the notice."""
+        for widget in super().compose():
+            if widget.id == "notice":
+                yield self._bar
+            yield widget
+
+    def on_mount(self) -> None:
+        """The bar moves four times a second."""
+        super().on_mount()
+        self.set_interval(TICK_S, self._move_bar)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Priority keys belong to this screen alone, not to what opens over it."""
+        if action in {"play", "scrub", "fact", "speed"}:
+            return self.app.screen is self
+        return super().check_action(action, parameters)
+
+    def leave_word(self, snapshot: Snapshot) -> str:  # noqa: ARG002 - of whatever moment
+        """Nothing goes on but time."""
+        return "leave"
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Show a moment; going back, the story begins anew."""
+        if snapshot.logs.sources_changed:
+            log = self.log_panel
+            kept, log.buffer = log.buffer.filter, LogBuffer()
+            log.set_filter(kept)
+            self.ranks_panel.forget()
+        super().take(snapshot)
+
+    def action_play(self) -> None:
+        """Stop, or go on."""
+        self._replay.toggle()
+        self._moved()
+
+    def action_scrub(self, way: int) -> None:
+        """A fiftieth of the whole, back or onward."""
+        clock = self._replay
+        clock.seek(clock.now() + way * (clock.end_t - clock.start_t) * SCRUB)
+        self._moved()
+
+    def action_fact(self, way: int) -> None:
+        """To the next fact, or the one before."""
+        found = next_fact(self._recording.facts_t, self._replay.now(), way)
+        if found is None:
+            self.tell(Answer("no further fact" if way > 0 else "no earlier fact", None))
+            return
+        self._replay.seek(found)
+        self._moved()
+
+    def action_speed(self, way: int) -> None:
+        """Faster or slower."""
+        self._replay.faster(way)
+        self._bar.repaint()
+
+    def on_replay_bar_moved(self, message: ReplayBar.Moved) -> None:
+        """A click on the bar."""
+        clock = self._replay
+        clock.seek(clock.start_t + message.share * (clock.end_t - clock.start_t))
+        self._moved()
+
+    def _moved(self) -> None:
+        self._bar.repaint()
+        self._feeder.submit(lambda: None)  # wakes the reading thread: the new moment is shown at once
+
+    def _move_bar(self) -> None:
+        if not self._replay.paused:
+            self._bar.repaint()

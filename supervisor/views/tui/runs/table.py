@@ -1,0 +1,270 @@
+"""The table of runs, one a line, with a cursor; the browser's screen stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
+from supervisor.views import format as fm
+from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, filter_trouble, filtered, ordered
+from supervisor.views.tui.dashboard.condition_words import outcome_span
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.translate import Tr
+
+STATE_CELLS = 13
+ID_CELLS = 29
+VERDICT_CELLS = 17
+# Below these widths (inside the frame) something gives way: the name, how long it took, the date in the id and
+# the total of steps.
+NAME_FROM = 125
+DURATION_FROM = 108
+ROOMY_FROM = 96
+# Marks and state before the columns; what a folder needs beside them.
+HEAD_CELLS = STATE_CELLS + 3
+FOLDER_LEAST = 12
+DATE_CELLS = len("20261121-1412-")
+TEACH = (
+    ("no run yet", ""),
+    ("", ""),
+    ("start one", "stoker run --nproc-per-node 2 train.py"),
+    ("watch a log", "stoker attach train.log"),
+    ("try it", "stoker run --config demo/demo"),
+)
+TEACH_CELLS = 15
+
+
+class RunsPanel(Panel, can_focus=True):
+    """The table of runs, with a cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("k,up", "move(-1)", "up", show=False),
+        Binding("j,down", "move(1)", "down", show=False),
+        Binding("pageup", "move(-10)", "ten up", show=False),
+        Binding("pagedown", "move(10)", "ten down", show=False),
+        Binding("g,home", "move(-100000)", "first", show=False),
+        Binding("G,end", "move(100000)", "last", show=False),
+    ]
+
+    class Opened(Message):
+        """A run was chosen; `beside`: the run whose series are to lie beside its own."""
+
+        def __init__(self, run: RunPaths, beside: RunPaths | None = None) -> None:
+            super().__init__()
+            self.run = run
+            self.beside = beside
+
+    class Thrown(Message):
+        """A run is to be deleted, or the last deletion (None) undone."""
+
+        def __init__(self, run: RunPaths | None) -> None:
+            super().__init__()
+            self.run = run
+
+    class Widened(Message):
+        """The scope was switched."""
+
+    def __init__(self, clock: Callable[[], float], scope: Scope, *, id: str) -> None:  # noqa: A002 - textual's own word
+        super().__init__(id=id)
+        self._clock = clock
+        self.scope = scope
+        self.list: RunList | None = None
+        self.query_text = ""
+        self.sort = SortKey.NEWEST
+        self.rows: list[RunRow] = []
+        self.chosen: RunPaths | None = None
+        self.marked: RunPaths | None = None
+        self.said = ""
+        self._top = 0
+
+    @property
+    def ready(self) -> bool:
+        """Something was read."""
+        return self.list is not None
+
+    @property
+    def can_widen(self) -> bool:
+        """Whether there is anything in other folders."""
+        return self.list is not None and bool(self.list.elsewhere)
+
+    @property
+    def cursor(self) -> int:
+        """Index of the chosen row; the cursor stays on its run when the list changes."""
+        return next((i for i, found in enumerate(self.rows) if found.run == self.chosen), 0)
+
+    def renew(self) -> None:
+        """Filter and sort again, then paint."""
+        now = self._clock()
+        rows = self.list.rows if self.list else ()
+        self.rows = ordered(filtered(rows, self.query_text, now), self.sort, now)
+        if self.rows:
+            self.chosen = self.rows[self.cursor].run
+        self.repaint()
+
+    def titles(self) -> tuple[Row, Row]:
+        """How many, filtered how, sorted by what."""
+        total = len(self.list.rows) if self.list else 0
+        tr = self.tr
+        left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_said()]
+        if self.said:
+            left.append(Span(tr(f" · {self.said}"), TextStyle.WARN))
+        if self.query_text:
+            left.append(Span(f" · {self.query_text}", TextStyle.LIVE))
+        chosen = self.chosen if self._tells_folders else None
+        where = f"{fm.near_path(str(chosen.root.parent))} · " if chosen is not None else ""
+        reading = "" if self.list is None or self.list.complete else " · reading…"
+        counted = tr(f"{len(self.rows)} of {total} · by {self.sort}{reading}")
+        return tuple(left), row(Span(f"{where}{counted}", TextStyle.DIM))
+
+    def _scope_said(self) -> Row:
+        """Where the listed runs lie, and what shows more or fewer."""
+        place = self.scope.place
+        if place is None:
+            return EMPTY
+        if self.scope.everywhere:
+            narrower = " (a: this folder only)" if self.can_widen else ""
+            return row(
+                Span(self.tr(" in all folders"), TextStyle.PLAIN), Span(self.tr(narrower), TextStyle.DIM)
+            )
+        said = [Span(self.tr(f" in {fm.near_path(str(place))}"), TextStyle.PLAIN)]
+        if self.list is not None and self.list.elsewhere:
+            said.append(Span(self.tr(f" · {self.list.elsewhere} in other folders (a: all)"), TextStyle.DIM))
+        return tuple(said)
+
+    def body(self, width: int, height: int) -> Sequence[Row]:
+        """A head line and the rows around the cursor."""
+        if self.list is not None and not self.list.rows and self.list.complete:
+            return [
+                EMPTY,
+                *(
+                    row(
+                        Span(
+                            f"  {fit(self.tr(said), TEACH_CELLS)}{how}",
+                            TextStyle.DIM if how else TextStyle.STRONG,
+                        )
+                    )
+                    for said, how in TEACH
+                ),
+            ]
+        if not self.rows:
+            trouble = filter_trouble(self.query_text)
+            said = "no run matches; / changes the filter, Esc clears it"
+            return [
+                EMPTY,
+                row(Span(f"  {self.tr(trouble or said)}", TextStyle.WARN if trouble else TextStyle.DIM)),
+            ]
+        room = max(height - 1, 1)
+        cursor = self.cursor
+        self._top = max(min(self._top, cursor, len(self.rows) - room), cursor - room + 1, 0)
+        now = self._clock()
+        shown = self.rows[self._top : self._top + room]
+        return [
+            _head(width, self.tr, folders=self._tells_folders),
+            *(
+                _line(
+                    found,
+                    width,
+                    now,
+                    self.tr,
+                    here=found.run == self.chosen,
+                    marked=found.run == self.marked,
+                    folders=self._tells_folders,
+                )
+                for found in shown
+            ),
+        ]
+
+    @property
+    def _tells_folders(self) -> bool:
+        """Whether runs of several folders are listed."""
+        return self.scope.everywhere and self.can_widen
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor."""
+        if self.rows:
+            self.chosen = self.rows[min(max(self.cursor + rows, 0), len(self.rows) - 1)].run
+            self.repaint()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click chooses; a click on the chosen one opens it."""
+        index = self._top + event.y - 2
+        if not (event.y >= 2 and index < len(self.rows)):
+            return
+        if self.rows[index].run == self.chosen:
+            self.post_message(self.Opened(self.rows[index].run))
+        else:
+            self.chosen = self.rows[index].run
+            self.repaint()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.action_move(-3)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves the cursor."""
+        event.stop()
+        self.action_move(3)
+
+
+def _columns(width: int, texts: dict[str, str]) -> str:
+    """Texts at their columns' widths; those that have no room are left out."""
+    roomy = width >= ROOMY_FROM
+    parts = [fit(texts["run"], ID_CELLS if roomy else ID_CELLS - DATE_CELLS)]
+    if width >= NAME_FROM:
+        parts.append(fit(texts["name"], 16))
+    parts.append(fit(texts["step"], 15 if roomy else 8, right=True) + "  ")
+    parts += [fit(texts["verdict"], VERDICT_CELLS), fit(texts["best"], 8, right=True)]
+    if width >= DURATION_FROM:
+        parts.append(fit(texts["took"], 11, right=True))
+    parts.append(fit(texts["seen"], 5, right=True))
+    left = width - HEAD_CELLS - cell_len(" ".join(parts)) - 2
+    return " ".join(
+        [*parts, f" {fit(texts['folder'], left)}"] if texts["folder"] and left >= FOLDER_LEAST else parts
+    )
+
+
+def _head(width: int, tr: Tr, *, folders: bool) -> Row:
+    names = ("run", "name", "step", "verdict", "best", "took", "seen", "folder")
+    head = fit(tr("    state"), HEAD_CELLS)
+    texts = {name: tr(name) if folders or name != "folder" else "" for name in names}
+    return clip(row(Span(head + _columns(width, texts), TextStyle.DIM)), width)
+
+
+def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: bool, folders: bool) -> Row:
+    state = found.state
+    mark = spoken(_mark(found), tr)
+    roomy = width >= ROOMY_FROM
+    total = f"/{fm.whole(state.total_steps)}" if state.total_steps and roomy else ""
+    run_id = found.run.run_id
+    texts = {
+        "run": run_id if roomy or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:],
+        "name": state.name,
+        "step": f"{fm.whole(found.step)}{total}",
+        "verdict": found.failure or fm.DASH,
+        "best": fm.loss(state.best_loss),
+        "took": fm.duration(found.duration_s(now)),
+        "seen": fm.age(None if state.last_t is None else state.now(now) - state.last_t),
+        "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
+    }
+    head = Span(("▸" if here else " ") + ("◆" if marked else " "), TextStyle.KEY)
+    ink = TextStyle.STRONG if here else TextStyle.PLAIN
+    said = Span(_columns(width, texts), ink)
+    return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.ink), said), width)
+
+
+def _mark(found: RunRow) -> Span:
+    """Glyph and word, so that the colour is never the only sign."""
+    condition = found.state.condition
+    if isinstance(condition, Finished):
+        return outcome_span(condition.outcome)
+    if not found.live:
+        return Span("? no keeper", TextStyle.WARN)
+    return Span(f"● {found.word}", TextStyle.WARN if found.word in {"held", "backoff"} else TextStyle.LIVE)

@@ -1,0 +1,74 @@
+"""Where a line stands, as short as a person can still find it: ``rank 1 stderr.log:418`` (pure)."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+
+from supervisor.run.state import AttemptView, RankView
+from supervisor.views.format import short_path
+from supervisor.views.wording.translate import Tr, english
+
+# Where attempts lie below their run (run/paths.py); the number of the node does not matter here.
+_ATTEMPTS = "nodes/0/attempts"
+
+
+def place_of(attempt: AttemptView, path: str, line: int | None, tr: Tr = english) -> str:
+    """A line of a file that a verdict names: by its rank where it is a rank's, else below its run or by its name.
+
+    Args:
+        attempt: whose verdict it is; relative paths begin in its folder.
+        path: as the verdict has it.
+        line: counted from 1.
+        tr: the person's language.
+    """
+    number = f":{line}" if line is not None else ""
+    rank = _writer(attempt.ranks.values(), path)
+    # A watched log, which lies elsewhere, may name no rank.
+    if rank is not None and (rank.rank is not None or not posixpath.isabs(path)):
+        said = tr(f"rank {rank.rank if rank.rank is not None else rank.local_rank}")
+        return f"{said} {posixpath.basename(path)}{number}"
+    return f"{below_run(attempt.number, path)}{number}"
+
+
+def is_stacks(path: str | None) -> bool:
+    """Whether a verdict's path is that of stacks that were taken, not of a log."""
+    folder, _, name = (path or "").rpartition("/")
+    return name.startswith("stacks-") and folder.rpartition("/")[2] == "artifacts"
+
+
+def below_run(attempt: int, path: str) -> str:
+    """A path without the run's own folder or its attempt's; one that lies elsewhere by its last two parts."""
+    home = f"{_ATTEMPTS}/{attempt}"
+    if posixpath.isabs(path):
+        _, inside, rest = path.partition("/nodes/")
+        _, kept, artifact = path.partition("/artifacts/")
+        if inside:
+            return below_run(attempt, posixpath.relpath(f"nodes/{rest}", home))
+        return f"artifacts/{artifact}" if kept else short_path(path)
+    found = posixpath.normpath(posixpath.join(home, path))
+    if found.startswith("../"):
+        return short_path(found.rpartition("../")[2])
+    return found.removeprefix(f"{home}/")
+
+
+def of_project(path: str, folder: str | None) -> str:
+    """A source file, below the folder that the job runs in where it lies there, else by its last two parts after ``…/``."""
+    if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
+        return path[len(folder.rstrip("/")) + 1 :]
+    if not posixpath.isabs(path):
+        return posixpath.normpath(path) if path else path
+    return path if path.count("/") < 3 else f"…/{short_path(path)}"
+
+
+def _writer(ranks: Iterable[RankView], path: str) -> RankView | None:
+    """The rank that writes a file; a log that several write is nobody's."""
+    found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_same(path: str, name: str) -> bool:
+    """Whether a verdict's path is a rank's file, however the run's folder is written."""
+    if posixpath.isabs(name):
+        return path == name
+    return path == name or path.endswith(f"/{name}")

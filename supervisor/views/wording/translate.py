@@ -1,0 +1,210 @@
+"""The words of the views in a person's language: an English sentence in, the same sentence out.
+
+English is written where it is used and is the key of the catalogue (``lang/zh.toml``). Journals stay English, because viewers
+of any language share them: their sentences are found again by template when they are shown. What has no entry is
+shown in English, never lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from supervisor.views.appearance import Lang
+
+Tr: TypeAlias = Callable[[str], str]
+
+# Sentences in sight at one time are some hundreds; those with running numbers come and go.
+REMEMBERED = 4096
+# Clauses of a sentence, one within the other.
+DEEPEST = 12
+# What is longer is a log line or a command, not a sentence of ours.
+LONGEST = 1000
+_PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
+_WORD = re.compile(r"[^\W_]+")
+# Signs before and blanks around a sentence are not part of it.
+_DRESS = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
+_JOINT = re.compile(r" · |[;:,] ")
+_LETTER = re.compile(r"[^\W\d_]")
+_FORMS = {
+    "span": re.compile(r"[\d.\s–smhd]+"),
+    "age": re.compile(r"[\d.\s–smhd]+"),
+    "place": re.compile(r"\S+"),
+    "call": re.compile(r"[^,]+"),
+}
+_SUFFIX = re.compile(r"(\w)\(s\)")
+
+
+class BadCatalogue(ValueError):  # noqa: N818 - named for what it is
+    """An entry that cannot be used: which, and why."""
+
+
+def english(text: str) -> str:
+    """The text as it is written."""
+    return text
+
+
+def speech(lang: Lang) -> Tr:
+    """What turns English into `lang`. The catalogue is read only where it is wanted."""
+    return english if lang is Lang.EN else Translator(catalogue(lang))
+
+
+def catalogue(lang: Lang) -> dict[str, str]:
+    """The entries of a language, English first: all sections together.
+
+    Raises:
+        BadCatalogue: an English sentence stands twice.
+    """
+    import tomllib  # not for English
+
+    with (Path(__file__).parent / "lang" / f"{lang}.toml").open("rb") as file:
+        sections = tomllib.load(file)
+    entries: dict[str, str] = {}
+    for section in sections.values():
+        for key, value in section.items():
+            if key in entries:
+                raise BadCatalogue(f"{key}: it stands twice")
+            entries[key] = value
+    return entries
+
+
+class _Template(NamedTuple):
+    """`pieces` stand around the captured `names`. `said`: literal, name, literal …; `modes` by name."""
+
+    key: str
+    pieces: tuple[str, ...]
+    names: tuple[str, ...]
+    said: tuple[str, ...]
+    modes: Mapping[str, str]
+
+    def captured(self, text: str) -> dict[str, str] | None:
+        """What stands at the places; None where the text is another one. Linear: each piece is looked for once."""
+        first, *between, last = self.pieces
+        at, end = len(first), len(text) - len(last)
+        if end <= at or not text.startswith(first) or not text.endswith(last):
+            return None
+        found: list[str] = []
+        for piece in between:
+            place = text.find(piece, at + 1, end)
+            if place < 0:
+                return None
+            found.append(text[at:place])
+            at = place + len(piece)
+        if end <= at:
+            return None
+        found.append(text[at:end])
+        if not all(map(_may_stand, self.names, found)):
+            return None
+        return dict(zip(self.names, found, strict=True))
+
+
+class Translator:
+    """Finds sentences in a catalogue, whole or by template; what was found is remembered.
+
+    A place in a key takes any text; one named by a single letter a number (nothing with letters in it), ``span`` and ``age``
+    a duration, ``place`` a word, ``call`` one clause. A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
+    entry does not fit. ``word(s)`` in a key stands for both numbers. A sentence with no entry is tried in
+    its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are said one by one.
+    """
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        self._exact: dict[str, tuple[str, str]] = {}
+        self._templates: dict[str, list[_Template]] = {}
+        for key, value in entries.items():
+            for form in {_SUFFIX.sub(r"\1", key), _SUFFIX.sub(r"\1s", key)}:
+                self._enter(key, form, value)
+        self._remembered = lru_cache(REMEMBERED)(self._say)
+
+    def __call__(self, text: str) -> str:
+        """The text in the catalogue's language, or as it is."""
+        return self._remembered(text)
+
+    def keys_of(self, text: str) -> Iterator[str]:
+        """The catalogue's keys that saying `text` takes: for tests of what is missing or unused."""
+        used: list[str] = []
+        self._say(text, used.append)
+        yield from used
+
+    def _enter(self, key: str, form: str, value: str) -> None:
+        if not _PLACE.search(form):
+            self._exact[form] = (key, value)
+            return
+        parts, said = _PLACE.split(form), _PLACE.split(value)
+        pieces, names = tuple(parts[::3]), tuple(parts[1::3])
+        modes = {name: mode or "" for name, mode in zip(said[1::3], said[2::3], strict=True)}
+        if not all(pieces[1:-1]):
+            raise BadCatalogue(f"{key}: two places with nothing between them")
+        if set(modes) != set(names) or len(set(names)) != len(names):
+            raise BadCatalogue(f"{key}: the places differ from those of {value}")
+        kept = tuple(part for at, part in enumerate(said) if at % 3 != 2)
+        self._templates.setdefault(_rarest(pieces), []).append(_Template(key, pieces, names, kept, modes))
+
+    def _say(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
+        if not depth or len(text) > LONGEST or not (dressed := _DRESS.fullmatch(text)):
+            return text
+        before, core, after = dressed.groups()
+        said = self._whole(core, use, depth)
+        if said is None:
+            said = self._parts(core, use, depth)
+        return text if said is None else f"{before}{said}{after}"
+
+    def _whole(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
+        if (found := self._exact.get(text)) is not None:
+            use(found[0])
+            return found[1]
+        words = dict.fromkeys(_WORD.findall(text))
+        fitting = [template for word in ("", *words) for template in self._templates.get(word, ())]
+        fitting.sort(key=lambda template: -sum(map(len, template.pieces)))
+        for template in fitting:
+            if (said := self._filled(template, text, use, depth)) is not None:
+                return said
+        return None
+
+    def _filled(self, template: _Template, text: str, use: Callable[[str], None], depth: int) -> str | None:
+        captured = template.captured(text)
+        if captured is None:
+            return None
+        used = [template.key]
+        for name, mode in template.modes.items():
+            if mode:
+                said = self._say(captured[name], used.append, depth - 1)
+                if mode == "!" and said == captured[name]:
+                    return None
+                captured[name] = said
+        for key in used:
+            use(key)
+        return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.said))
+
+    def _parts(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
+        joint = _JOINT.search(text)
+        if joint is None:
+            return None
+        head, tail = text[: joint.start()], text[joint.end() :]
+        said = self._say(head, use, depth - 1), self._say(tail, use, depth - 1)
+        if said == (head, tail):
+            return None
+        key, between = self._exact.get(joint[0], ("", joint[0]))
+        use(key)
+        return f"{said[0]}{between}{said[1]}"
+
+
+def _may_stand(name: str, text: str) -> bool:
+    """Whether a text may stand at a place of this name."""
+    if (form := _FORMS.get(name)) is not None:
+        return form.fullmatch(text) is not None
+    return len(name) > 1 or not _LETTER.search(text)
+
+
+def _rarest(pieces: tuple[str, ...]) -> str:
+    """The longest word that stands in every text of the template by itself; empty: none does."""
+    best = ""
+    for at, piece in enumerate(pieces):
+        for word in _WORD.finditer(piece):
+            open_start = word.start() == 0 and at > 0
+            open_end = word.end() == len(piece) and at < len(pieces) - 1
+            if not (open_start or open_end) and len(word[0]) > len(best):
+                best = word[0]
+    return best

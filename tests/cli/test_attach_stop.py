@@ -1,0 +1,289 @@
+"""`stoker attach` and `stoker stop` on run directories written by hand."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.keeper.process.child import own_identity
+from supervisor.run import events as ev
+from supervisor.run.control import pending
+from supervisor.run.index import register
+from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.views.model.nearby import read_context
+from tests.conftest import wait_until
+from tests.keeper.fakes import run_in
+
+T = 1_795_000_000.0
+STARTED = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host=socket.gethostname())
+LAUNCHED = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
+RUNS = ev.AttemptStarted(t=T, attempt=1, pid=99_999_999, start_time=1.0)
+OVER = ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
+
+
+def append(run: RunPaths, *facts: ev.Event) -> None:
+    writer = JournalWriter(run.node().journal)
+    for fact in facts:
+        writer.append(fact)
+    writer.close()
+
+
+def test_a_finished_run_opens_and_gives_its_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, OVER)
+    assert main(["attach", "--no-ui", str(run.root)]) == 4
+    assert "gave up: too often" in capsys.readouterr().out
+    assert main(["attach", "--adopt", str(run.root)]) == 0
+    assert "nothing to adopt: the run is over" in capsys.readouterr().out
+
+
+def test_a_run_of_another_host_is_shown_and_never_adopted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host="another-box")
+    run = run_in(tmp_path, elsewhere, LAUNCHED, RUNS)
+    before = run.node().journal.read_bytes()
+    assert main(["attach", "--adopt", str(run.root)]) == 1
+    assert "another-box" in capsys.readouterr().err
+    main(["attach", "--no-ui", str(run.root)])
+    assert "another-box" in capsys.readouterr().err
+    assert run.node().journal.read_bytes() == before
+
+
+def test_adopting_what_is_no_launched_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
+    assert main(["attach", "--adopt", str(run.root)]) == 1
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert "keeper.log" in said
+    assert "run.json" in run.node().log.read_text(encoding="utf-8")
+
+
+def test_stop_says_what_is_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
+    run.control.mkdir()
+    assert main(["stop", str(run.root)]) == 1
+    assert "has no keeper" in capsys.readouterr().err
+    append(run, OVER)
+    assert main(["stop", str(run.root)]) == 0
+    assert "has ended already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "code", "words"), [
+    ("ends", 0, "ended: gave_up"),
+    ("refuses", 1, "refused: not now"),
+    ("dies", 1, "its keeper ended before"),
+    ("waits", 1, "stoker stop --now"),
+])  # fmt: skip
+def test_stop_waits_for_the_end_a_refusal_or_the_keepers_death(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str, code: int, words: str
+) -> None:
+    run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
+    run.control.mkdir()
+    lock = KeeperLock(run.node().lock, start_time=own_identity().start_time)
+
+    def keeper() -> None:
+        assert wait_until(lambda: pending(run.control), 10)
+        (request,) = pending(run.control)
+        if answer == "ends":
+            append(run, OVER)
+        if answer == "refuses":
+            refused = ev.RequestRefused(
+                t=T, request_id=request.id, request="stop", by="kim", reason="not now"
+            )
+            append(run, refused)
+        if answer == "dies":
+            lock.release()
+
+    thread = threading.Thread(target=keeper)
+    thread.start()
+    timeout = "0.5" if answer == "waits" else "20"
+    assert main(["stop", "--timeout", timeout, str(run.root)]) == code
+    thread.join()
+    lock.release()
+    said = capsys.readouterr()
+    assert words in said.out + said.err
+
+
+def test_stop_does_not_choose_between_live_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs, locks = [], []
+    for name in ("20261121-1412-brave-otter", "20261121-1413-able-ant"):
+        run = run_in(tmp_path / "runs", STARTED, LAUNCHED, RUNS)
+        run = RunPaths(run.root.rename(run.root.with_name(name)))
+        run.control.mkdir()
+        register(run, "aaa", os.environ)
+        runs.append(run)
+        locks.append(KeeperLock(run.node().lock, start_time=own_identity().start_time))
+    for words, said in ((), "2 live runs under"), (("aaa",), "2 live runs are called 'aaa'"):
+        assert main(["stop", *words]) == 2
+        head, *listed = capsys.readouterr().err.splitlines()
+        assert said in head
+        assert [line.split()[0] for line in listed] == [run.run_id for run in reversed(runs)]
+    assert not [request for run in runs for request in pending(run.control)]
+    locks[1].release()
+    for words in ((), ("aaa",)):
+        assert main(["stop", "--timeout", "0.1", *words]) == 1, "the one that lives, though it is the older"
+        assert "brave-otter has not ended" in capsys.readouterr().err
+    assert len(pending(runs[0].control)) == 2
+    assert not pending(runs[1].control)
+    locks[0].release()
+
+
+def observed() -> list[Path]:
+    return list(Path(os.environ["XDG_STATE_HOME"]).glob("stoker/observed/*"))
+
+
+def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    log.write_text('step 1 loss: 2.0\nTraceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
+                   "    labels['missing']\nKeyError: 'missing'\n", encoding="utf-8")  # fmt: skip
+    assert main(["attach", "--no-ui", str(log)]) == 1
+    assert "code_error" in capsys.readouterr().out
+    assert observed() == []
+    assert main(["attach", "--no-ui", "--keep", str(log)]) == 1
+    assert observed() == []
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    capsys.readouterr()
+    assert main(["runs", "--all"]) == 0
+    assert kept.name in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["logs", "logs/rank1.log"])
+def test_a_cause_can_be_looked_up_from_wherever_the_run_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    log = tmp_path / "logs" / "rank1.log"
+    log.parent.mkdir()
+    log.write_text(
+        "step 1 loss: 2.0\nTraceback (most recent call last):\nKeyError: 'missing'\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["attach", "--no-ui", "--keep", target]) == 1
+    assert f"cause  {log}:3  KeyError" in capsys.readouterr().out
+    (kept,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    run = RunPaths(kept)
+    attempt = read_state(run.node().journal).attempt
+    assert attempt is not None
+    assert attempt.verdict is not None
+    assert attempt.verdict.cause is not None
+    monkeypatch.chdir("/")
+    assert read_context(run, 1, attempt.verdict.cause).lines[-1] == "KeyError: 'missing'"
+
+
+def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1\n", encoding="utf-8")
+    place = Path(os.environ["XDG_STATE_HOME"]) / "stoker" / "observed"
+    dead, live, newborn = (RunPaths(place / name) for name in ("dead", "live", "newborn"))
+    for run in (dead, live, newborn):
+        run.node().root.mkdir(parents=True)
+    lock = KeeperLock(live.node().lock, start_time=1.0)
+    for run in (dead, live):
+        os.utime(run.root, (T - 1e6, T - 1e6))
+    main(["attach", "--no-ui", str(log)])
+    lock.release()
+    assert sorted(path.name for path in observed()) == ["live", "newborn"]
+
+
+def test_a_log_still_written_through_a_link_is_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from supervisor.cli.attaching.targets import any_is_written
+
+    log = tmp_path / "x.log"
+    with log.open("w", encoding="utf-8") as writer:
+        (tmp_path / "link.log").symlink_to(log)
+        assert any_is_written([str(tmp_path / "link.log")])
+        writer.write("step 1\n")
+    assert not any_is_written([str(log)])
+    del capsys
+
+
+def test_where_nothing_can_be_kept_an_observer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert main(["attach", "--no-ui", str(tmp_path / "file")]) == 3
+    assert "XDG_STATE_HOME" in capsys.readouterr().err
+
+
+def test_lists_survive_runs_that_are_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_in(tmp_path / "runs", STARTED, LAUNCHED, OVER)
+    broken = RunPaths(tmp_path / "runs" / "20260101-0000-bad")
+    broken.node().root.mkdir(parents=True)
+    broken.node().journal.write_bytes(b"\xff\xfe no journal\n{half")
+    assert main(["runs"]) == 0
+    said = capsys.readouterr().out
+    assert run.run_id in said
+    assert "20260101-0000-bad" in said
+    assert main(["chart", "run-1"]) == 1
+
+
+def test_diagnose_takes_a_runs_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    attempt = tmp_path / "runs" / "20261121-0000-brave-otter" / "nodes" / "0" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    (attempt.parents[1] / "events.jsonl").touch()
+    (attempt / "agent.log").write_text(
+        "Traceback (most recent call last):\nKeyError: 'labels'\n", encoding="utf-8"
+    )
+    assert main(["diagnose", "otter"]) == 10
+    assert "KeyError" in capsys.readouterr().out
+    assert main(["diagnose", "nobody"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_digits_are_a_part_of_a_runs_id_where_no_process_has_that_pid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_in(tmp_path / "runs", STARTED, LAUNCHED, OVER)
+    pid = os.getpid()
+    both = run.root.with_name(f"{pid}-brave-otter")
+    none = run.root.rename(run.root.with_name("99999999-quick-finch"))
+    assert main(["attach", "--no-ui", "99999999"]) == 4, "the exit code of the run"
+    capsys.readouterr()
+    none.rename(both)
+    monkeypatch.setattr(
+        "supervisor.cli.attaching.observe_target.observe", lambda target, *_: int(target) % 200 + 3
+    )
+    assert main(["attach", "--no-ui", str(pid)]) == pid % 200 + 3
+    assert "the process is watched" in capsys.readouterr().err
+    assert main(["attach", "--no-ui", "4194305"]) == 2
+    said = capsys.readouterr().err
+    assert "no process with this pid" in said
+    assert "no run named" in said
+
+
+def test_only_numbers_that_count_from_0_tell_the_logs_of_a_folder_apart() -> None:
+    from supervisor.cli.diagnosing.job_logs import tasks_of
+
+    assert tasks_of(["4711_0.out", "4711_1.out", "4711_0.err", "4711_1.err"]) == {
+        "4711_0.out": 0,
+        "4711_1.out": 1,
+        "4711_0.err": 0,
+        "4711_1.err": 1,
+    }
+    assert tasks_of(["train.log"]) == {}
+    assert tasks_of(["slurm-100.out", "slurm-101.out"]) == {}, "two jobs"
+    assert tasks_of(["train.log", "train.log.1", "train.log.2"]) == {}, "rotated"
+    assert tasks_of(["1_0.out", "2_1.out"]) == {}, "which of the numbers tells is not known"

@@ -1,0 +1,141 @@
+"""The list of runs on a terminal and in a pipe; flags without a verb; what is said after the screen was left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.cli import main as cli
+from supervisor.cli.runs import HEADER, Columns, columns_of, lines_of
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.views.appearance import Appearance, Lang
+from supervisor.views.splash.glimpse import Glimpse
+
+OTTER = Columns(
+    "20261121-1412-brave-otter",
+    "live",
+    "attempt 2",
+    "step 1840/6000",
+    "cuda_oom",
+    "/data/runs/20261121-1412-brave-otter",
+)
+ANT = Columns(
+    "20261120-0900-able-ant",
+    "succeeded",
+    "attempt 12",
+    "step 900/1000",
+    "-",
+    "/data/runs/20261120-0900-able-ant",
+)
+
+
+def test_a_pipe_gets_all_and_a_terminal_what_fits() -> None:
+    whole = lines_of([OTTER, ANT], None)
+    assert whole[0].endswith(OTTER.folder)
+    assert lines_of([OTTER, ANT], 200) == whole
+    for width in range(20, 200):
+        lines = lines_of([OTTER, ANT], width)
+        assert all(len(line) <= width for line in lines)
+        assert len({line.find("live") if "live" in line else line.find("succ") for line in lines}) == 1
+    assert "cuda_oom" in lines_of([OTTER, ANT], 80)[0]
+    assert lines_of([OTTER, ANT], 60)[1].split() == ["able-ant", "succeeded", "step", "900/1000", "-"]
+
+
+def test_a_given_name_is_a_column_as_long_as_it_fits() -> None:
+    named = OTTER._replace(name="wide-batch")
+    assert lines_of([named], None)[0].split()[:7] == lines_of([OTTER], None)[0].split()[:7]
+    assert lines_of([named], None)[0].endswith(f"{OTTER.folder}  wide-batch"), "no word of a pipe moves"
+    head, first, second = lines_of([HEADER, named, ANT], 200)
+    assert head.index("NAME") == first.index("wide-batch")
+    assert head.index("FOLDER") == first.index(OTTER.folder) == second.index(ANT.folder)
+    assert "NAME" not in lines_of([HEADER, OTTER], 200)[0]
+    long = OTTER._replace(name="n" * 300)
+    for width in range(20, 200):
+        lines = lines_of([HEADER, named, ANT, long], width)
+        assert all(len(line) <= width for line in lines)
+    assert "wide-batch" in lines_of([HEADER, named], 80)[1]
+
+
+def journal(root: Path, *facts: ev.Event) -> RunPaths:
+    run = RunPaths(root)
+    run.node().root.mkdir(parents=True)
+    writer = JournalWriter(run.node().journal)
+    for fact in (ev.RunStarted(t=1.0, run_id=root.name, name="x", mode="launched", host="box"), *facts):
+        writer.append(fact)
+    writer.close()
+    return run
+
+
+def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -> None:
+    first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
+    verdict = Verdict(
+        failure=FailureClass.CUDA_OOM, reason=None, confidence=0.9, rank=0, ranks=(0,), node=None,
+        title="out of memory", cause=None, consequences=(), advice=(), action=Action.REDUCE_BATCH, fingerprint="",
+    )  # fmt: skip
+    failed = ev.Diagnosed(t=2.0, attempt=1, verdict=verdict)
+    held = journal(tmp_path / "held", first, failed, ev.Held(t=3.0, attempt=1, reason="ask"))
+    again = ev.LaunchIntended(t=3.0, attempt=2, argv=(), reason="again")
+    runs = journal(tmp_path / "runs", first, failed, again)
+    locks = [KeeperLock(run.node().lock, start_time=1.0) for run in (held, runs)]
+    try:
+        assert (columns_of(held).state, columns_of(held).verdict) == ("held", "cuda_oom")
+        assert (columns_of(runs).state, columns_of(runs).verdict) == ("live", "-")
+    finally:
+        for lock in locks:
+            lock.release()
+    assert columns_of(held).state == "no keeper"
+
+
+def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--theme", "mauve"]) == 2
+    assert "choose dark, light, safe" in capsys.readouterr().err
+    assert cli.main(["--theme=light", "--ascii"]) == 2
+    assert "needs a terminal: `stoker runs` prints it" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["--theme", "light", "--colour"])
+    assert "unknown argument '--colour'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("taste", "alive", "said"),
+    [
+        (Appearance(), True, "training goes on; come back with: stoker attach run"),
+        (Appearance(lang=Lang.ZH), True, "训练继续；用以下命令回来：stoker attach run"),
+        (Appearance(lang=Lang.ZH), False, "此运行没有 keeper；用以下命令接管：stoker attach run"),
+        (Appearance(lang=Lang.ZH, ascii=True), True, "training goes on; come back with: stoker attach run"),
+    ],
+)
+def test_what_is_said_after_leaving_is_in_the_persons_language(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    taste: Appearance,
+    alive: bool,
+    said: str,
+) -> None:
+    run = RunPaths(tmp_path / "run")
+    run.node().root.mkdir(parents=True)
+    writer = JournalWriter(run.node().journal)
+    writer.append(ev.RunStarted(t=1.0, run_id="run", name="x", mode="launched", host="box"))
+    writer.close()
+    from supervisor.cli import open_app as screen
+    from supervisor.views.tui import terminal
+
+    def left(*_args: Any, **_kept: Any) -> None:
+        """The person left at once."""
+
+    monkeypatch.setattr(terminal, "run_tui", left)
+    lock = KeeperLock(run.node().lock, start_time=1.0) if alive else None
+    try:
+        env = {"HOME": str(tmp_path)}
+        assert screen.show(run, read_only=True, env=env, taste=taste, glimpse=Glimpse()) == 0
+    finally:
+        if lock is not None:
+            lock.release()
+    assert capsys.readouterr().out.strip() == said

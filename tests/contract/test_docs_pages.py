@@ -1,0 +1,49 @@
+"""Pages that must keep up with the code: commands, facts, and the way to each page."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import get_args
+
+from supervisor.keeper.monitoring.sensors import gpu_values, machine_values
+from supervisor.run import events as ev
+from supervisor.sources.gpu import GpuDevice, GpuSample
+from supervisor.sources.host.machine import HostReader, ProcessSample
+from supervisor.sources.processes import ProcessId
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_commands_are_as_the_parsers_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "commands_page.py"))
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert made["page"]() == text, "run: python scripts/commands_page.py"
+
+
+def test_failures_are_as_the_tables_and_the_rules_have_them() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "failures_page.py"))
+    text = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+    assert made["page"]() == text, "run: python scripts/failures_page.py"
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert [name for name in pages if f"](docs/{name})" not in readme] == []
+
+
+def test_every_fact_of_a_journal_is_told() -> None:
+    page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    kinds = [kind.__struct_config__.tag for kind in get_args(ev.Event)]
+    assert [kind for kind in kinds if f"`{kind}`" not in page] == []
+
+
+def test_every_value_of_gpus_ranks_and_machine_is_told() -> None:
+    page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    values = {
+        *gpu_values(GpuSample(0.0, GpuDevice(0, None, None, None, None))),
+        *machine_values(HostReader(disks=()).read()),
+        *ProcessSample(0.0, "0", ProcessId(1, 0.0), alive=True).values(),
+    }
+    assert sorted(name for name in values if name not in page) == []

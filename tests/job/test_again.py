@@ -1,0 +1,67 @@
+"""The command that starts a job again leads to the same job."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.config.settings import ConfigFile
+from supervisor.job.rerun_command import command_of
+from supervisor.job.spec import JobSpec
+
+FOREIGN = ConfigFile("job.toml", {"run": {"script": "train.py", "args": ["--lr", "1"], "nproc_per_node": 2}})
+TRAINER = ConfigFile("demo.toml", {"device_batch_size": 4, "total_batch_size": 8192})
+
+
+def resolved(line: str, file: ConfigFile | None = None) -> JobSpec:
+    words = shlex.split(line)
+    if words[:1] == ["--config"]:
+        words = words[2:]
+    named = ("--config", file.name) if file is not None else ()
+    parsed = parse_run_argv([*named, *words], spec_keys=("device_batch_size", "num_iterations"))
+    return resolve_job(JobInputs(parsed, {}, "/w", job_file=file))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py",
+        "--nproc-per-node 2 train.py --how 'a b' --x=1",
+        "--nproc-per-node 2 --max-retries 1 --no-retry --env A='x y' --env B=2 train.py",
+        "--nproc_per_node=2 --standalone --rdzv-backend c10d -m pkg.train --lr 3e-4",
+        "--name mine --min-ranks 1 --grace 5 -- python -u train.py --lr 3e-4",
+        "--nproc-per-node 2 --batch-knob --bs --accumulation-knob --acc --batch-scope per_rank train.py --bs 4 --acc 2",
+        "--resume-knob --resume=auto --batch-knob --bs --batch-scope per_rank --accumulation-knob --acc --micro-batch 4 train.py --bs 8 --acc 1",
+        "--restart-from-scratch --master-port 29511 train.py",
+    ],
+)
+def test_it_is_the_same_job(line: str) -> None:
+    job = resolved(line)
+    command = command_of(job)
+    assert command is not None
+    assert command.startswith("stoker run ")
+    again = resolved(command.removeprefix("stoker run "))
+    assert replace(again, origins=()) == replace(job, origins=())
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("--nproc-per-node 4", FOREIGN),
+        ("", FOREIGN),
+        ("--num_iterations=50", TRAINER),
+        ("--device_batch_size=8 --nproc-per-node 1", TRAINER),
+    ],
+)
+def test_a_job_of_a_file_names_the_file_and_what_was_said_besides(line: str, file: ConfigFile) -> None:
+    job = resolved(line, file)
+    command = command_of(job)
+    assert command is not None
+    assert command.startswith(f"stoker run --config {file.name}")
+    assert "train.py" not in command
+    again = resolved(command.removeprefix("stoker run "), file)
+    assert replace(again, origins=()) == replace(job, origins=())

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.job.batch import (
+    BatchChange,
+    BatchSpec,
+    BatchUnit,
+    MemoryPoint,
+    candidates,
+    describe,
+    describe_change,
+    next_smaller,
+    resolve,
+    with_micro_batch,
+)
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.memory_message import memory_point
+
+GIB = 2**30
+specs = st.builds(
+    BatchSpec,
+    st.integers(1, 64),
+    st.integers(1, 64),
+    st.integers(1, 16),
+    st.sampled_from(BatchUnit),
+    st.sampled_from([1, 7, 256, 2048]),
+)
+
+
+def test_seed_command_is_refused_with_the_values_that_work() -> None:
+    with pytest.raises(JobError) as refused:
+        resolve(
+            world_size=2, micro_batch=16, global_batch=49152, unit=BatchUnit.TOKENS, tokens_per_sample=2048
+        )
+    message = refused.value.message
+    assert "16" in message
+    assert "2048" in message
+    assert "49152" in message
+    assert message.endswith("12, 6, 4")
+    assert refused.value.exit_code == 2
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("micro", "total", "length"), [(8, 24576, 1536), (12, 49152, 2048), (14, 86016, 3072)]
+)
+def test_the_three_presets_divide(micro: int, total: int, length: int) -> None:
+    spec = resolve(
+        world_size=2, micro_batch=micro, global_batch=total, unit=BatchUnit.TOKENS, tokens_per_sample=length
+    )
+    assert spec.global_batch == total
+    assert spec.accumulation_steps == 1
+
+
+def test_a_global_batch_that_no_micro_batch_divides_names_the_nearest_ones() -> None:
+    with pytest.raises(JobError, match="48, 64"):
+        resolve(world_size=4, micro_batch=4, global_batch=50)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_numbers_below_one_are_refused(number: int) -> None:
+    with pytest.raises(JobError, match="at least 1"):
+        resolve(world_size=2, micro_batch=number)
+    with pytest.raises(JobError, match="at least 1"):
+        resolve(world_size=2, micro_batch=1, global_batch=number)
+
+
+def test_accumulation_that_contradicts_is_refused_with_the_right_one() -> None:
+    with pytest.raises(JobError, match="must be 4"):
+        resolve(world_size=2, micro_batch=8, global_batch=64, accumulation=3)
+    with pytest.raises(JobError, match="no batch"):
+        resolve(world_size=2)
+
+
+def test_limit_13_lands_on_12() -> None:
+    """One rank, global 48, start 16: 13 samples would fit, 12 is the largest divisor that does."""
+    unit = 1 * GIB
+    point = MemoryPoint(
+        micro_batch=16, allocated_bytes=14 * unit, tried_bytes=2 * unit, capacity_bytes=13 * unit
+    )
+    spec = resolve(world_size=1, micro_batch=16, global_batch=48)
+    smaller = next_smaller(spec, point, 1)
+    assert smaller == BatchSpec(12, 4, 1)
+    assert next_smaller(spec) == BatchSpec(12, 4, 1)
+
+
+def test_prediction_skips_divisors_that_would_fail_too() -> None:
+    spec = resolve(world_size=1, micro_batch=16, global_batch=48)
+    tight = MemoryPoint(16, allocated_bytes=15 * GIB, tried_bytes=1 * GIB, capacity_bytes=7 * GIB)
+    found = next_smaller(spec, tight)
+    assert found is not None
+    assert found.micro_batch_per_rank == 6
+    heavy_base = MemoryPoint(16, 15 * GIB, 1 * GIB, capacity_bytes=7 * GIB, base_bytes=4 * GIB)
+    found = next_smaller(spec, heavy_base)
+    assert found is not None
+    assert found.micro_batch_per_rank == 3
+
+
+def test_where_nothing_is_predicted_to_fit_the_next_divisor_is_tried() -> None:
+    hopeless = MemoryPoint(16, 15 * GIB, 1 * GIB, capacity_bytes=1, base_bytes=4 * GIB)
+    assert next_smaller(BatchSpec(16, 1, 1), hopeless) == BatchSpec(8, 2, 1)
+
+
+def test_change_reads_as_one_line() -> None:
+    change = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2))
+    assert describe_change(change) == "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged"
+    shrunk = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 2, 2))
+    assert describe_change(shrunk) == "micro-batch 16 → 8, accumulation 2 unchanged, global batch 64 → 32"
+    assert describe(BatchSpec(8, 4, 2)) == "8 × accumulation 4 × 2 ranks = global batch 64"
+
+
+@settings(deadline=None)
+@given(specs)
+def test_every_candidate_keeps_the_global_batch(spec: BatchSpec) -> None:
+    found = candidates(spec)
+    assert list(found) == sorted(set(found), reverse=True)
+    assert spec.micro_batch_per_rank in found
+    for micro in found:
+        changed = with_micro_batch(spec, micro)
+        assert changed.global_batch == spec.global_batch
+        assert changed.world_size == spec.world_size
+
+
+@settings(deadline=None)
+@given(specs, st.integers(1, 64))
+def test_shrinking_ends_at_the_minimum_and_never_changes_the_global_batch(
+    spec: BatchSpec, minimum: int
+) -> None:
+    seen = [spec]
+    while (smaller := next_smaller(seen[-1], None, minimum)) is not None:
+        assert smaller.micro_batch_per_rank < seen[-1].micro_batch_per_rank
+        assert smaller.micro_batch_per_rank >= minimum
+        assert smaller.global_batch == spec.global_batch
+        seen.append(smaller)
+    assert len(seen) <= 64
+
+
+@settings(deadline=None)
+@given(specs, st.integers(1, 200))
+def test_a_refusal_names_values_that_work(spec: BatchSpec, wanted: int) -> None:
+    per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
+    if per_rank % wanted == 0:
+        assert with_micro_batch(spec, wanted).global_batch == spec.global_batch
+        return
+    with pytest.raises(JobError) as refused:
+        with_micro_batch(spec, wanted)
+    named = refused.value.message.rpartition(": ")[2].split(", ")
+    assert named
+    for value in named:
+        assert with_micro_batch(spec, int(value)).global_batch == spec.global_batch
+
+
+@settings(deadline=None)
+@given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 16), st.integers(1, 4096))
+def test_resolve_is_exact_or_refused(micro: int, world: int, accumulation: int, total: int) -> None:
+    try:
+        spec = resolve(world_size=world, micro_batch=micro, global_batch=total)
+    except JobError:
+        assert total % (micro * world)
+        return
+    assert spec.global_batch == total
+    assert resolve(world_size=world, micro_batch=micro, accumulation=accumulation).global_batch == (
+        micro * world * accumulation
+    )
+
+
+def test_the_memory_message_of_pytorch_becomes_a_point() -> None:
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+        "24.00 GiB of which 1.00 GiB is free. Process 4711 has 3.00 GiB memory in use. Including non-PyTorch memory, "
+        "this process has 20.00 GiB memory in use. Of the allocated memory 18.00 GiB is allocated by PyTorch, and "
+        "1.50 GiB is reserved by PyTorch but unallocated."
+    )
+    point = memory_point(text, 16)
+    assert point == MemoryPoint(16, 18 * GIB, 2 * GIB, 21 * GIB)
+    assert (
+        memory_point("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8388608 bytes.", 16)
+        is None
+    )

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.job.arguments.assignments import set_value, value_of
+from supervisor.job.batch import BatchSpec, next_smaller
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.find import batch_of, batch_values, find_knobs, why_not_changeable
+from supervisor.job.knobs.read_source import scan_source
+from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs
+
+UNDIVIDED = """
+parser.add_argument("--batch_size", "-b", type=int, default=32)
+parser.add_argument("--accum", dest="accum", type=int, default=2)
+args = parser.parse_args()
+loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
+"""
+DIVIDED = UNDIVIDED.replace("batch_size=args.batch_size,", "batch_size=args.batch_size // world,")
+ALIASED = UNDIVIDED.replace("loader =", "bs = args.batch_size\nloader =").replace(
+    "batch_size=args.batch_size,", "batch_size=bs,"
+)
+
+
+def changed(
+    args: Sequence[str],
+    knobs: Knobs,
+    batch: BatchSpec,
+    *,
+    before: BatchSpec | None = None,
+    local_world_size: int = 1,
+) -> tuple[str, ...]:
+    """The arguments of the next launch, as `plan.build_plan` sets them."""
+    result = tuple(args)
+    for name, value in batch_values(knobs, batch, before=before, local_world_size=local_world_size):
+        result = set_value(result, name, value)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("args", "batch", "scope"),
+    [
+        ("--per_device_train_batch_size 8", "--per_device_train_batch_size", KnobScope.PER_RANK),
+        ("--per-device-train-batch-size=8", "--per-device-train-batch-size", KnobScope.PER_RANK),
+        ("--device_batch_size=8", "--device_batch_size", KnobScope.PER_RANK),
+        ("--micro-batch-size 8 --global-batch-size 64", "--micro-batch-size", KnobScope.PER_RANK),
+        ("--train_micro_batch_size_per_gpu 8", "--train_micro_batch_size_per_gpu", KnobScope.PER_RANK),
+        ("--batch_size_per_gpu 8", "--batch_size_per_gpu", KnobScope.PER_RANK),
+        ("--global_batch_size 64", "--global_batch_size", KnobScope.GLOBAL),
+        ("--total-batch-size=64", "--total-batch-size", KnobScope.GLOBAL),
+        ("--effective_batch_size=64", "--effective_batch_size", KnobScope.GLOBAL),
+        ("--batch_size_per_node 16", "--batch_size_per_node", KnobScope.PER_NODE),
+        ("--batch_size 8", "--batch_size", KnobScope.UNKNOWN),
+        ("--batch-size=8", "--batch-size", KnobScope.UNKNOWN),
+        ("-b 8", "-b", KnobScope.UNKNOWN),
+        ("train.micro_batch_size=8", "train.micro_batch_size", KnobScope.PER_RANK),
+        ("data.batch_size=8", "data.batch_size", KnobScope.UNKNOWN),
+        ("--eval_batch_size 8 --lr 1", None, KnobScope.UNKNOWN),
+        ("--per_device_eval_batch_size 8", None, KnobScope.UNKNOWN),
+        ("--max_batch_size 8", None, KnobScope.UNKNOWN),
+        ("--batch_norm 1", None, KnobScope.UNKNOWN),
+    ],
+)
+def test_common_spellings(args: str, batch: str | None, scope: KnobScope) -> None:
+    knobs = find_knobs(args.split())
+    assert (knobs.batch, knobs.batch_scope) == (batch, scope)
+    assert not knobs.declared
+
+
+def test_a_bare_batch_size_is_per_rank_only_if_the_source_hands_it_on_undivided() -> None:
+    args = ["--batch_size", "8"]
+    assert find_knobs(args, UNDIVIDED).batch_scope is KnobScope.PER_RANK
+    assert find_knobs(args, ALIASED).batch_scope is KnobScope.PER_RANK
+    assert find_knobs(["-b", "8"], UNDIVIDED).batch_scope is KnobScope.PER_RANK
+    assert find_knobs(args, DIVIDED).batch_scope is KnobScope.UNKNOWN
+    halved = UNDIVIDED.replace("loader =", "args.batch_size //= world\nloader =")
+    assert find_knobs(args, halved).batch_scope is KnobScope.UNKNOWN
+    assert find_knobs(args, "this is not python (").batch_scope is KnobScope.UNKNOWN
+    assert find_knobs(args, None).batch_scope is KnobScope.UNKNOWN
+
+
+def test_the_source_is_parsed_and_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    scan_source("print('ran')\nraise SystemExit(3)\n")
+    assert capsys.readouterr().out == ""
+    assert scan_source("x = " + "(" * 5000).flags == ()
+
+
+def test_declared_knobs_win() -> None:
+    declared = Knobs(batch="--bsz", batch_scope=KnobScope.PER_RANK, accumulation="--steps")
+    knobs = find_knobs(["--micro_batch_size", "4", "--bsz", "8"], None, declared)
+    assert (knobs.batch, knobs.accumulation, knobs.declared) == ("--bsz", "--steps", True)
+    assert knobs.can_change_batch
+
+
+@pytest.mark.parametrize(
+    ("args", "source", "resume", "value"),
+    [
+        ("--resume", "", "--resume", ""),
+        ("--resume_from_checkpoint latest", "", "--resume_from_checkpoint", "latest"),
+        ("--resume-from=auto", "", "--resume-from", "auto"),
+        ("--resume_from ckpt/step_5000.pt", "", None, "auto"),
+        ("", "p.add_argument('--resume', action='store_true')", "--resume", ""),
+        ("", "p.add_argument('--resume_from', default='auto')", "--resume_from", "auto"),
+        ("", "p.add_argument('--resume', choices=['none', 'latest'])", "--resume", "latest"),
+        ("", "p.add_argument('--resume_from', type=str, default='')", None, "auto"),
+        ("--lr 3", "", None, "auto"),
+    ],
+)
+def test_resume_is_known_only_if_it_needs_no_path(
+    args: str, source: str, resume: str | None, value: str
+) -> None:
+    knobs = find_knobs(args.split(), source)
+    assert (knobs.resume, knobs.resume_value) == (resume, value)
+
+
+def test_the_hugging_face_pair_keeps_the_global_batch_and_the_spelling() -> None:
+    args = ("--per_device_train_batch_size", "8", "--fp16", "--gradient_accumulation_steps=4", "--out", "x")
+    knobs = find_knobs(args)
+    spec = batch_of(args, knobs, world_size=2, local_world_size=2)
+    assert spec == BatchSpec(8, 4, 2)
+    smaller = next_smaller(spec)
+    assert smaller is not None
+    assert changed(args, knobs, smaller) == (
+        "--per_device_train_batch_size",
+        "4",
+        "--fp16",
+        "--gradient_accumulation_steps=8",
+        "--out",
+        "x",
+    )
+
+
+def test_defaults_of_the_source_count_and_missing_flags_are_added() -> None:
+    knobs = find_knobs([], UNDIVIDED)
+    spec = batch_of([], knobs, world_size=2, local_world_size=2, source_text=UNDIVIDED)
+    assert spec == BatchSpec(32, 2, 2)
+    assert changed([], knobs, BatchSpec(16, 4, 2)) == ("--batch_size=16", "--accum=4")
+
+
+def test_other_scopes() -> None:
+    global_args = ("--global_batch_size", "64", "--accumulate_grad_batches", "2")
+    knobs = find_knobs(global_args)
+    spec = batch_of(global_args, knobs, world_size=4, local_world_size=2)
+    assert spec == BatchSpec(8, 2, 4)
+    assert changed(global_args, knobs, BatchSpec(4, 4, 4))[1::2] == ("64", "4")
+    node_args = ("--batch_size_per_node=16", "--grad_accum", "1")
+    knobs = find_knobs(node_args)
+    assert batch_of(node_args, knobs, world_size=4, local_world_size=2) == BatchSpec(8, 1, 4)
+    assert changed(node_args, knobs, BatchSpec(4, 2, 4), local_world_size=2) == (
+        "--batch_size_per_node=8",
+        "--grad_accum",
+        "2",
+    )
+
+
+def test_a_global_batch_that_may_count_tokens_is_not_guessed() -> None:
+    args = ("--device_batch_size=8", "--total_batch_size=49152", "--max_seq_len=2048")
+    assert batch_of(args, find_knobs(args), world_size=2, local_world_size=2) is None
+    plain = ("--micro_batch_size=8", "--global_batch_size=64")
+    knobs = find_knobs(plain)
+    assert batch_of(plain, knobs, world_size=2, local_world_size=2) == BatchSpec(8, 4, 2)
+    assert changed(plain, knobs, BatchSpec(4, 8, 2)) == (
+        "--micro_batch_size=4",
+        "--global_batch_size=64",
+    )
+
+
+def test_what_is_not_known_is_not_changed() -> None:
+    for args in (("--batch_size", "8", "--accum", "2"), ("--micro_batch_size", "8"), ("--lr", "1")):
+        knobs = find_knobs(args)
+        assert not knobs.can_change_batch
+        with pytest.raises(JobError, match="--"):
+            changed(args, knobs, BatchSpec(4, 4, 1), before=BatchSpec(8, 2, 1))
+        assert "--" in why_not_changeable(knobs)
+    alone = ("--micro_batch_size", "8")
+    accepted = changed(alone, find_knobs(alone), BatchSpec(4, 1, 2), before=BatchSpec(8, 1, 2))
+    assert accepted == ("--micro_batch_size", "4")
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value", "result"),
+    [
+        (("--a", "1"), "--a", "2", ("--a", "2")),
+        (("--a=1",), "--a", "2", ("--a=2",)),
+        (("--a-b=1",), "--a_b", "2", ("--a-b=2",)),
+        (("--a", "1", "--a=3"), "--a", "2", ("--a", "2", "--a=2")),
+        (("x.a=1",), "x.a", "2", ("x.a=2",)),
+        (("+x.a=1",), "x.a", "2", ("+x.a=2",)),
+        ((), "x.a", "2", ("x.a=2",)),
+        ((), "--a", "2", ("--a=2",)),
+        ((), "-a", "2", ("-a", "2")),
+        ((), "--a", "", ("--a",)),
+        (("--a",), "--a", "", ("--a",)),
+        (("--a", "--b"), "--a", "2", ("--a", "2", "--b")),
+        (("--lr", "-1", "--a", "-3"), "--a", "2", ("--lr", "-1", "--a", "2")),
+    ],
+)
+def test_set_value(args: tuple[str, ...], name: str, value: str, result: tuple[str, ...]) -> None:
+    assert set_value(args, name, value) == result
+
+
+def test_workers() -> None:
+    assert find_loader(("--dataloader_num_workers", "8")).workers == ("--dataloader_num_workers", 8)
+    assert find_loader(("--num-workers=4", "--lr", "1")).workers == ("--num-workers", 4)
+    assert find_loader(("--lr", "1")) == LoaderKnobs()
+
+
+word = st.text("abcxyz0123456789-_=./ ", max_size=10)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(word, max_size=6),
+    st.sampled_from(["--micro_batch_size", "-b", "model.batch"]),
+    st.integers(1, 999),
+)
+def test_setting_then_reading_gives_the_value(args: list[str], name: str, value: int) -> None:
+    changed = set_value(args, name, str(value))
+    assert value_of(changed, name) == str(value)
+    assert value_of(set_value(changed, name, "7"), name) == "7"

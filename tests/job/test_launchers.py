@@ -1,0 +1,70 @@
+"""Ranks that a launcher of the user's own starts, read from its arguments and never guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.batch import BatchSpec
+from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.keeper.recording.start_events import opening
+from supervisor.run.events import RunStarted
+from supervisor.sources.processes import ProcessId
+from tests.keeper.fakes import job_of
+
+SCRIPT = """
+p.add_argument("--per_device_train_batch_size", type=int, default=8)
+p.add_argument("--gradient_accumulation_steps", type=int, default=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("accelerate launch --multi_gpu --num_processes 2 train.py --num_processes 9", 2),
+        ("accelerate launch --cpu --num_processes 2 train.py", 1),
+        ("accelerate launch --num_processes 2 train.py --cpu", 2),
+        ("accelerate launch --cpu --mpirun_hostfile hosts --num_processes 2 train.py", None),
+        ("/opt/env/bin/accelerate launch --num-processes=4 src/train.py", 4),
+        ("deepspeed --num_gpus 8 train.py --deepspeed ds.json", 8),
+        ("python -m torch.distributed.run --nproc_per_node=2 --nnodes 1 train.py", 2),
+        ("torchrun --nproc-per-node gpu train.py", None),
+        ("accelerate launch train.py", None),
+        ("accelerate launch --num_machines 2 --num_processes 16 train.py", None),
+        ("deepspeed --hostfile hosts --num_gpus 8 train.py", None),
+        ("make train --num_processes 2", None),
+        ("accelerate launch --num_processes 0 train.py", None),
+    ],
+)
+def test_ranks_of_a_command(words: str, ranks: int | None) -> None:
+    assert launched_ranks(words.split()) == ranks
+
+
+def test_a_launched_scripts_own_defaults_make_its_batch() -> None:
+    words = [
+        "--",
+        "accelerate",
+        "launch",
+        "--num_processes",
+        "2",
+        "train.py",
+        "--gradient_accumulation_steps",
+        "4",
+    ]
+    inputs = JobInputs(parsed=parse_run_argv(words), env={}, cwd="/w", script_text=SCRIPT)
+    spec = resolve_job(inputs)
+    assert spec.knobs.batch == "--per_device_train_batch_size"
+    assert spec.batch == BatchSpec(8, 4, 2)
+
+
+def test_a_run_begins_with_the_ranks_of_its_launcher(tmp_path: Path) -> None:
+    def world(*words: str) -> int | None:
+        facts = opening("r", job_of(tmp_path, *words), ProcessId(1, 0.0), 0.0, adopted=False, findings=())
+        return next(fact.world_size for fact in facts if isinstance(fact, RunStarted))
+
+    assert world("torchrun", "--nproc-per-node", "4", "train.py") == 4
+    assert world("accelerate", "launch", "--cpu", "--num_processes", "2", "train.py") == 1
+    assert world("make", "train") == 1

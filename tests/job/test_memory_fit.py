@@ -1,0 +1,96 @@
+"""Which micro-batch fits, from the best knowledge there is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates
+from supervisor.job.knobs.memory_fit import Measure, MemoryTrial, choose_smaller, line_through
+
+GIB = 2**30
+
+
+def failed(micro: int, peak: int | None = None, capacity: int | None = None) -> MemoryTrial:
+    return MemoryTrial(micro, fitted=False, peak_bytes=peak, capacity_bytes=capacity)
+
+
+def fitted(micro: int, peak: int | None = None, capacity: int | None = None) -> MemoryTrial:
+    return MemoryTrial(micro, fitted=True, peak_bytes=peak, capacity_bytes=capacity)
+
+
+def chosen(
+    spec: BatchSpec, *trials: MemoryTrial, point: MemoryPoint | None = None, minimum: int = 1
+) -> int | None:
+    choice = choose_smaller(spec, point, trials, minimum)
+    return None if choice is None else choice.batch.micro_batch_per_rank
+
+
+def test_nothing_known_takes_the_next_divisor_and_keeps_the_global_batch() -> None:
+    choice = choose_smaller(BatchSpec(16, 3, 1))
+    assert choice is not None
+    assert choice.batch == BatchSpec(12, 4, 1)
+    assert choice.how == "the next smaller one that divides"
+
+
+def test_one_point_skips_what_cannot_fit() -> None:
+    point = MemoryPoint(48, allocated_bytes=40 * GIB, tried_bytes=8 * GIB, capacity_bytes=13 * GIB)
+    assert chosen(BatchSpec(48, 1, 1), point=point) == 12
+
+
+def test_two_measured_micro_batches_make_a_line_which_beats_the_point() -> None:
+    # 4 GiB base + 1 GiB a sample; the point, whose base is not known, would allow 8 only.
+    trials = (fitted(4, 8 * GIB, 20 * GIB), failed(24, 28 * GIB, 20 * GIB))
+    point = MemoryPoint(24, allocated_bytes=27 * GIB, tried_bytes=1 * GIB, capacity_bytes=16 * GIB)
+    assert chosen(BatchSpec(24, 2, 1), point=point) == 12
+    choice = choose_smaller(BatchSpec(24, 2, 1), point, trials)
+    assert choice is not None
+    assert choice.batch.micro_batch_per_rank == 12
+    assert "2 measured micro-batches" in choice.how
+    line = line_through(trials)
+    assert line is not None
+    assert line.per_sample == GIB
+    assert line.at_zero == 4 * GIB
+
+
+def test_measures_are_never_mixed_and_memory_that_does_not_grow_is_no_line() -> None:
+    other = MemoryTrial(4, fitted=True, peak_bytes=8 * GIB, capacity_bytes=20 * GIB, measure=Measure.DEVICE)
+    assert line_through([other, failed(24, 28 * GIB, 20 * GIB)]) is None
+    assert line_through([fitted(4, 8 * GIB, 20 * GIB), fitted(8, 8 * GIB, 20 * GIB)]) is None
+    assert line_through([fitted(4, 8 * GIB), fitted(8, 9 * GIB)]) is None, "no capacity, no line"
+
+
+def test_what_failed_before_is_not_tried_again_and_what_fitted_is() -> None:
+    assert chosen(BatchSpec(48, 1, 1), failed(24), failed(48)) == 16
+    assert chosen(BatchSpec(48, 1, 1), fitted(8)) == 8
+    assert chosen(BatchSpec(16, 3, 1), failed(1)) == 12, "a record of failures alone does not end the walk"
+
+
+@given(
+    per_rank=st.sampled_from([48, 64, 96, 60]),
+    unit=st.integers(1, 50),
+    base=st.integers(0, 2000),
+    limit=st.integers(1, 60),
+    with_line=st.booleans(),
+)
+def test_the_walk_ends_at_a_micro_batch_that_fits_and_is_exact(
+    per_rank: int, unit: int, base: int, limit: int, with_line: bool
+) -> None:
+    """A machine whose memory is base + unit x micro-batch: the walk never rises, and its end fits."""
+    capacity = base + unit * limit
+    spec = BatchSpec(per_rank, 1, 1)
+    trials: list[MemoryTrial] = []
+    if with_line:
+        trials = [fitted(1, base + unit, capacity), failed(per_rank, base + unit * per_rank, capacity)]
+    while base + unit * spec.micro_batch_per_rank > capacity:
+        needed = base + unit * spec.micro_batch_per_rank
+        trials.append(failed(spec.micro_batch_per_rank, needed, capacity))
+        point = MemoryPoint(spec.micro_batch_per_rank, needed, 0, capacity, base)
+        choice = choose_smaller(spec, point, trials)
+        assert choice is not None
+        assert choice.batch.micro_batch_per_rank < spec.micro_batch_per_rank
+        assert choice.batch.global_batch == per_rank
+        spec = choice.batch
+    if with_line:
+        best = max((m for m in candidates(spec) if base + unit * m <= FIT_SHARE * capacity), default=1)
+        assert spec.micro_batch_per_rank >= best

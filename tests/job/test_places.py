@@ -1,0 +1,207 @@
+"""Knobs in config files and in the environment; changed copies; a restart as a diff."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.config.edit import config_words, read_values, with_values
+from supervisor.job.errors import JobError
+from supervisor.job.knobs import find as kn
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.plan import build_plan, plan_as_record
+from supervisor.job.plan_diff import diff_lines
+from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+
+YAML = """\
+# the run
+train: {lr: 1e-4}
+data:
+  batch_size: 16  # a rank's
+  grad_accum: 3
+  note: "batch_size: 16"
+eval:
+  batch_size: 64
+resume: auto
+"""
+TOML = '[data]\n"lr" = 1e-4\nbatch_size = 16 # a rank\'s\n\n[data.more]\nbatch_size = 2\ngrad_accum = 3\n'
+JSON = '{"per_device_train_batch_size": 16,\n "gradient_accumulation_steps": 3, "eval": {"batch_size": 8}}\n'
+
+
+def test_a_copy_differs_in_the_value_alone() -> None:
+    assert with_values("c.yaml", YAML, [("data.batch_size", "12")]) == YAML.replace(": 16  #", ": 12  #")
+    assert with_values("c.toml", TOML, [("data.batch_size", "12")]) == TOML.replace("= 16 #", "= 12 #")
+    assert with_values("c.toml", TOML, [("data.more.batch_size", "1")]) == TOML.replace("= 2", "= 1")
+    changed = with_values("c.json", JSON, [("per_device_train_batch_size", "12")])
+    assert changed == JSON.replace(": 16", ": 12")
+    tabs = '{\n\t"batch_size": 16,\n\t"lr": 1e-4\n}\n'
+    assert with_values("c.json", tabs, [("batch_size", "12")]) == tabs.replace("16", "12")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key"),
+    [
+        ("c.yaml", "a: &x 16\nb: *x\n", "b"),
+        ("c.yaml", "a: |\n  16\n", "a"),
+        ("c.yaml", "a: [1, 2]\n", "a"),
+        ("c.yaml", YAML, "data.nothing"),
+        ("c.toml", "data = {batch_size = 16}\n", "data.batch_size"),
+        ("c.json", "{broken", "a"),
+    ],
+)
+def test_what_is_not_changed_safely_is_refused(name: str, text: str, key: str) -> None:
+    with pytest.raises(JobError, match=name):
+        with_values(name, text, [(key, "12")])
+
+
+KEYS = st.sampled_from(["a", "b", "c", "batch_size", "lr"])
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(KEYS, st.integers(0, 999) | st.dictionaries(KEYS, st.integers(0, 999)), min_size=1),
+    st.data(),
+)
+def test_any_number_of_any_file_can_be_changed_and_nothing_else_is(
+    values: dict[str, object], data: st.DataObject
+) -> None:
+    import json
+
+    import yaml
+
+    for name, text in (("c.yaml", yaml.safe_dump(values)), ("c.json", json.dumps(values, indent=1))):
+        found = read_values(name, text)
+        if not found:
+            return
+        key = data.draw(st.sampled_from(sorted(found)))
+        changed = read_values(name, with_values(name, text, [(key, "12345")]))
+        assert changed == {**found, key: 12345}
+
+
+def test_config_files_are_found_among_the_arguments() -> None:
+    assert config_words(("--config", "a/b.yaml", "--x=c.JSON", "d.txt", "e.toml")) == (
+        "a/b.yaml",
+        "c.JSON",
+        "e.toml",
+    )
+
+
+UNDIVIDED = "import os\nloader = DataLoader(d, batch_size=cfg['data']['batch_size'])\n"
+
+
+def test_a_knob_in_a_file_has_its_twin_its_scope_and_its_value() -> None:
+    where = kn.places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
+    knobs = kn.find_knobs(("--config", "c.yaml"), elsewhere=where)
+    assert (knobs.batch, knobs.accumulation) == ("c.yaml#data.batch_size", "c.yaml#data.grad_accum")
+    assert knobs.batch_scope is KnobScope.PER_RANK
+    assert (knobs.resume, knobs.resume_value) == ("c.yaml#resume", "auto")
+    batch = kn.batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where)
+    assert batch == BatchSpec(16, 3, 1)
+    unknown = kn.places(None, {"c.yaml": read_values("c.yaml", YAML)})
+    assert kn.find_knobs((), elsewhere=unknown).batch_scope is KnobScope.UNKNOWN, (
+        "a bare name is never guessed"
+    )
+
+
+def test_the_command_line_comes_before_the_file() -> None:
+    where = kn.places(UNDIVIDED, {"c.yaml": read_values("c.yaml", YAML)})
+    assert kn.find_knobs(("--batch_size", "8", "--config", "c.yaml"), elsewhere=where).batch == "--batch_size"
+
+
+ENVIRON = """
+import os
+bs = int(os.environ.get("BATCH_SIZE", "16"))
+accum = os.getenv("GRAD_ACCUM", 3)
+loader = DataLoader(d, batch_size=bs)
+"""
+
+
+def test_a_variable_is_a_knob_with_its_default() -> None:
+    where = kn.places(ENVIRON, env={"BATCH_SIZE": "32"})
+    knobs = kn.find_knobs((), elsewhere=where)
+    assert (knobs.batch, knobs.accumulation) == ("env:BATCH_SIZE", "env:GRAD_ACCUM")
+    assert knobs.batch_scope is KnobScope.PER_RANK
+    assert kn.batch_of((), knobs, world_size=1, local_world_size=1, elsewhere=where) == BatchSpec(32, 3, 1)
+    divided = ENVIRON.replace("batch_size=bs", "batch_size=bs // world")
+    assert kn.find_knobs((), elsewhere=kn.places(divided)).batch_scope is KnobScope.UNKNOWN
+
+
+def plan_of(
+    knobs: Knobs, args: tuple[str, ...], attempt: int, batch: BatchSpec | None = None
+) -> dict[str, object]:
+    spec = JobSpec(
+        "job", EntryKind.SCRIPT, "train.py", args, cwd="/w", batch=BatchSpec(16, 3, 1), knobs=knobs
+    )
+    plan = build_plan(
+        spec,
+        attempt=attempt,
+        interpreter="python",
+        run_dir="/r",
+        attempt_dir=f"/r/{attempt}",
+        base_env={},
+        batch=batch,
+    )
+    return plan_as_record(plan)
+
+
+def test_a_restart_passes_a_changed_copy_and_says_so_as_a_diff() -> None:
+    knobs = Knobs("c.yaml#data.batch_size", KnobScope.PER_RANK, "c.yaml#data.grad_accum")
+    first = plan_of(knobs, ("--config=c.yaml",), 1)
+    second = plan_of(knobs, ("--config=c.yaml",), 2, BatchSpec(12, 4, 1))
+    assert "--config=/r/2/config/c.yaml" in second["argv"]  # type: ignore[operator]
+    assert second["edits"] == [
+        {
+            "source": "c.yaml",
+            "copy": "/r/2/config/c.yaml",
+            "values": {"data.batch_size": "12", "data.grad_accum": "4"},
+        }
+    ]
+    lines = diff_lines(first, second, {"c.yaml": read_values("c.yaml", YAML)})
+    assert lines == (
+        "- c.yaml: data.batch_size: 16",
+        "+ c.yaml: data.batch_size: 12",
+        "- c.yaml: data.grad_accum: 3",
+        "+ c.yaml: data.grad_accum: 4",
+    )
+    third = plan_of(knobs, ("--config=c.yaml",), 3, BatchSpec(8, 6, 1))
+    assert "- c.yaml: data.batch_size: 12" in diff_lines(
+        second, third, {"c.yaml": read_values("c.yaml", YAML)}
+    )
+
+
+def test_a_restart_sets_flags_and_variables() -> None:
+    by_flag = Knobs("--bs", KnobScope.PER_RANK, "--accum", resume="--resume", resume_value="auto")
+    first, second = (
+        plan_of(by_flag, ("--bs", "16", "-x"), 1),
+        plan_of(by_flag, ("--bs", "16", "-x"), 2, BatchSpec(12, 4, 1)),
+    )
+    assert diff_lines(first, second, {}) == ("- --bs 16", "+ --bs 12", "+ --accum=4", "+ --resume=auto")
+    by_env = Knobs("env:BATCH_SIZE", KnobScope.PER_RANK, "env:ACCUM")
+    second = plan_of(by_env, (), 2, BatchSpec(12, 4, 1))
+    assert diff_lines(plan_of(by_env, (), 1), second, {}) == ("+ ACCUM=4", "+ BATCH_SIZE=12")
+
+
+def test_the_loaders_knobs_are_found_wherever_they_are() -> None:
+    source = (
+        'p.add_argument("--sharing-strategy", choices=["file_descriptor", "file_system"], default="file_descriptor")\n'
+        'p.add_argument("--prefetch-factor", type=int, default=4)\n'
+    )
+    where = kn.places(source, {"c.yaml": {"data.num_workers": 8, "data.pin_memory": True}})
+    found = find_loader((), where)
+    assert found.workers == ("c.yaml#data.num_workers", 8)
+    assert found.prefetch == ("--prefetch-factor", 4)
+    assert found.pinned == ("c.yaml#data.pin_memory", True)
+    assert found.sharing == ("--sharing-strategy", "file_descriptor")
+    assert find_loader(("--num-workers", "2"), where).workers == ("--num-workers", 2)
+
+
+def test_this_checkouts_own_configs_can_be_read(tmp_path: Path) -> None:
+    del tmp_path
+    root = Path(__file__).parents[2] / "configs"
+    files = [p for p in root.rglob("*") if p.suffix in {".toml", ".yaml"}]
+    assert files
+    assert all(read_values(p.name, p.read_text(encoding="utf-8")) for p in files)

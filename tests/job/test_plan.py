@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.config.files import parse_config
+from supervisor.job.config.resolve import JobInputs, resolve_job, script_path
+from supervisor.job.config.settings import ConfigFile, spec_key_names
+from supervisor.job.env import applied
+from supervisor.job.errors import JobError
+from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
+from supervisor.job.redact import HIDDEN, is_secret_name, redact, redact_argv
+from supervisor.job.spec import EntryKind, JobSpec
+
+PRESET = "device_batch_size = 8\ntotal_batch_size = 49152\nmax_seq_len = 2048\n[run]\nnproc_per_node = 2\n"
+
+
+def job(
+    line: str, config: str | None = None, *, env: Mapping[str, str] | None = None, **more: Any
+) -> JobSpec:
+    env = env or {}
+    parsed = parse_run_argv(line.split(), env=env, spec_keys=spec_key_names())
+    file = (
+        ConfigFile("job.toml", parse_config("job.toml", config.encode()), config)
+        if config is not None
+        else None
+    )
+    project = more.pop("project", None)
+    if project is not None:
+        project = ConfigFile("stoker.toml", parse_config("stoker.toml", project.encode()), project)
+    classes = frozenset({"cuda_oom", "worker_crash"})
+    return resolve_job(
+        JobInputs(
+            parsed, env, "/work dir", job_file=file, project=project, cpus=2, failure_classes=classes, **more
+        )
+    )
+
+
+def plan(spec: JobSpec, **more: Any) -> LaunchPlan:
+    given: dict[str, Any] = {
+        "attempt": 1,
+        "interpreter": "/usr/bin/python3",
+        "run_dir": "/r/x",
+        "attempt_dir": "/r/x/nodes/0/attempts/1",
+        "base_env": {},
+        "port": 23456,
+        "trainer_main": "/site/trainer/__main__.py",
+    }
+    return build_plan(spec, **(given | more))
+
+
+def test_a_script_under_torchrun() -> None:
+    spec = job("--nproc-per-node 2 train.py --lr 3e-4")
+    assert wants_port(spec)
+    made = plan(spec)
+    assert made.argv == (
+        "/usr/bin/python3", "-m", "torch.distributed.run", "--nproc-per-node=2", "--nnodes=1", "--max-restarts=0",
+        "--redirects=3", "--master-addr=127.0.0.1", "--master-port=23456", "--log-dir=/r/x/nodes/0/attempts/1/torchrun",
+        "train.py", "--lr", "3e-4",
+    )  # fmt: skip
+    assert made.supervised_as == "torchrun"
+    assert (made.port, made.port_named, made.world_size) == (23456, False, 2)
+
+
+def test_a_named_port_is_never_replaced() -> None:
+    spec = job("--master-port 29511 train.py")
+    assert not wants_port(spec)
+    made = plan(spec)
+    assert "--master-port=29511" in made.argv
+    assert made.port_named
+
+
+def test_the_users_own_rendezvous_is_left_alone() -> None:
+    for line in ("--standalone train.py", "--rdzv-backend c10d --rdzv-endpoint h:1 train.py"):
+        spec = job(line)
+        assert not wants_port(spec)
+        assert not any(a.startswith("--master-port") for a in plan(spec).argv)
+    assert "--standalone" in plan(job("train.py"), port=None).argv
+
+
+def test_many_nodes() -> None:
+    spec = job("--nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 4 train.py --micro_batch_size 2")
+    made = plan(spec)
+    assert {"--nnodes=2", "--node-rank=1", "--master-addr=head"} <= set(made.argv)
+    assert not any(a.startswith("--master-port") for a in made.argv)
+    assert made.world_size == 8
+    assert spec.batch == BatchSpec(2, 1, 8)
+    with pytest.raises(JobError, match="node-rank"):
+        job("--nnodes 2 --node-rank 2 train.py")
+    with pytest.raises(JobError, match="nnodes"):
+        job("--nnodes 3:2 train.py")
+
+
+def test_module_and_command() -> None:
+    made = plan(job("--nproc-per-node 2 -m pkg.train --x 1"))
+    assert made.argv[-4:] == ("-m", "pkg.train", "--x", "1")
+    command = plan(job("-- python train.py --x 1"))
+    assert command.argv == ("python", "train.py", "--x", "1")
+    assert (command.supervised_as, command.torchrun_log_dir, command.port) == ("command", None, None)
+
+
+def test_the_bundled_trainer_by_its_absolute_path() -> None:
+    spec = job("--config job.toml --device_batch_size=12", PRESET)
+    assert spec.entry_kind is EntryKind.TRAINER
+    assert spec.batch == BatchSpec(12, 1, 2, BatchUnit.TOKENS, 2048)
+    made = plan(spec)
+    assert made.argv[-4:] == (
+        "/site/trainer/__main__.py",
+        "--device_batch_size=12",
+        "--total_batch_size=49152",
+        "--max_seq_len=2048",
+    )
+    assert ("PYTHONSAFEPATH", "1") in {(c.name, c.value) for c in made.env}
+    second = plan(spec, attempt=2, batch=BatchSpec(6, 2, 2, BatchUnit.TOKENS, 2048))
+    assert "--device_batch_size=6" in second.argv
+    assert "--total_batch_size=49152" in second.argv
+    assert second.argv[-1] == "--resume_from=auto"
+    assert second.resume == "auto"
+    assert "--resume_from=auto" not in plan(spec, attempt=2, resume=False).argv
+
+
+def test_a_default_total_is_said_outright_once_the_micro_batch_changes() -> None:
+    """Without it the trainer would take accumulation 1 and the global batch would shrink."""
+    spec = job("--config job.toml", "device_batch_size = 16\nmax_seq_len = 256\n")
+    assert spec.batch == BatchSpec(16, 1, 1, BatchUnit.TOKENS, 256)
+    made = plan(spec, attempt=2, batch=BatchSpec(8, 2, 1, BatchUnit.TOKENS, 256))
+    assert "--total_batch_size=4096" in made.argv
+
+
+def test_a_checkpoint_of_the_users_own_stays_until_a_newer_one_is_known() -> None:
+    spec = job("--config job.toml", 'resume_from = "ckpt/base"\n')
+    assert "--resume_from=ckpt/base" in plan(spec, attempt=2).argv
+    assert "--resume_from=auto" in plan(spec, attempt=2, resume=True).argv
+    chosen = plan(spec, attempt=3, resume=True, set_args=(("--resume_from", "ckpt/40"),))
+    assert "--resume_from=ckpt/40" in chosen.argv
+
+
+def test_the_seeds_own_batch_is_refused_before_anything_starts() -> None:
+    with pytest.raises(JobError, match="12, 6, 4"):
+        job("--config job.toml --device_batch_size=16", PRESET)
+
+
+def test_precedence_and_origins() -> None:
+    config = "[run]\nscript = 'train.py'\n[policy]\nmax_retries = 7\n"
+    project = "[policy]\nmax_retries = 8\nmin_micro_batch = 2\n"
+    spec = job("--config job.toml", config, project=project)
+    assert (spec.retry.max_retries, spec.retry.min_micro_batch) == (7, 2)
+    spec = job("--config job.toml", config, project=project, env={"STOKER_MAX_RETRIES": "6"})
+    assert spec.retry.max_retries == 6
+    spec = job("--config job.toml --max-retries 5", config, project=project, env={"STOKER_MAX_RETRIES": "6"})
+    assert spec.retry.max_retries == 5
+    origins = {setting: origin for setting, _, origin in spec.origins}
+    assert origins["policy.max_retries"] == "flag --max-retries"
+    assert origins["policy.min_micro_batch"] == "project stoker.toml"
+    assert origins["run.script"] == "job file job.toml"
+    assert origins["run.nproc_per_node"] == "default"
+    spec = job("--config job.toml", config, env={"PET_NPROC_PER_NODE": "3", "NPROC_PER_NODE": "4"})
+    assert spec.nproc_per_node == 3
+    assert job("--config job.toml", config, env={"NPROC_PER_NODE": "4"}).nproc_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("device_batch_siz = 8\n", r"job\.toml:1: .*did you mean 'device_batch_size'"),
+        ("\n[run]\nscrpt = 'x'\n", r"job\.toml:3: .*did you mean 'run.script'"),
+        ("[policy]\nmax_retrys = 1\n", "max_retries"),
+        ("[policy.cuda_om]\nmax = 1\n", "cuda_oom"),
+        ("[policy.cuda_oom]\nmx = 1\n", "max"),
+        ("[policy.cuda_oom]\nanswer = 'maybe'\n", "restart, hold, stop"),
+        ("device_batch_size = 'many'\n", "whole number"),
+        ("device_batch_size = 8.5\n", "whole number"),
+        ("device_batch_size = true\n", "whole number"),
+        ("compile = 'fast'\n", "auto, on, off"),
+        ("batch_size = 8\ndevice_batch_size = 8\n", "another name"),
+        ("depth = 4\n[run]\nscript = 'x.py'\n", "bundled trainer"),
+        ("[run]\nscript = 'x.py'\nmodule = 'y'\n", "both"),
+        ("[run]\nargs = ['x']\n", "without script"),
+        ("[run]\nscript = 'x.py'\nargs = 'x'\n", "list"),
+        ("[env]\n'A B' = 'x'\n", "no name"),
+        ("[env]\nA = [1]\n", "wants text"),
+        ("env = 3\n", "table"),
+        ("[batch]\nscope = 'world'\n[run]\nscript = 'x.py'\n", "per_rank"),
+        ("[batch]\nunit = 'tokens'\n[run]\nscript = 'x.py'\n", "tokens_per_sample"),
+        ("[policy]\ngrace_s = -1\n", "negative"),
+        ("nproc_per_node = 0\n", "at least 1"),
+    ],
+)
+def test_a_bad_job_file_is_one_line(config: str, said: str) -> None:
+    with pytest.raises(JobError, match=said) as refused:
+        job("--config job.toml", config)
+    assert refused.value.exit_code == 2
+    assert "\n" not in refused.value.message
+
+
+def test_nothing_to_run_and_no_gpu() -> None:
+    with pytest.raises(JobError, match="nothing to run"):
+        job("--no-ui")
+    with pytest.raises(JobError, match="no GPU"):
+        job("--nproc-per-node gpu train.py")
+    assert job("--nproc-per-node auto train.py").nproc_per_node == 2
+    assert job("--nproc-per-node auto train.py", gpus=4).nproc_per_node == 4
+
+
+def test_a_foreign_script_from_a_job_file() -> None:
+    config = """
+[run]
+script = "train.py"
+nproc_per_node = 2
+args = ["--bsz", 8, "--steps=100"]
+[batch]
+knob = "--bsz"
+accumulation_knob = "--accum"
+scope = "per_rank"
+[resume]
+knob = "--continue"
+value = "last"
+[env]
+WANDB_MODE = "disabled"
+"""
+    spec = job("--config job.toml", config)
+    assert (spec.entry_kind, spec.entry, spec.entry_args) == (
+        EntryKind.SCRIPT,
+        "train.py",
+        ("--bsz", "8", "--steps=100"),
+    )
+    assert spec.batch == BatchSpec(8, 1, 2)
+    assert spec.knobs.declared
+    second = plan(spec, attempt=2, batch=BatchSpec(4, 2, 2))
+    assert second.argv[-5:] == ("--bsz", "4", "--steps=100", "--accum=2", "--continue=last")
+    assert ("WANDB_MODE", "disabled") in {(c.name, c.value) for c in second.env}
+
+
+def test_knob_flags_and_batch_flags() -> None:
+    line = "--nproc-per-node 2 --batch-knob --bsz --batch-scope per_rank --accumulation-knob --acc --resume-knob --go"
+    spec = job(f"{line} --global-batch 64 train.py --bsz 8")
+    assert spec.batch == BatchSpec(8, 4, 2)
+    assert spec.entry_args == ("--bsz", "8", "--acc=4")
+    assert (spec.knobs.resume, spec.knobs.resume_value) == ("--go", "")
+    spec = job(f"{line} --micro-batch 4 train.py --bsz 8")
+    assert spec.entry_args == ("--bsz", "4")
+    with pytest.raises(JobError, match="works: 5, 1"):
+        job(f"{line} --global-batch 50 train.py --bsz 8")
+    with pytest.raises(JobError, match="--batch-"):
+        job("--micro-batch 4 train.py --batch_size 8")
+
+
+def test_a_found_batch_that_does_not_divide_is_the_scripts_business() -> None:
+    spec = job("--nproc-per-node 2 train.py --micro_batch_size 3 --global_batch_size 64")
+    assert spec.batch is None
+    assert any("not understood" in note for note in spec.notes)
+
+
+def test_a_job_survives_its_way_through_the_run_file() -> None:
+    config = (
+        "[run]\nscript = 'train.py'\n[policy.cuda_oom]\nmax = 2\n[policy.worker_crash]\nanswer = 'hold'\n"
+    )
+    spec = job("--config job.toml --nproc-per-node 2", config)
+    assert {o.failure for o in spec.retry.overrides} == {"cuda_oom", "worker_crash"}
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=JobSpec) == spec
+
+
+def test_script_path() -> None:
+    assert script_path(parse_run_argv(["a.py"]), None) == "a.py"
+    assert script_path(parse_run_argv(["-m", "a"]), None) is None
+    assert script_path(parse_run_argv(["--", "python", "a.py", "b.py"]), None) == "a.py"
+    launched = ["--", "accelerate", "launch", "--num_processes", "2", "src/a.py", "--lr", "1"]
+    assert script_path(parse_run_argv(launched), None) == "src/a.py"
+    assert script_path(parse_run_argv(["--", "make", "train"]), None) is None
+    file = ConfigFile("j.toml", {"run": {"script": "b.py"}})
+    assert script_path(parse_run_argv(["--config", "j.toml"]), file) == "b.py"
+    assert script_path(parse_run_argv(["--config", "j.toml", "a.py"]), file) == "a.py"
+
+
+def test_environment_has_its_reasons() -> None:
+    spec = job(
+        "--nproc-per-node 2 --env HF_TOKEN=hf_secretsecretsecret --env PYTORCH_CUDA_ALLOC_CONF=x train.py"
+    )
+    base = {"PET_TEE": "3", "PATH": "/bin"}
+    made = plan(spec, base_env=base, env=(("USE_LIBUV", "0"),))
+    child = applied(base, made.env)
+    assert "PET_TEE" not in child
+    assert child["PYTHONUNBUFFERED"] == child["OMP_NUM_THREADS"] == "1"
+    assert child["PYTORCH_ALLOC_CONF"] == "x"
+    assert child["HF_TOKEN"] == "hf_secretsecretsecret"
+    assert child["USE_LIBUV"] == "0"
+    assert child["STOKER_RUN_DIR"] == "/r/x"
+    assert child["STOKER_TELEMETRY_DIR"].startswith("/r/x/nodes/0/attempts/1/")
+    assert all(change.reason for change in made.env)
+    quiet = plan(job("train.py"), base_env={"PYTHONUNBUFFERED": "0", "OMP_NUM_THREADS": "4"})
+    assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
+
+
+def test_the_seeds_environment() -> None:
+    config = "torch_local_path = '/opt/pytorch'\n[run]\nlibuv = false\n"
+    made = plan(job("--config job.toml", config), base_env={"PYTHONPATH": "/mine"})
+    child = applied({"PYTHONPATH": "/mine"}, made.env)
+    assert child["PYTHONPATH"] == "/opt/pytorch:/mine"
+    assert child["LD_LIBRARY_PATH"] == "/opt/pytorch/torch/lib"
+    assert (child["USE_LIBUV"], child["TORCHELASTIC_USE_AGENT_STORE"]) == ("0", "0")
+
+
+def test_the_plan_as_a_command_hides_secrets_and_escapes() -> None:
+    spec = job("--env API_KEY=hunter2 train.py --wandb-token abc --name x")
+    odd = plan(spec, set_args=(("--note", "a\x1b[31mb'c"),))
+    text = plan_as_shell(odd)
+    assert "hunter2" not in text
+    assert "abc" not in text
+    assert "\x1b" not in text
+    assert 'API_KEY="$API_KEY"' in text
+    assert "cd '/work dir'" in text
+    record = plan_as_record(odd)
+    assert "hunter2" not in str(record)
+    assert record["schema"] == 1
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=8), max_size=5))
+def test_the_plan_pastes_back_to_its_own_words(args: list[str]) -> None:
+    spec = JobSpec("n", EntryKind.COMMAND, "prog", tuple(args))
+    made = plan(spec)
+    if redact_argv(made.argv) != made.argv or not all(a.isprintable() for a in args):
+        return
+    command = plan_as_shell(made).splitlines()[-1]
+    assert shlex.split(command) == list(made.argv)
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("db_password", True),
+        ("key", True), ("MY_SECRET", True), ("total_tokens", False), ("pad_token", False), ("PATH", False),
+        ("tokens_per_sample", False), ("eos-token", False), ("keyboard", False), ("tokenizer", False),
+    ],
+)  # fmt: skip
+def test_secret_names(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
+
+
+def test_secret_values_and_arguments() -> None:
+    assert redact("X", "ghp_" + "a" * 36) == HIDDEN
+    assert redact("URL", "https://me:pw@host/x") == f"https://me:{HIDDEN}@host/x"
+    assert redact("LR", "3e-4") == "3e-4"
+    argv = ("a.py", "--api-key", "s1", "--lr", "3", "--token=s2", "hub.token=s3", "hf_" + "b" * 30)
+    assert redact_argv(argv) == (
+        "a.py", "--api-key", HIDDEN, "--lr", "3", f"--token={HIDDEN}", f"hub.token={HIDDEN}", HIDDEN,
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""[policy] in a settings file: every key, and one line for a wrong one."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
+from supervisor.job.config.files import parse_config
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
+from supervisor.job.config.settings import ConfigFile
+from supervisor.job.errors import JobError
+from supervisor.job.spec import ClassOverride, RetrySettings
+from supervisor.policy import RULES, Answer
+from supervisor.policy.rules import rule_for
+from supervisor.run.records import FailureClass
+
+TABLE = """
+[policy]
+max_retries = 7
+min_ranks = 2
+flap_max = 4
+flap_window_s = 60
+[policy.worker_crash]
+answer = "restart"
+change = "fewer_workers"
+max = 2
+delay_s = 1.5
+show_first = ["gpu_memory", "disk"]
+wait_s = 9
+"""
+
+
+def retry_of(text: str) -> RetrySettings:
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", text.encode()), text)
+    classes = frozenset(str(c) for c in FailureClass)
+    return resolve_retry(JobInputs(ParsedRun(), {}, "/w", job_file=file, failure_classes=classes))
+
+
+def test_every_key_arrives() -> None:
+    retry = retry_of(TABLE)
+    assert (retry.max_retries, retry.min_ranks, retry.flap_max, retry.flap_window_s) == (7, 2, 4, 60.0)
+    own = ClassOverride("worker_crash", "restart", 2, 1.5, "fewer_workers", ("gpu_memory", "disk"), 9.0)
+    assert retry.overrides == (own,)
+    rule = rule_for(FailureClass.WORKER_CRASH, None, retry.overrides)
+    assert (rule.answer, rule.max_times, rule.wait_s) == (Answer.FEWER_WORKERS, 2, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[policy.worker_crash]\nshow_first = ["memory"]\n', "gpu_memory, port, disk"),
+        ('[policy.worker_crash]\nchange = "smaller"\n', "shrink"),
+        ("[policy.worker_crash]\nmax_times = 2\n", "unknown key"),
+        ("[policy]\nflap_max = 0\n", "at least 1"),
+        ("[policy.worker_crash]\nwait_s = -4\n", "cannot be negative"),
+        ("[policy.worker_crash]\nmax = -1\n", "cannot be negative"),
+    ],
+)
+def test_a_wrong_one_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(JobError, match=words) as caught:
+        retry_of(text)
+    assert "\n" not in caught.value.message
+
+
+def test_every_change_that_may_be_named_is_an_answer() -> None:
+    for failure in RULES:
+        for change in (
+            "shrink",
+            "fewer_workers",
+            "new_port",
+            "no_libuv",
+            "raise_files",
+            "resume_earlier",
+            "exclude_gpu",
+        ):
+            rule = rule_for(failure, None, (ClassOverride(failure.value, "restart", change=change),))
+            assert rule.answer in {Answer(change), Answer.REQUEUE}
+
+
+def test_fit_batch_and_its_bounds() -> None:
+    text = "[batch]\nfit_steps = 5\nfit_timeout_s = 20\n"
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", text.encode()), text)
+    asked = resolve_job(JobInputs(parse_run_argv(["--fit-batch", "train.py"]), {}, "/w", project=file))
+    assert asked.fit is not None
+    assert (asked.fit.steps, asked.fit.timeout_s) == (5, 20.0)
+    assert resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file)).fit is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--min-ranks", "9", "--nproc-per-node=2", "train.py"], "more than the 2"),
+        (["--batch-knob=", "train.py"], "wants the name of a flag"),
+        (["--accumulation-knob=", "train.py"], "wants the name of a flag"),
+    ],
+)
+def test_a_flag_that_can_mean_nothing_is_refused(argv: list[str], words: str) -> None:
+    with pytest.raises(JobError, match=words):
+        resolve_job(JobInputs(parse_run_argv(argv), {}, "/w"))
+
+
+def test_a_setting_for_larger_nodes_does_no_harm() -> None:
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", TABLE.encode()), TABLE)
+    classes = frozenset(str(c) for c in FailureClass)
+    job = JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file, failure_classes=classes)
+    assert resolve_job(job).retry.min_ranks == 2
+
+
+def test_the_screens_table_stands_beside_the_others_in_settings_but_in_no_job_file() -> None:
+    text = '[ui]\ntheme = "light"\n'
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", text.encode()), text)
+    assert resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", project=file)).entry == "train.py"
+    with pytest.raises(JobError, match="unknown key 'ui'"):
+        resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", job_file=file))
+    wrong = text.replace("light", "pink")
+    file = ConfigFile("stoker.toml", parse_config("stoker.toml", wrong.encode()), wrong)
+    with pytest.raises(JobError, match="dark, light, safe"):
+        resolve_job(JobInputs(parse_run_argv(["train.py"]), {}, "/w", user=file))

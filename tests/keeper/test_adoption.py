@@ -1,0 +1,166 @@
+"""A keeper that adopts a journal in each condition it can have been left in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.keeper.loop import Keeper
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome, RequestKind, StopWhy
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import RunFile
+from supervisor.sources.processes import is_alive, send_signal
+from tests.conftest import wait_until
+from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in
+from tests.keeper.runs import (
+    INTENDED,
+    RUNS,
+    STARTED,
+    WAITS,
+    T,
+    append,
+    carry,
+    child_in,
+    journalled,
+    outcome,
+)
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def test_adopted_before_its_launch_it_is_launched(tmp_path: Path) -> None:
+    code, state = carry(run_in(tmp_path, STARTED), job_of(tmp_path))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+
+
+def test_adopted_between_intent_and_launch_it_is_launched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.ADOPT_WAIT_S", 0.1)
+    code, state = carry(run_in(tmp_path, STARTED, INTENDED), job_of(tmp_path))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+
+
+def test_adopted_while_launching_its_child_is_found(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, "raise SystemExit(0)")
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    assert wait_until(lambda: child.poll() is not None, 5)
+
+
+def test_a_launch_that_the_journal_missed_is_not_made_twice(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED)
+    child = child_in(run, "raise SystemExit(0)")
+    code, state = carry(run, job_of(tmp_path, "no-such-program"))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    assert state.attempts[0].pid == child.pid.pid
+    assert wait_until(lambda: child.poll() is not None, 5)
+
+
+def test_adopted_while_running_it_ends_with_the_childs_own_code(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    gate = tmp_path / "gate"
+    child = child_in(
+        run, f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nos._exit(0)"
+    )
+    append(run, journalled(child))
+    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    gate.touch()
+    assert keeper.carry() == 0
+    keeper.close()
+    assert read_state(run.node().journal).attempts[0].exit_code == 0
+    assert wait_until(lambda: child.poll() is not None, 5)
+
+
+def test_adopted_after_the_child_had_failed_its_code_is_known(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS)
+    child = child_in(run, "raise SystemExit(3)")
+    assert wait_until(lambda: child.poll() is not None, 10)
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, state.attempts[0].exit_code) == (1, 3)
+
+
+def test_after_a_boot_a_process_with_the_old_pid_is_a_stranger(tmp_path: Path) -> None:
+    """Its pid and start time may come again: only the exit file is believed, and nobody is signalled."""
+    stranger = child_in(run := run_in(tmp_path, STARTED, INTENDED), SLEEP)
+    before = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0", boot_id="another boot")
+    append(run, before, journalled(stranger))
+    try:
+        code, state = carry_beside(run, job_of(tmp_path))
+        assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
+        assert is_alive(stranger.pid), "it was never ours to end"
+    finally:
+        send_signal(stranger.pid)
+        assert wait_until(lambda: stranger.poll() is not None, 10)
+
+
+def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
+    """As `carry`, with a process of the test's own alive beside it."""
+    keeper = Keeper(run, record, env=os.environ)
+    try:
+        return keeper.carry(), keeper.state
+    finally:
+        keeper.close()
+
+
+def test_a_run_of_which_nothing_is_left_is_lost(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS)
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
+
+
+def test_adopted_while_stopping_the_stop_goes_on(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, STUBBORN)
+    intent = ev.StopIntended(t=T, attempt=1, why=StopWhy.REQUEST, by="kim", grace_s=0.3)
+    append(run, journalled(child), intent)
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, outcome(state)) == (5, (Outcome.STOPPED, 1))
+    assert len([f for f in facts_of(run) if isinstance(f, ev.StopIntended)]) == 1
+    assert wait_until(lambda: child.poll() is not None, 5)
+
+
+@pytest.mark.parametrize("known", range(5))
+def test_adopted_between_end_and_relaunch_each_step_is_made_once(tmp_path: Path, known: int) -> None:
+    due = ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0)
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *(*WAITS[:3], due)[:known])
+    code, state = carry(run, job_of(tmp_path))
+    kinds = [type(fact) for fact in facts_of(run) if getattr(fact, "attempt", 0) == 1]
+    for kind in (ev.AttemptEnded, ev.Diagnosed, ev.Decided):
+        assert kinds.count(kind) == 1
+    if known >= 3:
+        assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+    else:
+        assert len(state.attempts) == 1
+
+
+def test_what_a_dead_keeper_had_answered_is_not_done_again(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS)
+    run.control.mkdir()
+    done = control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="hello"))
+    append(run, ev.RequestDone(t=T, request_id=done, request=RequestKind.NOTE, by="kim"))
+    (run.control / "folder.json").mkdir()
+    (run.control / "half.json").write_text("{", encoding="utf-8")
+    last = control.send(run.control, RequestKind.STOP)
+    code, state = carry(run, job_of(tmp_path))
+    assert code == 5
+    assert state.answered[last] == "done"
+    assert {"folder", "half"} <= set(state.answered)
+    assert not any(isinstance(f, ev.NoteAdded) for f in facts_of(run))
+    assert [p.name for p in run.control.iterdir()] == ["folder.json"]
+
+
+def test_a_secret_that_the_adopting_keeper_lacks_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED)
+    code, state = carry(run, job_of(tmp_path, env=(("MY_TOKEN", "<redacted>"),)))
+    assert code == 2
+    assert isinstance(state.condition, st.Finished)
+    assert "MY_TOKEN" in state.condition.reason
+    assert "stoker run" in state.condition.reason

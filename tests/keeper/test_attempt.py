@@ -1,0 +1,288 @@
+"""A live attempt on a torchrun that is none: ranks are found, ended, swept; intents come before acts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.process.attempt import LiveAttempt
+from supervisor.keeper.process.child import Child, spawn
+from supervisor.run import events as ev
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.state import AttemptView, RankView
+from supervisor.sources.processes import ProcessId, is_alive, read_environ, send_signal
+from tests.conftest import TOKEN, processes_with, wait_until
+from tests.keeper.fakes import SLEEP, STUBBORN, fake_torchrun, plan_of
+
+
+@dataclass
+class Watched:
+    """An attempt and the facts it gave so far."""
+
+    live: LiveAttempt
+    facts: list[ev.Event] = field(default_factory=list)
+
+    def until(self, condition: Callable[[], object], deadline_s: float = 15.0) -> bool:
+        def look() -> object:
+            self.facts += self.live.watch()
+            return condition()
+
+        return wait_until(look, deadline_s)
+
+    def stop(self, why: ev.StopWhy = ev.StopWhy.REQUEST, *, grace_s: float = 30.0, now: bool = False) -> None:
+        intent = self.live.stop(why, "kim", grace_s=grace_s, now=now)
+        self.facts += [intent] if intent is not None else []
+
+    def of(self, kind: type[ev.Event]) -> list[ev.Event]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def rungs(self) -> list[ev.StopStep]:
+        return [fact.rung for fact in self.facts if isinstance(fact, ev.StopStepTaken)]
+
+
+@contextmanager
+def watched(
+    tmp_path: Path,
+    argv: tuple[str, ...],
+    ranks: int = 2,
+    *,
+    ends: Callable[[], bool] = lambda: False,
+    crash_grace_s: float = 0.2,
+    whole_tree: bool = False,
+    adopt: Child | None = None,
+) -> Iterator[Watched]:
+    child = adopt or spawn(plan_of(argv, tmp_path), AttemptPaths(tmp_path / "1"), os.environ)
+    live = LiveAttempt(
+        1,
+        child,
+        run_dir=str(tmp_path),
+        clock=SystemClock(),
+        local_world_size=ranks,
+        one_node=True,
+        crash_grace_s=crash_grace_s,
+        ends=ends,
+        whole_tree=whole_tree,
+    )
+    try:
+        yield Watched(live)
+    finally:
+        for process in live.alive():
+            send_signal(process)
+        wait_until(lambda: child.poll() is not None, 5)
+
+
+def started(attempt: Watched, ranks: int = 2) -> bool:
+    return attempt.until(lambda: len(attempt.live.ranks) == ranks)
+
+
+def test_ranks_are_found_by_their_environment_and_leave_by_themselves(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, code)) as attempt:
+        assert started(attempt)
+        found = {f.local_rank: f.rank for f in attempt.facts if isinstance(f, ev.RankStarted)}
+        assert found == {0: 0, 1: 1}
+        gate.touch()
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.live.exit is not None
+        assert attempt.live.exit.exit_code == 0
+        assert not attempt.of(ev.StopIntended)
+        assert attempt.until(lambda: len(attempt.of(ev.RankExited)) == 2)
+
+
+def test_a_stop_is_intended_before_any_signal_and_sigterm_goes_to_the_agent_alone(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 2)) as attempt:
+        assert started(attempt)
+        attempt.stop()
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.rungs() == [ev.StopStep.SIGTERM]
+        term = next(f for f in attempt.facts if isinstance(f, ev.StopStepTaken))
+        assert term.pids == (attempt.live.child.pid.pid,)
+        kinds = [type(fact) for fact in attempt.facts]
+        assert kinds.index(ev.StopIntended) < kinds.index(ev.StopStepTaken)
+
+
+def test_stubborn_ranks_are_killed_after_the_grace(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN, stubborn=True)) as attempt:
+        assert started(attempt)
+        attempt.stop(grace_s=0.3)
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.rungs()[:2] == [ev.StopStep.SIGTERM, ev.StopStep.SIGKILL]
+        assert ev.StopStep.SURVIVORS not in attempt.rungs()
+
+
+def test_a_second_wish_hurries_the_first(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 1, STUBBORN, stubborn=True), 1) as attempt:
+        assert started(attempt, 1)
+        attempt.stop()
+        assert attempt.until(lambda: attempt.rungs() == [ev.StopStep.SIGTERM])
+        attempt.stop(now=True)
+        assert attempt.until(attempt.live.is_over, 5)
+        assert len(attempt.of(ev.StopIntended)) == 1
+
+
+def test_orphans_of_a_killed_agent_are_swept(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN)) as attempt:
+        assert started(attempt)
+        ranks = list(attempt.live.ranks.values())
+        send_signal(attempt.live.child.pid, signal.SIGKILL)
+        assert attempt.until(attempt.live.is_over)
+        assert not any(is_alive(rank) for rank in ranks)
+        assert attempt.live.exit is not None
+        assert attempt.live.exit.exit_code == -signal.SIGKILL
+        (intent,) = attempt.of(ev.StopIntended)
+        assert isinstance(intent, ev.StopIntended)
+        assert intent.why is ev.StopWhy.RANK_DIED
+
+
+def test_ranks_that_were_not_seen_before_the_agent_was_killed_are_swept_too(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path / "1")
+    child = spawn(plan_of(fake_torchrun(tmp_path, 2, STUBBORN), tmp_path), paths, os.environ)
+    assert wait_until(lambda: len(child.tree()) == 2, 10)
+    ranks = child.tree()
+    # Between fork and exec a child still bears its parent's environment.
+    assert wait_until(lambda: all("LOCAL_RANK" in read_environ(rank) for rank in ranks), 10)
+    send_signal(child.pid, signal.SIGKILL)
+    assert wait_until(lambda: child.poll() is not None, 5)
+    with watched(tmp_path, (), adopt=child) as attempt:
+        assert attempt.until(attempt.live.is_over)
+        assert len(attempt.live.ranks) == 2
+        assert not any(is_alive(rank) for rank in ranks)
+
+
+def test_peers_of_a_dead_rank_get_the_short_grace_and_the_agent_reports(tmp_path: Path) -> None:
+    ending = threading.Event()
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN), ends=ending.is_set) as attempt:
+        assert started(attempt)
+        ending.set()
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.live.exit is not None
+        assert attempt.live.exit.exit_code == 1, "the agent itself was not killed"
+        kinds = [type(f) for f in attempt.facts if isinstance(f, ev.StopIntended | ev.StopStepTaken)]
+        assert kinds == [ev.StopIntended, ev.StopStepTaken]
+        assert attempt.rungs() == [ev.StopStep.SIGKILL]
+
+
+def test_what_is_intended_is_handed_over_before_it_is_done(tmp_path: Path) -> None:
+    ending = threading.Event()
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN), ends=ending.is_set) as attempt:
+        assert started(attempt)
+        ending.set()
+        assert attempt.until(lambda: attempt.of(ev.StopIntended))
+        assert isinstance(attempt.facts[-1], ev.StopIntended)
+        assert all(is_alive(rank) for rank in attempt.live.ranks.values())
+
+
+def test_a_persons_stop_takes_over_a_restart_but_not_the_other_way_round(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
+        assert started(attempt, 1)
+        attempt.stop(ev.StopWhy.RESTART)
+        attempt.stop(ev.StopWhy.REQUEST)
+        attempt.stop(ev.StopWhy.RANK_DIED)
+        attempt.stop(ev.StopWhy.SIGNAL)
+        whys = [f.why for f in attempt.facts if isinstance(f, ev.StopIntended)]
+        assert whys == [ev.StopWhy.RESTART, ev.StopWhy.REQUEST]
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.rungs() == [ev.StopStep.SIGTERM], "one ladder"
+
+
+def test_a_stop_of_a_plain_command_reaches_what_its_shell_does_not_pass_on(tmp_path: Path) -> None:
+    line = f"{sys.executable} -c '{SLEEP}'; true"
+    with watched(tmp_path, ("sh", "-c", line), 1, whole_tree=True) as attempt:
+        assert attempt.until(lambda: len(attempt.live.child.tree()) == 1)
+        attempt.stop()
+        assert attempt.until(attempt.live.is_over)
+        assert len(processes_with(os.environ[TOKEN])) == 0
+
+
+def test_all_ranks_of_a_plain_command_are_found(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 3), 1, whole_tree=True) as attempt:
+        assert started(attempt, 3)
+        attempt.stop(now=True)
+        assert attempt.until(attempt.live.is_over)
+        assert not processes_with(os.environ[TOKEN])
+
+
+def test_a_trainer_that_speaks_the_wire_is_asked_first(tmp_path: Path) -> None:
+    stop_file = tmp_path / "1" / "stop"
+    code = f"import os, time\nwhile not os.path.exists({str(stop_file)!r}): time.sleep(0.01)"
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, code)) as attempt:
+        assert started(attempt)
+        attempt.live.speaks_wire = True
+        attempt.stop()
+        assert attempt.until(attempt.live.is_over)
+        assert attempt.rungs() == [ev.StopStep.ASK]
+        assert attempt.live.exit is not None
+        assert attempt.live.exit.exit_code == 0
+
+
+def test_where_the_trainer_cannot_be_asked_sigterm_follows(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
+        assert started(attempt, 1)
+        attempt.live.speaks_wire = True
+        (tmp_path / "1").rename(tmp_path / "moved")  # the touch fails, as on a full disk
+        attempt.stop(grace_s=0.2)
+        assert attempt.until(lambda: ev.StopStep.SIGTERM in attempt.rungs())
+        (tmp_path / "moved").rename(tmp_path / "1")
+        assert attempt.until(attempt.live.is_over)
+
+
+def test_an_adopting_keeper_knows_ranks_whose_agent_is_gone(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 2, STUBBORN)) as first:
+        assert started(first)
+        ranks = first.live.ranks
+        send_signal(first.live.child.pid, signal.SIGKILL)
+        assert wait_until(lambda: first.live.child.poll() is not None, 5)
+        view = AttemptView(
+            number=1,
+            planned_t=0.0,
+            ranks={
+                n: RankView(local_rank=n, rank=n, pid=p.pid, start_time=p.start_time, stderr="e")
+                for n, p in ranks.items()
+            },
+        )
+        with watched(tmp_path, (), adopt=first.live.child) as second:
+            second.live.know(view)
+            assert second.until(second.live.is_over)
+            assert not any(is_alive(rank) for rank in ranks.values())
+            assert not second.of(ev.RankStarted), "what was journalled is not journalled again"
+
+
+def test_a_recycled_pid_in_the_journal_is_no_rank_of_ours(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
+        assert started(attempt, 1)
+        innocent = attempt.live.ranks[0]
+        attempt.live.ranks[0] = ProcessId(innocent.pid, innocent.start_time - 5.0)
+        assert attempt.until(lambda: attempt.of(ev.RankExited))
+        assert is_alive(innocent)
+        attempt.live.ranks[0] = innocent
+
+
+def test_a_rank_search_survives_words_that_are_no_numbers(tmp_path: Path) -> None:
+    script = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], env={**os.environ, 'LOCAL_RANK': '²'})"
+    with watched(tmp_path, (sys.executable, "-c", script, SLEEP), 1) as attempt:
+        assert attempt.until(lambda: attempt.live.child.tree())
+        assert attempt.until(lambda: attempt.live._next_search > 0)
+        assert not attempt.live.ranks
+        for process in attempt.live.child.tree():
+            send_signal(process)
+
+
+def test_log_folders_are_facts_once(tmp_path: Path) -> None:
+    with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
+        assert started(attempt, 1)
+        folder = tmp_path / "1" / "torchrun" / "x_1" / "attempt_0" / "0"
+        folder.mkdir(parents=True)
+        assert attempt.until(lambda: len(attempt.of(ev.RankStarted)) == 2)
+        attempt.until(lambda: True)
+        fact = attempt.of(ev.RankStarted)[-1]
+        assert isinstance(fact, ev.RankStarted)
+        assert fact.stdout == "torchrun/x_1/attempt_0/0/stdout.log"
+        assert len(attempt.of(ev.RankStarted)) == 2

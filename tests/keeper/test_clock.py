@@ -1,0 +1,227 @@
+"""A wall clock that is set while a run lives: no duration of the journal is negative or longer than it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.job.spec import HangSettings
+from supervisor.keeper.clock import ClockWatch, SystemClock, of_others
+from supervisor.keeper.loop import Keeper
+from supervisor.keeper.monitoring.telemetry_observations import from_wire
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.history.recovery_time import recovery_of
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.views.model.replay import ReplayReader, record_of
+from tests.keeper.fakes import Emitted, FakeClock, facts_of, job_of, run_in, verdict_of
+from tests.keeper.test_stalls import make
+
+HOUR_S = 3600.0
+
+
+@dataclass
+class SetClock:
+    """The machine's wall clock, set by a test: `time.time` for `keeper.clock`."""
+
+    by_s: float = 0.0
+    after_s: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+    real = staticmethod(time.time)
+
+    def __call__(self) -> float:
+        moved = time.monotonic() - self.began >= self.after_s
+        return self.real() + (self.by_s if moved else 0.0)
+
+
+@pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
+    monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    machine = SetClock()
+    monkeypatch.setattr("supervisor.keeper.clock.time.time", machine)
+    clock, told = SystemClock(), Emitted()
+    watch = ClockWatch(clock, told)
+    before = clock.wall()
+    assert before == pytest.approx(SetClock.real(), abs=1.0)
+    watch.look()
+    machine.by_s = by_s
+    assert 0 <= clock.wall() - before < 60
+    assert clock.ahead_s() == pytest.approx(by_s, abs=1.0)
+    for _ in range(3):
+        watch.look()
+    machine.by_s = by_s + 0.2  # what NTP slews is no news
+    watch.look()
+    assert [round(fact.ahead_s) for fact in told.facts if isinstance(fact, ev.ClockSet)] == [by_s]
+    machine.by_s = 0.0
+    watch.look()
+    state = replay(told.facts)
+    assert len(told.facts) == 2
+    assert state.clock_ahead_s == pytest.approx(0.0, abs=1.0)
+    assert [mark.text.split(":")[0] for mark in state.timeline][-1].endswith("3600 s")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+def test_a_run_whose_clock_is_set_ends_as_it_would_and_took_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    run = run_in(tmp_path)
+    code = "import time; time.sleep(1.5)"
+    monkeypatch.setattr("supervisor.keeper.clock.time.time", SetClock(by_s, after_s=0.7))
+    keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", code), env=os.environ)
+    began = time.monotonic()
+    try:
+        assert keeper.carry() == 0
+    finally:
+        keeper.close()
+    took = time.monotonic() - began
+    told = facts_of(run)
+    assert any(isinstance(fact, ev.ClockSet) for fact in told)
+    assert all(later.t >= earlier.t for earlier, later in pairwise(told))
+    view = keeper.state.attempt
+    assert view is not None
+    assert view.started_t is not None
+    assert view.ended_t is not None
+    assert 1.0 < view.ended_t - view.started_t <= took + 1
+    # Whoever looks now has the machine's clock, and takes off what it was set by.
+    assert keeper.state.last_t is not None
+    assert 0 <= keeper.state.now(SetClock.real() + by_s) - keeper.state.last_t + 0.1 < 30
+
+
+@pytest.mark.timeout(60)
+def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
+    """The keeper that began to wait died; the clock was set back before another adopted the run."""
+    t = time.time() + HOUR_S
+    record = job_of(tmp_path, sys.executable, "-c", "pass")
+    run = run_in(
+        tmp_path,
+        ev.RunStarted(t=t, run_id="run-1", name="job", mode="launched", host="box"),
+        ev.LaunchIntended(t=t, attempt=1, argv=(), reason="first launch"),
+        ev.AttemptEnded(t=t, attempt=1, exit_code=1),
+        ev.Diagnosed(t=t, attempt=1, verdict=verdict_of()),
+        ev.Decided(t=t, attempt=1, decision=Decision(DecisionKind.RESTART, "again", change=SpecChange())),
+        ev.BackoffStarted(t=t, attempt=1, until=t + 0.5, delay_s=0.5),
+    )
+    keeper = Keeper(run, record, env=os.environ)
+    try:
+        assert keeper.carry() == 0
+    finally:
+        keeper.close()
+    assert len(keeper.state.attempts) == 2
+
+
+def wire(t: float, t_mono: float, step: int) -> bytes:
+    record = {"v": 1, "t_wall": t, "t_mono": t_mono, "kind": "step", "rank": 0, "step": step}
+    return json.dumps(record).encode()
+
+
+@pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+def test_steps_told_with_a_clock_that_was_set_are_neither_old_nor_of_the_future(
+    tmp_path: Path, by_s: float
+) -> None:
+    bench = make(tmp_path, HangSettings())
+    bench.health.begin(1)
+    bench.steps(30)
+    bench.clock.ahead = by_s
+    for step in range(31, 61):
+        bench.clock.now += 0.2
+        assert not bench.health.tick()
+        line = wire(bench.clock.wall() + by_s, bench.clock.mono(), step)
+        for seen in from_wire(line, rank=0, clock=bench.clock):
+            assert seen.t == pytest.approx(bench.clock.wall(), abs=0.01)
+            bench.health.observe(seen)
+    assert not bench.facts(ev.StallFlagged)
+    assert not bench.wait(1.8)
+    assert bench.wait(100), "a real silence is found all the same"
+    bench.health.close()
+
+
+def test_a_keeper_that_adopts_with_a_clock_set_back_hears_the_steps(tmp_path: Path) -> None:
+    """What an earlier keeper saw is an hour ahead by its clock: what comes now is no less a sign of life."""
+    bench = make(tmp_path, HangSettings())
+    node, clock = RunPaths(tmp_path).node(), bench.clock
+    ahead = clock.wall() + HOUR_S
+    past: list[ev.Event] = [
+        ev.LaunchIntended(t=ahead - 40, attempt=1, argv=(), reason="first"),
+        ev.AttemptStarted(t=ahead - 40, attempt=1, pid=1, start_time=1.0),
+        ev.Progress(t=ahead - 35, attempt=1, step=1),
+    ]
+    journal = JournalWriter(node.journal)
+    for fact in past:
+        journal.append(fact)
+    journal.close()
+    series = SeriesWriter(node.series)
+    for step in range(1, 26):
+        series.append(METRICS, ahead - 35 + 0.2 * step, "job", 1, {"step": float(step)})
+    series.close()
+    bench.health.begin(1, adopted=replay(past))
+    bench.wait(4)
+    bench.step = 25
+    bench.steps(400)
+    assert not bench.facts(ev.HangFound)
+    assert len(bench.facts(ev.StallFlagged)) == len(bench.facts(ev.StallEnded))
+    bench.health.close()
+
+
+@given(
+    ahead=st.floats(-1e8, 1e8),
+    ago=st.floats(0, 1e5),
+    told=st.booleans(),
+    now=st.floats(1, 1e6),
+)
+def test_what_others_wrote_is_placed_where_it_happened(
+    ahead: float, ago: float, told: bool, now: float
+) -> None:
+    """Written before or after the setting: with the monotonic clock the place is exact, else by the present difference."""
+    clock = FakeClock(now=now + ago, ahead=ahead)
+    t_mono = now
+    written = clock.wall() - ago + ahead
+    placed = of_others(written, clock, t_mono if told else None)
+    assert placed == pytest.approx(clock.wall() - ago, abs=0.01)
+    if told and abs(ahead) >= 1:
+        before = of_others(clock.wall() - ago, clock, t_mono)
+        assert before == pytest.approx(clock.wall() - ago, abs=0.01)
+
+
+def test_a_monotonic_clock_of_another_namespace_is_not_believed() -> None:
+    clock = FakeClock()
+    assert of_others(clock.wall() - 1.0, clock, t_mono=5.0) == pytest.approx(clock.wall() - 1.0)
+    assert of_others(clock.wall() - 1.0, clock, t_mono=1e9) == pytest.approx(clock.wall() - 1.0)
+
+
+def test_a_recovery_over_a_clock_that_was_set_back_is_not_negative() -> None:
+    facts: list[ev.Event] = [
+        ev.AttemptEnded(t=5000.0, attempt=1, exit_code=1),
+        ev.LaunchIntended(t=1400.0, attempt=2, argv=(), reason="again"),
+        ev.AttemptStarted(t=1401.0, attempt=2, pid=1, start_time=1.0),
+        ev.Progress(t=1410.0, attempt=2, step=1),
+    ]
+    found = recovery_of(facts, 2)
+    assert found is not None
+    spans = [found.total_s, found.spawn_s, found.first_step_s]
+    assert all(span is None or span >= 0 for span in spans)
+
+
+def test_a_player_has_the_facts_own_clock(tmp_path: Path) -> None:
+    facts: list[ev.Event] = [
+        ev.RunStarted(t=1000.0, run_id="run-1", name="job", mode="launched", host="box"),
+        ev.ClockSet(t=1001.0, ahead_s=HOUR_S),
+        ev.NoteAdded(t=1002.0, text="later", by="kim"),
+    ]
+    recording = record_of(run_in(tmp_path, *facts))
+    state = ReplayReader(recording, lambda: recording.end_t).refresh().state
+    assert state.timeline, "the setting itself is told"
+    assert state.now(recording.end_t) == recording.end_t

@@ -1,0 +1,94 @@
+"""When a watched job was, by the clocks in its logs: never by when somebody looked."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.keeper.observer.target import ObservedLog, Target
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.journal import read_state
+from supervisor.run.state import AttemptView, Finished
+from supervisor.text.stamps import span_of
+from tests.conftest import wait_until
+from tests.keeper.test_observe import observing
+
+# 2026-11-20 10:00:00 UTC: yesterday's.
+BEGAN = 1795168800.0
+STAMPED = [
+    f"2026-11-20 1{n // 60}:{n % 60:02d}:00,250 INFO step {n} loss {3 / (n + 1):.3f}" for n in range(90)
+]
+TRACE = ["Traceback (most recent call last):", '  File "t.py", line 3, in <module>', "KeyError: 'missing'"]
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def watched(tmp_path: Path, lines: list[str], *, packed: bool = False, ended: bool = True) -> AttemptView:
+    """The attempt of an observed log, once it is closed (or, of a live one, judged)."""
+    log = tmp_path / ("x.log.gz" if packed else "x.log")
+    data = "".join(f"{line}\n" for line in lines).encode()
+    log.write_bytes(gzip.compress(data) if packed else data)
+    os.utime(log, (BEGAN + 89 * 60 + 1, BEGAN + 89 * 60 + 1))
+    target = Target("x.log", str(log), (ObservedLog(str(log), log.name, packed=packed),), ended=ended)
+    with observing(tmp_path, target, log) as (observer, run):
+        wait_until(
+            lambda: observer.state.attempt is not None and observer.state.attempt.verdict is not None, 20
+        )
+    state = read_state(run.node().journal)
+    assert isinstance(state.condition, Finished)
+    assert state.attempt is not None
+    return state.attempt
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_log_that_was_over_has_its_own_times(tmp_path: Path, packed: bool) -> None:
+    attempt = watched(tmp_path, [*STAMPED, *TRACE], packed=packed)
+    assert attempt.found_over
+    assert attempt.started_t == BEGAN + 0.25
+    assert attempt.ended_t == BEGAN + 89 * 60 + 0.25
+
+
+def test_of_a_log_without_a_clock_no_beginning_is_known(tmp_path: Path) -> None:
+    attempt = watched(tmp_path, [*(f"step {n} loss 2.5" for n in range(90)), *TRACE])
+    assert attempt.found_over
+    assert attempt.started_t is None
+    assert attempt.ended_t is not None
+
+
+def test_a_log_that_is_still_written_began_when_it_says(tmp_path: Path) -> None:
+    attempt = watched(tmp_path, [*STAMPED, *TRACE], ended=False)
+    assert not attempt.found_over
+    assert attempt.started_t == BEGAN + 0.25
+
+
+def test_facts_of_no_attempt_and_of_no_time_change_nothing() -> None:
+    before: list[ev.Event] = [
+        ev.RunStarted(t=5.0, run_id="x", name="x", mode="observed", host="box"),
+        ev.LaunchIntended(t=5.0, attempt=1, argv=(), reason="watching"),
+        ev.AttemptStarted(t=5.0, attempt=1, pid=0, start_time=0.0),
+    ]
+    said: list[ev.Event] = [
+        ev.LogsDated(t=6.0, attempt=2, began_t=1.0, over_t=2.0, over=True),
+        ev.LogsDated(t=6.0, attempt=1, began_t=None),
+    ]
+    state = replay([*before, *said])
+    assert [(a.started_t, a.ended_t, a.found_over) for a in state.attempts] == [(5.0, None, False)]
+
+
+def test_the_clock_of_a_log_is_told_from_numbers_that_look_like_one() -> None:
+    day = BEGAN + 8000
+    assert span_of(["epoch 1", *STAMPED[:3]], STAMPED[-3:], day) == (BEGAN + 0.25, BEGAN + 89 * 60 + 0.25)
+    assert (
+        span_of(["step 1 eta 00:10:12", "a", "b", "c"], ["step 2 eta 00:10:11", "a", "b", "c"], day) is None
+    )
+    assert span_of([], [], day) is None
+    assert span_of(STAMPED[-3:], STAMPED[:3], day) is None, "it goes back"

@@ -1,0 +1,251 @@
+"""What is waited for before a launch, what is measured of an attempt, and which probe comes next."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from math import log2
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st_
+
+from supervisor.diagnosis.attribution.loss_upturn import rise_step
+from supervisor.job.batch import BatchSpec, candidates
+from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.planning import preconditions as proofs
+from supervisor.keeper.planning.fit_batch import next_probe
+from supervisor.keeper.planning.preconditions import Missing
+from supervisor.keeper.planning.readiness import ReadinessCheck, Way
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.history.memory_trials import JobKind, MemoryLine, flags_hash, recall, remember
+from supervisor.run.history.recovery_time import recovery_of
+from supervisor.run.paths import NodePaths
+from supervisor.run.records import Decision, DecisionKind, Precondition, SpecChange
+from supervisor.run.series import GPU, SeriesWriter
+from supervisor.sources.gpu import GpuDevice, GpuProcess, GpuSample
+
+GIB = 2**30
+JOB = JobSpec("job", EntryKind.SCRIPT, "train.py")
+
+
+class Clock:
+    """Time that a test turns on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def mono(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    def ahead_s(self) -> float:
+        return 0.0
+
+
+def backoff(*proofs_: Precondition, wait_s: float = 10.0) -> st.Backoff:
+    decision = Decision(DecisionKind.RESTART, "again", change=SpecChange(), show_first=proofs_, wait_s=wait_s)
+    return st.Backoff(attempt=1, until=100.0, decision=decision)
+
+
+class Look:
+    """What is missing, as a test says."""
+
+    def __init__(self, found: Missing | None) -> None:
+        self.found = found
+        self.wait: threading.Event | None = None
+
+    def __call__(self, *_: object) -> Missing | None:
+        if self.wait is not None:
+            self.wait.wait(30)
+        return self.found
+
+
+def gate(clock: Clock, look: Look, told: list[ev.Event]) -> ReadinessCheck:
+    return ReadinessCheck(JOB, NodePaths(Path("/nowhere")), {}, clock, told.append, look=look)
+
+
+def test_the_gate_waits_then_opens_and_says_how_long_it_took() -> None:
+    told: list[ev.Event] = []
+    clock, look = Clock(), Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back"))
+    door = gate(clock, look, told)
+    assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.WAIT
+    assert isinstance(told[0], ev.WaitingFor)
+    look.found = None
+    clock.now += 2.0
+    assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.GO
+    assert isinstance(told[1], ev.LaunchCleared)
+    assert told[1].waited_s == 2.0
+
+
+def test_a_wait_that_is_over_launches_all_the_same_unless_that_is_pointless() -> None:
+    told: list[ev.Event] = []
+    clock = Clock()
+    door = gate(clock, Look(Missing(Precondition.GPU_MEMORY, "GPU 0: 1 GiB is not back")), told)
+    clock.now += 11.0
+    assert door.way(st.RunState(), backoff(Precondition.GPU_MEMORY)) is Way.GO
+    assert isinstance(told[0], ev.LaunchCleared)
+    assert "not back" in told[0].text
+    full = gate(clock, Look(Missing(Precondition.DISK, "1 MiB free", fatal=True)), told)
+    assert full.way(st.RunState(), backoff(Precondition.DISK)) is Way.NEVER
+    assert "1 MiB free" in full.refusal
+
+
+def test_a_driver_that_does_not_answer_is_waited_for_no_longer_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.planning.readiness.LOOK_S", 0.05)
+    told: list[ev.Event] = []
+    answer = threading.Event()
+    clock = Clock()
+    hung = Look(None)
+    hung.wait = answer
+    door = gate(clock, hung, told)
+    wanted = backoff(Precondition.GPU_MEMORY)
+    assert door.way(st.RunState(), wanted) is Way.WAIT
+    assert isinstance(told[0], ev.WaitingFor)
+    assert "no answer" in told[0].text
+    clock.now += 11.0
+    assert door.way(st.RunState(), wanted) is Way.GO, "the wait is over, the driver still silent"
+    answer.set()
+    door.close()
+    # What was asked after another attempt says nothing of this one.
+    later = st.Backoff(attempt=2, until=clock.now, decision=wanted.decision)
+    hung.found = Missing(Precondition.GPU_MEMORY, "1 GiB is not back")
+    door.way(st.RunState(), later)
+    clock.now += 0.3
+    assert door.way(st.RunState(), later) is Way.WAIT
+
+
+def test_a_look_that_fails_keeps_no_run_from_going_on(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: object) -> Missing | None:
+        raise OSError("the disk is gone")
+
+    door = ReadinessCheck(JOB, NodePaths(Path("/nowhere")), {}, Clock(), lambda _event: None, look=broken)
+    assert door.way(st.RunState(), backoff(Precondition.DISK)) is Way.GO
+    assert "stoker-proofs failed" in caplog.text
+
+
+def test_nothing_to_show_waits_for_nothing() -> None:
+    assert gate(Clock(), Look(Missing(Precondition.DISK, "x")), []).way(st.RunState(), backoff()) is Way.GO
+
+
+def dead_ranks(pid: int) -> st.RunState:
+    view = st.AttemptView(
+        number=1, planned_t=0.0, started_t=0.0, ranks={0: st.RankView(local_rank=0, pid=pid)}
+    )
+    return st.RunState(attempts=(view,))
+
+
+def sample(used: int, *processes: GpuProcess) -> list[GpuSample]:
+    return [
+        GpuSample(
+            1.0, GpuDevice(0, "GPU-a", "H100", 80 * GIB, None), memory_used_bytes=used, processes=processes
+        )
+    ]
+
+
+def test_gpu_memory_of_dead_ranks_is_waited_for_and_strangers_are_named(tmp_path: Path) -> None:
+    node = NodePaths(tmp_path)
+    writer = SeriesWriter(node.series)
+    writer.append(GPU, 1.0, "0", 1, {"memory_used_bytes": 1.0 * GIB})
+    writer.close()
+    state, wanted = dead_ranks(4_000_001), (Precondition.GPU_MEMORY,)
+
+    def look(used: int, *processes: GpuProcess) -> Missing | None:
+        return proofs.missing(wanted, JOB, state, node, {}, gpus=lambda: sample(used, *processes))
+
+    held = look(60 * GIB, GpuProcess(4_000_001, 59 * GIB))
+    assert held is not None
+    assert "4000001" in held.text
+    assert not held.fatal
+    assert look(60 * GIB) is not None, "memory that nobody holds is still on its way back"
+    assert look(1 * GIB + 100) is None
+    stranger = GpuProcess(4_000_002, 59 * GIB)
+    assert look(60 * GIB, stranger) is None, "a stranger's memory is not waited for"
+    assert "4000002" in proofs.squatters(state, lambda: sample(60 * GIB, stranger))
+    hidden = proofs.missing(
+        wanted, JOB, state, node, {"CUDA_VISIBLE_DEVICES": "1"}, gpus=lambda: sample(60 * GIB)
+    )
+    assert hidden is None, "a GPU that the job does not see"
+    assert proofs.missing(wanted, JOB, state, node, {}, gpus=list) is None
+
+
+def test_a_named_port_and_the_disk_must_be_shown(tmp_path: Path) -> None:
+    node = NodePaths(tmp_path)
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        named = JobSpec("job", EntryKind.SCRIPT, "train.py", master_port=server.getsockname()[1])
+        taken = proofs.missing((Precondition.PORT,), named, st.RunState(), node, {})
+        assert taken is not None
+        assert taken.fatal
+    assert proofs.missing((Precondition.PORT,), named, st.RunState(), node, {}) is None
+    assert proofs.missing((Precondition.PORT,), JOB, st.RunState(), node, {}) is None
+    assert proofs.missing((Precondition.DISK,), JOB, st.RunState(), node, {}) is None
+
+
+@given(per_rank=st_.integers(1, 5000), limit=st_.integers(0, 6000))
+def test_bisection_finds_the_largest_divisor_in_few_probes(per_rank: int, limit: int) -> None:
+    open_ = candidates(BatchSpec(per_rank, 1, 1))
+    probes: list[ev.ProbeEnded] = []
+    while (micro := next_probe(open_, probes)) is not None:
+        fits = micro <= limit
+        probes.append(
+            ev.ProbeEnded(t=0.0, probe=len(probes) + 1, micro_batch=micro, fitted=fits, why="", took_s=1.0)
+        )
+    assert len(probes) <= int(log2(len(open_))) + 1
+    assert max((p.micro_batch for p in probes if p.fitted), default=0) == max(
+        (m for m in open_ if m <= limit), default=0
+    )
+
+
+def test_what_fitted_is_known_again_for_the_same_kind_alone(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    kind = JobKind("/w/train.py", flags_hash(["--depth=4"]), "H100", 2)
+    remember(MemoryLine(kind=kind, trial=MemoryTrial(16, fitted=False), t=1.0, run="a"), env)
+    remember(MemoryLine(kind=kind, trial=MemoryTrial(8, fitted=True, peak_bytes=5), t=2.0, run="b"), env)
+    with (tmp_path / "stoker" / "memory.jsonl").open("ab") as file:
+        file.write(b'{"half a line ' + kind.flags.encode())
+    assert [line.trial.micro_batch for line in recall(kind, env)] == [16, 8]
+    assert [line.run for line in recall(kind, env, but_run="a")] == ["b"]
+    for other in (
+        JobKind("/w/other.py", kind.flags, "H100", 2),
+        JobKind(kind.script, flags_hash(["--depth=8"]), "H100", 2),
+        JobKind(kind.script, kind.flags, "A100", 2),
+        JobKind(kind.script, kind.flags, "H100", 4),
+    ):
+        assert recall(other, env) == []
+
+
+def test_a_rise_is_found_where_it_began() -> None:
+    flat = [(step, 2.0) for step in range(1, 20)]
+    assert rise_step([*flat, (20, None)]) == 20
+    assert rise_step([*flat, (20, 9.0), (21, 40.0), (22, float("nan"))]) == 20
+    assert rise_step(flat) is None
+    assert rise_step([(1, None)]) == 1
+
+
+def test_a_recovery_is_broken_down_into_its_parts() -> None:
+    facts: list[ev.Event] = [
+        ev.RankExited(t=10.0, attempt=1, local_rank=1),
+        ev.StopIntended(t=10.1, attempt=1, why=ev.StopWhy.RANK_DIED, by="", grace_s=5.0),
+        ev.AttemptEnded(t=11.0, attempt=1, exit_code=1),
+        ev.BackoffStarted(t=11.2, attempt=1, until=12.0, delay_s=0.8),
+        ev.LaunchIntended(t=14.0, attempt=2, argv=(), reason=""),
+        ev.AttemptStarted(t=14.5, attempt=2, pid=1, start_time=1.0),
+        ev.RankStarted(t=16.0, attempt=2, local_rank=0, pid=2),
+        ev.TrainerReady(t=19.0, attempt=2),
+        ev.Progress(t=20.0, attempt=2, step=7),
+        ev.Progress(t=21.0, attempt=2, step=8),
+    ]
+    found = recovery_of(facts, 2)
+    assert found is not None
+    assert (found.total_s, found.end_s, found.drain_s, found.spawn_s) == (10.0, 1.0, 2.0, 0.5)
+    assert (found.rendezvous_s, found.load_s, found.first_step_s) == (1.5, 3.0, 1.0)
+    assert found.detect_s is None, "no verdict in this journal"
+    assert recovery_of(facts, 1) is None
+    assert recovery_of(facts[:-2], 2) is None

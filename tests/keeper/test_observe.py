@@ -1,0 +1,255 @@
+"""An observer: a file, a pipe, processes; it judges, acts on nothing, and leaves a whole directory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
+from supervisor.diagnosis.verdict import diagnose
+from supervisor.keeper.monitoring.log_monitor import thinned
+from supervisor.keeper.observer.observer import Observer
+from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
+from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass, Verdict
+from supervisor.run.series import METRICS, SeriesReader
+from supervisor.sources.processes import identify
+from supervisor.sources.signature_files import Engine
+from supervisor.text.prefixes import Origin
+from tests.conftest import wait_until
+from tests.keeper.fakes import SLEEP, facts_of
+
+FAILS = """\
+step 3/9 loss: 1.5
+Traceback (most recent call last):
+  File "t.py", line 3, in <module>
+    labels['missing']
+KeyError: 'missing'
+"""
+
+
+def judge_of(*paths: Path) -> Callable[[Engine], Verdict]:
+    def judge(engine: Engine) -> Verdict:
+        logs = tuple(LogSource(str(p), iter([p.read_bytes()])) for p in paths if p.exists())
+        return diagnose(JobEvidence(logs=logs), engine.signatures, engine.matcher)
+
+    return judge
+
+
+@contextmanager
+def observing(tmp_path: Path, target: Target, *logs: Path) -> Iterator[tuple[Observer, RunPaths]]:
+    run = RunPaths(tmp_path / "observed-1")
+    observer = Observer(run, target, host="box", judge=judge_of(*logs), interval_s=60.0)
+    observer.start()
+    try:
+        yield observer, run
+    finally:
+        observer.leave()
+        assert not keeper_is_alive(run.node().lock)
+
+
+def ending(run: RunPaths) -> tuple[Outcome, int]:
+    condition = read_state(run.node().journal).condition
+    assert isinstance(condition, st.Finished)
+    return condition.outcome, condition.exit_code
+
+
+def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log", Origin(rank=2)),))
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 1, 15)
+        with log.open("a", encoding="utf-8") as writer:
+            writer.write(FAILS)
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.verdict is not None, 20)
+        assert observer.state.attempt is not None
+        assert observer.state.attempt.verdict is not None
+        assert observer.state.attempt.verdict.failure is FailureClass.CODE_ERROR
+        assert observer.state.attempt.verdict_provisional
+        assert isinstance(observer.state.condition, st.Running), "a provisional verdict ends nothing"
+    assert ending(run) == (Outcome.FAILED, 1)
+    marks = [f for f in facts_of(run) if isinstance(f, ev.EvidenceSeen)]
+    assert [m.rank for m in marks] == [2]
+
+
+def test_a_log_that_nobody_writes_is_closed_by_itself_once(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text(FAILS, encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: isinstance(observer.state.condition, st.DiagnosedAs), 20)
+    assert ending(run) == (Outcome.FAILED, 1)
+    kinds = [type(f) for f in facts_of(run)]
+    assert (kinds.count(ev.AttemptEnded), kinds.count(ev.Diagnosed)) == (1, 1)
+
+
+def test_a_pipe_is_copied_read_and_its_end_is_the_end(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    try:
+        with observing(tmp_path, Target("stdin", "a pipe", pipe=read_fd)) as (observer, run):
+            os.write(write_fd, b"step 1/9 loss: 2.5\nstep 9/9 loss: 1.0\n")
+            assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 9, 15)
+            os.close(write_fd)
+            assert observer.join(15)
+    finally:
+        os.close(read_fd)
+    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    copy = run.node().attempt(1).root / PIPE_NAME
+    assert copy.read_bytes().endswith(b"loss: 1.0\n")
+    assert copy.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_that_cannot_be_copied_does_not_hang(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    stop = threading.Event()
+    try:
+        copy = PipeCopy(read_fd, tmp_path / PIPE_NAME, stop)
+        copy.start()
+        os.close(read_fd)
+        assert wait_until(lambda: copy.ended, 5), "its reader is told, as at the pipe's end"
+        copy.join()
+    finally:
+        os.close(write_fd)
+
+
+def test_a_process_is_over_when_it_has_ended(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        known = identify(process.pid)
+        assert known is not None
+        target = Target("job", f"pid {process.pid}", processes=((0, known),))
+        with observing(tmp_path, target) as (observer, run):
+            assert not observer.join(0.3)
+            assert process.poll() is None
+            process.kill()
+            process.wait()
+            assert observer.join(20)
+    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    assert read_state(run.node().journal).mode == "observed"
+
+
+def test_leaving_ends_nothing(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        known = identify(process.pid)
+        assert known is not None
+        with observing(tmp_path, Target("job", "pid", processes=((0, known),))) as (_observer, run):
+            pass
+        assert process.poll() is None
+        process.kill()
+    assert ending(run) == (Outcome.STOPPED, 0)
+
+
+def test_requests_other_than_notes_and_stacks_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("hello\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log) as (observer, run):
+        ids = {
+            kind: control.send(run.control, kind, args=control.RequestArgs(text="hi")) for kind in RequestKind
+        }
+        assert wait_until(lambda: set(ids.values()) <= set(observer.state.answered), 15)
+        answers = {kind: observer.state.answered[request] for kind, request in ids.items()}
+    assert answers[RequestKind.NOTE] == "done"
+    assert "a log has no processes" in answers[RequestKind.STACKS]
+    others = set(RequestKind) - {RequestKind.NOTE, RequestKind.STACKS}
+    assert all("it only watches" in answers[kind] for kind in others)
+
+
+def test_stacks_of_a_watched_process_are_an_artifact(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        known = identify(process.pid)
+        assert known is not None
+        with observing(tmp_path, Target("job", "pid", processes=((0, known),))) as (observer, run):
+            request = control.send(run.control, RequestKind.STACKS)
+            assert wait_until(lambda: request in observer.state.answered, 15)
+            (artifact,) = run.artifacts.iterdir()
+            assert f"pid {process.pid}" in artifact.read_text(encoding="utf-8")
+        process.kill()
+
+
+def test_a_packed_log_is_read_from_a_plain_copy(tmp_path: Path) -> None:
+    packed = tmp_path / "train.log.gz"
+    packed.write_bytes(gzip.compress(b"step 1 | loss 2.5\nstep 2 | loss 2.25\n"))
+    target = Target(
+        "train", str(packed), (ObservedLog(str(packed), "train.log.gz", packed=True),), ended=True
+    )
+    with observing(tmp_path, target, packed) as (observer, run):
+        assert wait_until(
+            lambda: observer.state.attempt is not None and observer.state.attempt.last_step == 2, 20
+        )
+        attempt = observer.state.attempt
+        assert attempt is not None
+        copy = Path(attempt.ranks[0].stdout or "")
+        assert copy.read_bytes() == b"step 1 | loss 2.5\nstep 2 | loss 2.25\n"
+        assert copy.is_relative_to(run.root), "views read the run directory"
+
+
+def test_unpacking_leaves_the_disk_some_room(tmp_path: Path) -> None:
+    packed = tmp_path / "train.log.gz"
+    packed.write_bytes(gzip.compress(b"line\n" * 1000))
+    copy = Unpacking(str(packed), tmp_path / "copy", threading.Event(), free_bytes=1 << 60)
+    copy.start()
+    copy.join()
+    assert copy.path.read_text().strip().endswith("the disk of the state folder is nearly full")
+
+
+def test_leaving_in_a_hurry_does_not_read_on(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"step 1 | loss 2.5 | some words that make the line longer than it is\n" * 2_000_000)
+    with observing(tmp_path, Target("train", str(log), (ObservedLog(str(log), "train.log"),)), log) as (
+        observer,
+        _,
+    ):
+        assert wait_until(lambda: observer.state.attempt is not None and observer.state.attempt.last_step, 20)
+        began = time.monotonic()
+        observer.leave(hurried=True)
+        assert time.monotonic() - began < 10
+
+
+def test_of_a_backlog_the_extremes_are_kept() -> None:
+    kept = thinned([2.0 + (n == 7777) * 50 - (n == 4321) for n in range(10_000)])
+    assert len(kept) <= 90
+    assert {7777, 4321, 9999} <= set(kept)
+    assert kept == sorted(kept)
+    assert thinned([None] * 1000)[-1] == 999
+
+
+def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_path: Path) -> None:
+    """Reading times are no step times: only what is read as it is written is timed by that."""
+    log = tmp_path / "x.log"
+    log.write_text("step 1 loss 2.5\n2026-11-21 10:00:07 step 2 loss 2.4\n", encoding="utf-8")
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),))
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: (a := observer.state.attempt) is not None and a.last_step == 2, 15)
+        with log.open("a", encoding="utf-8") as writer:
+            writer.write("step 3 loss 2.3\n")
+        assert wait_until(lambda: len(job_samples(run)) == 3, 15)
+        assert [sample.get("line_t", "live") for sample in job_samples(run)] == [None, 1795255207.0, "live"]
+
+
+def test_a_packed_log_was_written_before_however_it_grows_here(tmp_path: Path) -> None:
+    log = tmp_path / "x.log.gz"
+    log.write_bytes(gzip.compress(b"step 1 loss 2.5\nstep 2 loss 2.4\n"))
+    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
+    with observing(tmp_path, target, log) as (_, run):
+        assert wait_until(lambda: len(job_samples(run)) == 2, 15)
+        assert [sample["line_t"] for sample in job_samples(run)] == [None, None]
+
+
+def job_samples(run: RunPaths) -> list[dict[str, float | None]]:
+    reader = SeriesReader(run.node().series, METRICS)
+    return [sample.v for sample in reader.read()]

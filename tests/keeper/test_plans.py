@@ -1,0 +1,221 @@
+"""The next plan out of run.json and the journal; secrets; what a person may ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from supervisor.job.batch import BatchChange, with_micro_batch
+from supervisor.job.errors import JobError
+from supervisor.job.redact import HIDDEN
+from supervisor.job.spec import EntryKind
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.run import events as ev
+from supervisor.run.control import RequestArgs
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.state import AttemptView, RunState
+from tests.keeper.fakes import BATCH, KNOBS, job_of
+
+TOKEN_VALUE = "hf_" + "a" * 24
+
+
+def state_of(changes: Sequence[SpecChange | None], kind: DecisionKind = DecisionKind.RESTART) -> RunState:
+    decisions = [Decision(kind, "why", change=change) for change in changes]
+    views = [AttemptView(number=n + 1, planned_t=0.0, decision=d) for n, d in enumerate(decisions)]
+    return RunState(attempts=tuple(views))
+
+
+CHANGE = some.builds(
+    SpecChange,
+    batch=some.none()
+    | some.sampled_from([8, 4, 2]).map(lambda m: BatchChange(BATCH, with_micro_batch(BATCH, m))),
+    env=some.lists(some.tuples(some.sampled_from("AB"), some.sampled_from("12")), max_size=2).map(tuple),
+    set_args=some.lists(some.tuples(some.sampled_from(["--a", "--b"]), some.just("1")), max_size=2).map(
+        tuple
+    ),
+    argv=some.none() | some.just(("--x",)),
+    from_scratch=some.booleans(),
+    raise_open_files=some.booleans(),
+)
+
+
+@settings(deadline=None)
+@given(some.lists(CHANGE, max_size=5))
+def test_later_changes_win_and_none_is_lost(changes: list[SpecChange]) -> None:
+    folded = plans.changes_so_far(state_of(changes))
+    batches = [c.batch.after for c in changes if c.batch is not None]
+    assert folded.batch == (batches[-1] if batches else None)
+    env: dict[str, str] = {}
+    for change in changes:
+        env.update(change.env)
+    assert folded.env == env
+    assert folded.raise_open_files == any(c.raise_open_files for c in changes)
+    assert folded.from_scratch == (changes[-1].from_scratch if changes else False)
+
+
+@settings(deadline=None)
+@given(
+    some.lists(CHANGE, max_size=3),
+    some.sampled_from([DecisionKind.HOLD, DecisionKind.FAIL, DecisionKind.STOP]),
+)
+def test_what_was_only_offered_changes_nothing(changes: list[SpecChange], kind: DecisionKind) -> None:
+    assert plans.changes_so_far(state_of(changes, kind)) == plans.Changes()
+
+
+def test_a_checkpoint_that_was_once_chosen_is_not_returned_to_for_ever(tmp_path: Path) -> None:
+    knobs = replace(KNOBS, resume="--resume", resume_value="auto")
+    record = job_of(
+        tmp_path, entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=(), nproc_per_node=2, knobs=knobs
+    )
+    run = RunPaths(tmp_path / "run-1")
+    state = state_of([SpecChange(set_args=(("--resume", "c/4"),)), SpecChange()])
+    bad = ev.CheckpointCommitted(t=1.0, attempt=1, step=8, path="c/8")
+    early = msgspec.structs.replace(state, attempts=state.attempts[:1], checkpoints=(bad,))
+    assert plans.plan_next(record, early, run, run.node().attempt(2), {}).resume == "c/4"
+    before = msgspec.structs.replace(state, checkpoints=(bad,))
+    assert plans.plan_next(record, before, run, run.node().attempt(3), {}).resume == "c/4", (
+        "nothing newer yet"
+    )
+    good = ev.CheckpointCommitted(t=2.0, attempt=2, step=6, path="c/6")
+    after = msgspec.structs.replace(state, checkpoints=(bad, good))
+    plan = plans.plan_next(record, after, run, run.node().attempt(3), {})
+    assert plan.resume == "c/6", "neither the one from before, nor the bad one of a higher step"
+    assert "--resume=c/6" in plan.argv
+
+
+def test_the_next_plan_has_all_changes(tmp_path: Path) -> None:
+    record = job_of(
+        tmp_path,
+        entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=("--micro", "16", "--accumulation", "2"),
+        nproc_per_node=2, batch=BATCH, knobs=KNOBS,
+    )  # fmt: skip
+    run = RunPaths(tmp_path / "run-1")
+    smaller = SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)), env=(("A", "1"),))
+    plan = plans.plan_next(record, state_of([smaller]), run, run.node().attempt(2), {})
+    assert plan.attempt == 2
+    assert plan.batch is not None
+    assert (plan.batch.micro_batch_per_rank, plan.batch.global_batch) == (8, BATCH.global_batch)
+    assert plan.argv[-6:] == ("--micro", "8", "--accumulation", "4", "--resume_from", "auto") or (
+        "--resume_from=auto" in plan.argv and "8" in plan.argv
+    )
+    assert ("A", "1") in [(c.name, c.value) for c in plan.env]
+
+
+def test_a_checkpoint_that_the_user_named_stays_until_a_newer_is_known(tmp_path: Path) -> None:
+    words = ("--resume_from", "mine.pt")
+    record = job_of(tmp_path, entry="t.py", entry_kind=EntryKind.SCRIPT, entry_args=words, knobs=KNOBS)
+    run = RunPaths(tmp_path / "run-1")
+    state = state_of([SpecChange()])
+    assert plans.plan_next(record, state, run, run.node().attempt(2), {}).argv[-2:] == words
+
+
+def test_nothing_secret_is_written_and_an_adopting_keeper_takes_it_from_its_own_environment(
+    tmp_path: Path,
+) -> None:
+    url = f"https://kim:{'p' * 12}@host/x"
+    record = job_of(
+        tmp_path, "train", "--lr", "1",
+        env=(("HF_TOKEN", TOKEN_VALUE), ("URL", url), ("PLAIN", "x")),
+        origins=(("env.HF_TOKEN", TOKEN_VALUE, "flag --env"), ("env.URL", url, "flag --env"), ("lr", "1", "flag")),
+    )  # fmt: skip
+    kept = plans.without_secrets(record)
+    written = msgspec.json.encode(kept).decode()
+    assert TOKEN_VALUE not in written
+    assert "p" * 12 not in written
+    mine = {"HF_TOKEN": "other", "URL": "mine", "PLAIN": "not this one"}
+    again = plans.with_secrets(kept.job, mine)
+    assert dict(again.env) == {"HF_TOKEN": "other", "URL": "mine", "PLAIN": "x"}
+    with pytest.raises(JobError, match="HF_TOKEN, URL"):
+        plans.with_secrets(kept.job, {})
+    assert plans.with_secrets(record.job, {}) == record.job, "who has them needs no environment"
+
+
+def test_a_secret_argument_cannot_be_recovered(tmp_path: Path) -> None:
+    record = plans.without_secrets(job_of(tmp_path, "train", "--api-key", "abc"))
+    assert "abc" not in msgspec.json.encode(record).decode()
+    with pytest.raises(JobError, match="argument"):
+        plans.with_secrets(record.job, {})
+
+
+def test_plan_json_is_private_text_without_secrets(tmp_path: Path) -> None:
+    record = job_of(tmp_path, "train", "--api-key", "abc", env=(("HF_TOKEN", TOKEN_VALUE),))
+    run = RunPaths(tmp_path / "run-1")
+    paths = run.node().attempt(1)
+    plan = plans.plan_next(record, RunState(), run, paths, {})
+    plans.write_plan(paths, plan)
+    written = paths.plan.read_text(encoding="utf-8")
+    assert json.loads(written)["argv"] == ["train", "--api-key", HIDDEN]
+    assert TOKEN_VALUE not in written
+    assert plan.argv == ("train", "--api-key", "abc")
+    assert paths.root.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (RequestArgs(micro_batch=5), "divide"),
+        (RequestArgs(micro_batch=0), ""),
+        (RequestArgs(micro_batch=-4), ""),
+        (RequestArgs(env={"HF_TOKEN": "abc"}), "secret"),
+        (RequestArgs(env={"X": TOKEN_VALUE}), "secret"),
+        (RequestArgs(env={"A=B": "c"}), "variable"),
+        (RequestArgs(env={"": "c"}), "variable"),
+        (RequestArgs(env={"A": "c\0d"}), "variable"),
+        (RequestArgs(argv=("--token", "abc")), "secret"),
+        (RequestArgs(argv=("a\0b",)), "NUL"),
+    ],
+)
+def test_requests_that_cannot_be_carried_out_are_refused_in_one_line(
+    tmp_path: Path, args: RequestArgs, words: str
+) -> None:
+    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS).job
+    with pytest.raises(plans.BadChange) as raised:
+        plans.requested_change(job, RunState(), args)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+    for secret in ("abc", TOKEN_VALUE):
+        assert secret not in str(raised.value)
+
+
+def test_a_batch_request_needs_a_known_knob_and_starts_from_the_present_batch(tmp_path: Path) -> None:
+    with pytest.raises(plans.BadChange, match="--batch-knob"):
+        plans.requested_change(job_of(tmp_path, batch=BATCH).job, RunState(), RequestArgs(micro_batch=8))
+    alone = replace(KNOBS, accumulation=None)
+    with pytest.raises(plans.BadChange, match="no accumulation flag beside --micro"):
+        plans.requested_change(
+            job_of(tmp_path, batch=BATCH, knobs=alone).job, RunState(), RequestArgs(micro_batch=8)
+        )
+    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS).job
+    state = state_of([SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)))])
+    change = plans.requested_change(job, state, RequestArgs(micro_batch=4, env={"A": "1"}))
+    assert change.batch is not None
+    assert (change.batch.before.micro_batch_per_rank, change.batch.after.micro_batch_per_rank) == (8, 4)
+    assert change.env == (("A", "1"),)
+
+
+def test_a_launch_that_never_began_has_a_verdict() -> None:
+    assert plans.spawn_verdict("no such program").failure is FailureClass.USAGE_ERROR
+    assert plans.spawn_verdict("no space", disk_full=True).failure is FailureClass.DISK_FULL
+
+
+def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:
+    job = job_of(tmp_path, entry="t.py", entry_kind=EntryKind.SCRIPT).job
+    assert plans.script_hash(job) is None
+    (tmp_path / "t.py").write_text("1", encoding="utf-8")
+    first = plans.script_hash(job)
+    (tmp_path / "t.py").write_text("2", encoding="utf-8")
+    assert first is not None
+    assert plans.script_hash(job) not in {None, first}
+    views = [
+        AttemptView(number=n, planned_t=0.0, script_hash=h) for n, h in enumerate([first, None, first, "x"])
+    ]
+    assert plans.script_was_edited(RunState(attempts=tuple(views)))
+    assert not plans.script_was_edited(RunState(attempts=tuple(views[:3])))

@@ -1,0 +1,66 @@
+import os
+import pwd
+
+import pytest
+
+from supervisor.diagnosis.evidence import Present
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.planning import host_facts as present_room
+from supervisor.keeper.planning.host_facts import other_gpu_users, user_of, with_machine
+from supervisor.preflight.ports import is_free
+from tests.fakes.nvml import GIB, Card, FakeNvml, Process
+
+
+def job(nproc: int = 2, env: tuple[tuple[str, str], ...] = (), node_rank: int = 0) -> JobSpec:
+    return JobSpec(
+        name="x",
+        entry_kind=EntryKind.SCRIPT,
+        entry="train.py",
+        nproc_per_node=nproc,
+        env=env,
+        node_rank=node_rank,
+    )
+
+
+def cards() -> FakeNvml:
+    # A pid beyond pid_max lives nowhere; pid 1 is root's.
+    return FakeNvml(
+        [
+            Card("GPU-a", processes=[Process(41, 2 * GIB), Process(1, 5 * GIB)]),
+            Card("GPU-b", processes=[Process(1 << 30, None)]),
+            Card("GPU-c", processes=[Process(1, GIB)]),
+        ]
+    )
+
+
+def test_who_else_holds_the_runs_gpus() -> None:
+    fake = cards()
+    own = frozenset((41,))
+    root = pwd.getpwuid(0).pw_name
+    expected = (f"process 1 of {root} (5.0 GiB on GPU 0)", f"process {1 << 30} (on GPU 1)")
+    assert other_gpu_users(own, job(), {}, fake.load) == expected
+    assert other_gpu_users(own, job(1), {"CUDA_VISIBLE_DEVICES": "1"}, fake.load) == expected[1:]
+    assert other_gpu_users(own, job(1, (("CUDA_VISIBLE_DEVICES", "0"),)), {}, fake.load) == expected[:1]
+    assert fake.open == 0
+    fake.driver_gone = True
+    assert other_gpu_users(own, job(), {}, fake.load) == ()
+
+
+def test_pids_of_another_namespace_name_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for same in (False, True):
+        monkeypatch.setattr(present_room, "pids_are_the_drivers", lambda same=same: same)
+        found = with_machine(Present(), job(), {}, cards().load)
+        assert bool(found.other_gpu_users) is same
+        assert (found.user_of is not None) is same
+
+
+def test_a_free_port_is_offered_by_the_node_that_leads() -> None:
+    port = with_machine(Present(), job(), {}, FakeNvml([]).load).free_port
+    assert port is not None
+    assert is_free(port)
+    assert with_machine(Present(), job(node_rank=1), {}, FakeNvml([]).load).free_port is None
+
+
+def test_the_owner_of_a_living_process() -> None:
+    assert user_of(os.getpid()) == pwd.getpwuid(os.getuid()).pw_name
+    assert user_of(1 << 30) is None

@@ -1,0 +1,188 @@
+"""Launching: the exit status survives, nothing is left behind by a launch that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.keeper.process.child import (
+    LAUNCHER,
+    Child,
+    SpawnError,
+    adopt,
+    kill_all,
+    read_exit,
+    read_pid,
+    spawn,
+)
+from supervisor.run.paths import AttemptPaths
+from supervisor.sources.processes import ProcessId, is_alive, send_signal
+from tests.conftest import TOKEN, processes_with, wait_until
+from tests.keeper.fakes import SLEEP, plan_of
+
+
+def start(tmp_path: Path, *argv: str) -> Child:
+    return spawn(plan_of(argv, tmp_path), AttemptPaths(tmp_path / "1"), os.environ)
+
+
+def ended(child: Child) -> int | None:
+    assert wait_until(lambda: child.poll() is not None, 10)
+    status = child.poll()
+    assert status is not None
+    return status.exit_code
+
+
+@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("pass", 0)])
+def test_the_exit_status_is_written_down_and_adopted(tmp_path: Path, code: str, expected: int) -> None:
+    child = start(tmp_path, sys.executable, "-c", code)
+    assert ended(child) == expected
+    assert not is_alive(child.pid)
+    again = adopt(child.paths, str(tmp_path))
+    assert again is not None
+    assert ended(again) == expected
+
+
+def test_a_signal_is_a_negative_exit_code(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    assert child.poll() is None
+    assert kill_all([child.pid], signal.SIGKILL) == [child.pid]
+    assert ended(child) == -signal.SIGKILL
+
+
+def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path: Path) -> None:
+    from supervisor.job.env import EnvChange
+
+    plan = plan_of(
+        (sys.executable, "-c", "import os; print(os.environ['A'], 'B' in os.environ)"),
+        tmp_path,
+        (EnvChange("A", "here", "why"), EnvChange("B", None, "why")),
+    )
+    child = spawn(plan, AttemptPaths(tmp_path / "1"), {**os.environ, "B": "1"})
+    assert ended(child) == 0
+    assert child.paths.agent_log.read_text(encoding="utf-8") == "here False\n"
+    assert child.paths.agent_log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_killed_launcher_costs_the_status_not_the_command(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    launcher = int(
+        Path(f"/proc/{child.pid.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+    )
+    os.kill(launcher, signal.SIGKILL)
+    assert wait_until(lambda: child.poll() is None and is_alive(child.pid), 2)
+    send_signal(child.pid)
+    assert ended(child) is None
+    status = child.poll()
+    assert status is not None
+    assert status.error is not None
+
+
+def test_a_launcher_that_a_busy_disk_keeps_waiting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    launcher = json.loads((tmp_path / "1" / "pid").read_bytes())["launcher_pid"]
+    os.kill(launcher, signal.SIGSTOP)  # as in an fsync that takes its time
+    send_signal(child.pid)
+    assert wait_until(lambda: not is_alive(child.pid), 5)
+    later = [time.monotonic()]
+    monkeypatch.setattr("supervisor.keeper.process.child.time.monotonic", lambda: later[0])
+    assert child.poll() is None
+    later[0] += 30.0
+    assert child.poll() is None
+    monkeypatch.undo()
+    os.kill(launcher, signal.SIGCONT)
+    assert ended(child) == -signal.SIGKILL
+
+
+def test_signals_to_everybody_do_not_reach_the_launcher(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    group = os.getpgid(child.pid.pid)
+    assert group != os.getpgid(0)
+    os.killpg(group, signal.SIGTERM)
+    assert ended(child) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("argv", [("no-such-program",), ("/",)])
+def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    with pytest.raises(SpawnError) as raised:
+        start(tmp_path, *argv)
+    assert argv[0] in str(raised.value)
+    assert "\n" not in str(raised.value)
+    # The keeper that starts it may die before it learns that: the next one does.
+    left = adopt(AttemptPaths(tmp_path / "1"), str(tmp_path))
+    assert left is not None
+    assert ended(left) == 127
+
+
+@pytest.mark.parametrize("argv", [("true", "a\0b"), ("true",)])
+def test_a_launch_that_the_system_refuses_is_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    cwd = tmp_path if len(argv) > 1 else tmp_path / "gone"
+    with pytest.raises(SpawnError):
+        spawn(plan_of(argv, cwd), AttemptPaths(tmp_path / "1"), os.environ)
+
+
+def test_a_launch_into_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "1").write_text("a file", encoding="utf-8")
+    with pytest.raises(SpawnError, match=str(tmp_path)):
+        start(tmp_path, "true")
+
+
+def test_a_command_whose_pid_cannot_be_written_down_does_not_run_on(tmp_path: Path) -> None:
+    exit_path = tmp_path / "exit"
+    subprocess.run(
+        [sys.executable, "-I", "-S", str(LAUNCHER), str(exit_path), str(tmp_path / "gone" / "pid"),
+         str(tmp_path / "log"), "--", sys.executable, "-c", SLEEP],
+        check=True, timeout=20,
+    )  # fmt: skip
+    assert not processes_with(os.environ[TOKEN])
+    assert json.loads(exit_path.read_bytes())["exit_code"] == 127
+
+
+def test_the_space_of_the_exit_status_is_taken_before_the_command_runs(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    assert (tmp_path / "1" / "exit.part").stat().st_size >= 100
+    send_signal(child.pid)
+    assert ended(child) == -signal.SIGKILL
+    assert not (tmp_path / "1" / "exit.part").exists()
+
+
+def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path)
+    assert adopt(paths, str(tmp_path)) is None
+    assert adopt(paths, str(tmp_path), wait_s=0.05) is None
+    (tmp_path / "pid").write_text('{"pid": 12', encoding="utf-8")
+    (tmp_path / "exit").write_text("[1]", encoding="utf-8")
+    assert read_pid(paths) is None
+    assert read_exit(paths) is None
+    (tmp_path / "pid").write_text('{"pid": "12", "start_ticks": 3}', encoding="utf-8")
+    assert read_pid(paths) is None
+
+
+def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    record = json.loads((child.paths.root / "pid").read_bytes())
+    (child.paths.root / "pid").write_text(json.dumps({**record, "boot_id": "another"}), encoding="utf-8")
+    found = adopt(child.paths, str(tmp_path))
+    assert found is not None
+    assert found.pid != child.pid
+    assert kill_all([found.pid]) == []
+    assert is_alive(child.pid)
+    send_signal(child.pid)
+    assert wait_until(lambda: child.poll() is not None, 10)
+
+
+def test_a_stranger_under_a_known_pid_is_never_signalled(tmp_path: Path) -> None:
+    child = start(tmp_path, sys.executable, "-c", SLEEP)
+    stranger = ProcessId(child.pid.pid, child.pid.start_time - 1.0)
+    assert kill_all([stranger, ProcessId(0, -1.0)], signal.SIGKILL) == []
+    assert is_alive(child.pid)
+    send_signal(child.pid)
+    assert ended(child) == -signal.SIGKILL

@@ -1,0 +1,240 @@
+"""What is recorded: throttled, once, by one speaker, also after an adoption and on a full disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.keeper.monitoring.observations import (
+    CheckpointSeen,
+    EvidenceHit,
+    Observation,
+    PhaseSeen,
+    ReadySeen,
+    Sampled,
+    SensorFact,
+    StepSeen,
+    WarningSeen,
+)
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, Recorder
+from supervisor.run import events as ev
+from supervisor.run.events import Phase
+from supervisor.run.fold import replay
+from supervisor.run.records import FailureClass
+from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
+from supervisor.run.state import RunState
+from tests.keeper.fakes import Emitted, FakeClock
+
+BEFORE: tuple[ev.Event, ...] = (
+    ev.RunStarted(t=1.0, run_id="r", name="n", mode="launched", host="h"),
+    ev.LaunchIntended(t=2.0, attempt=1, argv=(), reason="first launch"),
+    ev.AttemptStarted(t=3.0, attempt=1, pid=5, start_time=1.0),
+)
+
+
+class Bench:
+    """A recorder and what it wrote."""
+
+    def __init__(self, folder: Path, earlier: tuple[ev.Event, ...] | None = None) -> None:
+        self.clock = FakeClock()
+        self.emitted = Emitted()
+        self.folder = folder
+        self.recorder = Recorder(folder, self.emitted, self.clock)
+        self.recorder.begin(1, adopted=replay(earlier) if earlier is not None else None)
+
+    def see(self, *observations: Observation) -> None:
+        for seen in observations:
+            self.recorder.record(1, seen)
+
+    def of(self, kind: type[ev.Event]) -> list[ev.Event]:
+        return [fact for fact in self.emitted.facts if isinstance(fact, kind)]
+
+    def series(self, stream: str) -> list[tuple[str, float | None]]:
+        return [(s.k, s.v.get("step")) for s in SeriesReader(self.folder, stream).read()]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.recorder.close()
+
+
+def step(number: int, rank: int | None = 0, *, wire: bool = True, **values: float) -> StepSeen:
+    return StepSeen(10.0 + number, rank, {"step": float(number), "loss": 1.0 / number, **values}, wire)
+
+
+def evidence(text: str, rank: int | None = 1) -> EvidenceHit:
+    return EvidenceHit(1.0, FailureClass.CODE_ERROR, "cause", rank, "stderr.log", 3, text)
+
+
+def test_progress_is_one_a_second_and_never_loses_the_last(bench: Bench) -> None:
+    for number in range(1, 101):
+        bench.clock.now += 0.05
+        bench.see(step(number))
+        bench.recorder.tick()
+    bench.recorder.flush()
+    steps = [f.step for f in bench.emitted.facts if isinstance(f, ev.Progress)]
+    assert steps[0] == 1
+    assert steps[-1] == 100
+    assert 5 <= len(steps) <= 7
+    assert len(bench.series(METRICS)) == 100
+
+
+def test_waiting_progress_comes_out_when_steps_stop(bench: Bench) -> None:
+    bench.see(step(1), step(2))
+    assert len(bench.of(ev.Progress)) == 1
+    bench.clock.now += 1.0
+    bench.recorder.tick()
+    assert len(bench.of(ev.Progress)) == 2
+
+
+def test_values_of_one_second_are_merged_and_non_numbers_kept_out(bench: Bench) -> None:
+    bench.see(step(1), step(2, lr=0.1), step(3, loss=float("nan")))
+    bench.recorder.flush()
+    last = bench.emitted.facts[-1]
+    assert isinstance(last, ev.Progress)
+    assert (last.step, last.lr, last.loss) == (3, 0.1, 0.5)
+
+
+def test_telemetry_is_believed_alone(bench: Bench) -> None:
+    bench.see(step(1), step(1, wire=False), step(2, rank=None, wire=False), step(1, rank=1))
+    assert bench.series(METRICS) == [("job", 1.0)]
+    assert sorted(bench.series(RANKS)) == [("0", 1.0), ("1", 1.0)]
+
+
+def test_one_rank_speaks_for_the_job(bench: Bench) -> None:
+    bench.see(*(step(n, rank, wire=False) for n in (1, 2) for rank in (3, 2)))
+    assert bench.series(METRICS) == [], "rank 0 may only be late"
+    bench.clock.now += SPEAKER_WAIT_S
+    bench.recorder.tick()
+    assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)], "the first that spoke"
+    bench.see(*(step(n, rank, wire=False) for n in (3, 4) for rank in (0, 3, 2)))
+    assert bench.series(METRICS)[2:] == [("job", 3.0), ("job", 4.0)], "rank 0 once it speaks"
+
+
+def test_a_rank_that_was_read_before_rank_0_leaves_no_points(bench: Bench) -> None:
+    bench.see(*(step(n, rank, wire=False) for rank in (1, 0) for n in (1, 2)))
+    bench.recorder.flush()
+    assert bench.series(METRICS) == [("job", 1.0), ("job", 2.0)]
+    assert len(bench.series(RANKS)) == 4
+
+
+def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path: Path) -> None:
+    def said(loss: float) -> StepSeen:
+        return StepSeen(1.0, 0, {"loss": loss, "epoch": 0.5}, from_wire=False)
+
+    bar = StepSeen(1.0, 0, {"step": 5.0, "total_steps": 9.0}, from_wire=False, drawn=True)
+    bench = Bench(tmp_path)
+    bench.see(said(3.0), bar, said(2.5), said(2.5), said(float("nan")))
+    bench.recorder.close()
+    before = [sample.v for sample in SeriesReader(tmp_path, METRICS).read()]
+    assert len(before) == 5
+    bench = Bench(tmp_path, BEFORE)
+    bench.see(said(3.0), said(2.5), bar, said(2.5), said(float("nan")), said(2.5))
+    bench.recorder.close()
+    after = [sample.v for sample in SeriesReader(tmp_path, METRICS).read()]
+    assert after[:5] == before
+    assert [v.get("loss") for v in after[5:]] == [2.5], "what came after the adoption"
+
+
+def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
+    bench.see(
+        PhaseSeen(1.0, 0, Phase.STEPPING, 1),
+        PhaseSeen(1.1, 0, Phase.STEPPING, 2),
+        PhaseSeen(1.1, 1, Phase.EVALUATING, 2),
+        ReadySeen(1.2, 0, 40, 1000),
+        ReadySeen(1.2, 1, 40, 1000),
+        CheckpointSeen(1.0, 0, 5, "c/5", final=False),
+        CheckpointSeen(1.0, 1, 5, "c/5", final=False),
+        CheckpointSeen(1.0, 0, 5, "c/5", final=False),
+        CheckpointSeen(1.0, 0, 5, "c/5", final=True),
+        WarningSeen(1.0, 0, "slow", "slow"),
+        WarningSeen(1.0, 1, "slow", "slow again"),
+        SensorFact(1.0, "lost_0_", "GPU 0 is lost"),
+    )
+    assert len(bench.of(ev.PhaseChanged)) == 1
+    assert len(bench.of(ev.TrainerReady)) == 1
+    assert len(bench.of(ev.Advisory)) == 2
+    found = [f.final for f in bench.emitted.facts if isinstance(f, ev.CheckpointCommitted)]
+    assert found == [False, True]
+
+
+def test_a_line_repeated_for_ever_does_not_hide_another_cause(bench: Bench) -> None:
+    bench.see(*[evidence("the same line")] * 500, evidence("another cause"))
+    assert [f.text for f in bench.emitted.facts if isinstance(f, ev.EvidenceSeen)] == [
+        "the same line",
+        "another cause",
+    ]
+    bench.see(*(evidence(f"line {n}") for n in range(100)))
+    assert len(bench.of(ev.EvidenceSeen)) == MAX_EVIDENCE
+
+
+def test_the_next_attempt_fails_in_the_same_words_and_says_so(bench: Bench) -> None:
+    bench.see(evidence("the same line"))
+    bench.recorder.begin(2)
+    bench.recorder.record(2, evidence("the same line"))
+    assert [f.attempt for f in bench.emitted.facts if isinstance(f, ev.EvidenceSeen)] == [1, 2]
+
+
+SEEN: tuple[Observation, ...] = (
+    ReadySeen(9.0, 0, None, 1000),
+    PhaseSeen(10.0, 0, Phase.STEPPING, 1),
+    step(1),
+    step(2),
+    evidence("it broke"),
+    PhaseSeen(13.0, 0, Phase.CHECKPOINTING, 2),
+    CheckpointSeen(13.5, 0, 2, "c/2", final=False),
+    PhaseSeen(14.0, 0, Phase.STEPPING, 2),
+    WarningSeen(14.5, 0, "slow", "slow"),
+)
+
+
+def test_an_adopting_keeper_that_reads_all_again_writes_nothing_twice(tmp_path: Path) -> None:
+    first = Bench(tmp_path)
+    first.see(*SEEN)
+    first.recorder.close()
+    second = Bench(tmp_path, (*BEFORE, *first.emitted.facts))
+    second.see(*SEEN)
+    second.recorder.flush()
+    assert second.emitted.facts == []
+    news = (step(3), PhaseSeen(16.0, 0, Phase.EVALUATING, 3), CheckpointSeen(17.0, 0, 3, "c/3", final=True))
+    second.see(*news)
+    second.recorder.close()
+    assert [type(f) for f in second.emitted.facts] == [ev.Progress, ev.PhaseChanged, ev.CheckpointCommitted]
+    assert second.series(METRICS) == [("job", 1.0), ("job", 2.0), ("job", 3.0)]
+
+
+def test_more_checkpoints_than_the_state_keeps_are_still_known(tmp_path: Path) -> None:
+    saved = [CheckpointSeen(float(n), 0, n, f"c/{n}", final=False) for n in range(1, 201)]
+    first = Bench(tmp_path)
+    first.see(*saved)
+    first.recorder.close()
+    second = Bench(tmp_path, (*BEFORE, *first.emitted.facts))
+    second.see(*saved)
+    second.recorder.close()
+    assert second.emitted.facts == []
+
+
+def test_a_state_of_another_attempt_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, BEFORE)
+    bench.recorder.begin(2, adopted=replay(BEFORE))
+    bench.see(PhaseSeen(1.0, 0, Phase.STEPPING, 1))
+    bench.recorder.close()
+    assert len(bench.emitted.facts) == 1
+
+
+def test_a_series_that_cannot_be_written_costs_the_sample_not_the_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "series")
+    (tmp_path / "series" / "host.jsonl").mkdir()
+    bench.see(Sampled(1.0, HOST, "machine", {"cpu_ratio": 0.5}), step(1))
+    bench.recorder.close()
+    assert bench.of(ev.Progress)
+
+
+def test_the_state_keeps_when_a_phase_began() -> None:
+    state: RunState = replay((*BEFORE, ev.PhaseChanged(t=7.0, attempt=1, phase=Phase.STEPPING)))
+    assert state.attempt is not None
+    assert (state.attempt.phase, state.attempt.phase_t) == (Phase.STEPPING, 7.0)

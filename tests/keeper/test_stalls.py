@@ -1,0 +1,275 @@
+"""The keeper's watch over an attempt's health, with a clock that a test moves and stacks that it makes up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.job.spec import HangSettings
+from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
+from supervisor.keeper.monitoring.observations import EvidenceHit, PhaseSeen, Sampled, StepSeen
+from supervisor.keeper.process.child import own_identity
+from supervisor.keeper.stalls.health import Health
+from supervisor.keeper.stalls.stack_rounds import Round, Targets
+from supervisor.policy.health.stall import Activity
+from supervisor.run import events as ev
+from supervisor.run.events import Phase
+from supervisor.run.fold import replay
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.text.prefixes import Origin
+from tests.conftest import wait_until
+from tests.keeper.fakes import Emitted, FakeClock
+
+WAITS = 'Thread 1 (idle): "MainThread"\n    all_reduce (torch/distributed/distributed_c10d.py:1)\n    main (train.py:9)'
+STUCK = 'Thread 1 (idle): "MainThread"\n    fetch (data.py:41)\n    main (train.py:7)'
+SLEEPS = "thread 1 'python': state S, waits in hrtimer_nanosleep, system call 230"
+FUTEX = "thread 1 'python': state S, waits in futex_do_wait, system call 202"
+
+
+@dataclass
+class Stacks:
+    """What the next rounds give."""
+
+    clock: FakeClock
+    sources: tuple[str, str] = ("py-spy", "py-spy")
+    texts: tuple[str, str] = (WAITS, STUCK)
+    activity: Activity = field(default_factory=Activity)
+    taken: int = 0
+    change: Callable[[Stacks], None] = lambda _self: None
+
+    def __call__(self, _targets: Targets, _clock: object) -> Round:
+        self.taken += 1
+        self.change(self)
+        ranks = [RankStack(r, self.sources[r], tuple(self.texts[r].splitlines()), 1) for r in (0, 1)]
+        return Round(
+            self.clock.now,
+            stack_round(ranks),
+            self.activity,
+            "+".join(set(self.sources)),
+            "artifacts/x.txt",
+            {0: 3, 1: 9},
+        )
+
+
+@dataclass
+class Bench:
+    """A health watch and what it says."""
+
+    health: Health
+    clock: FakeClock
+    stacks: Stacks
+    told: Emitted
+    step: int = 0
+
+    def steps(self, count: int, gap_s: float = 0.2) -> None:
+        for _ in range(count):
+            self.clock.now += gap_s
+            self.step += 1
+            for rank in (0, 1):
+                values = {"step": float(self.step), "total_steps": 10_000.0}
+                self.health.observe(StepSeen(self.clock.wall(), rank, values, from_wire=True))
+            assert not self.health.tick()
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass without a sign of life; True once the attempt is to be ended."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.now += 0.1
+            if self.health.tick():
+                return True
+            # A round is taken in a thread of its own, in no time at all by this clock.
+            assert wait_until(lambda: not self.health.working, 5)
+        return False
+
+    def facts(self, kind: type) -> list[ev.Event]:
+        return [fact for fact in self.told.facts if isinstance(fact, kind)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = make(tmp_path, HangSettings())
+    made.health.begin(1)
+    yield made
+    made.health.close()
+
+
+def make(folder: Path, settings: HangSettings) -> Bench:
+    clock, told = FakeClock(), Emitted()
+    stacks = Stacks(clock)
+    targets = Targets(1, {0: own_identity(), 1: own_identity()}, folder, folder, {}, 0.0, "/nowhere/python")
+    run = RunPaths(folder)
+    run.node().root.mkdir(parents=True, exist_ok=True)
+    return Bench(Health(run.node(), settings, told, clock, lambda: targets, stacks), clock, stacks, told)
+
+
+def test_a_hang_is_flagged_early_and_ended_late_with_the_rank_that_did_not_come(bench: Bench) -> None:
+    bench.steps(30)
+    assert not bench.wait(2.5)
+    (flagged,) = bench.facts(ev.StallFlagged)
+    assert isinstance(flagged, ev.StallFlagged)
+    assert 2.0 <= flagged.waited_s < 3.0
+    (advice,) = bench.facts(ev.Advisory)
+    assert isinstance(advice, ev.Advisory)
+    assert (advice.code, advice.rank) == ("stall", 1)
+    assert "data.py:41" in advice.text
+    assert not bench.wait(56)
+    assert bench.wait(10)
+    (hang,) = bench.facts(ev.HangFound)
+    assert isinstance(hang, ev.HangFound)
+    assert (hang.ranks, hang.line_at, hang.line, hang.act_s) == ((1,), "data.py:41", 9, 60.0)
+
+
+def test_stacks_that_change_are_no_hang(bench: Bench) -> None:
+    def change(stacks: Stacks) -> None:
+        stacks.texts = (WAITS, STUCK.replace(":41", f":{40 + stacks.taken}"))
+
+    bench.stacks.change = change
+    bench.steps(30)
+    assert not bench.wait(600)
+    assert bench.stacks.taken > 3
+    assert not bench.facts(ev.HangFound)
+
+
+def test_helpers_that_work_are_no_hang_until_they_stop(bench: Bench) -> None:
+    def change(stacks: Stacks) -> None:
+        stacks.activity = Activity(stacks.activity.child_cpu_s + 2.0, 0)
+
+    bench.stacks.change = change
+    bench.steps(30)
+    assert not bench.wait(600)
+    bench.stacks.change = lambda _stacks: None
+    assert bench.wait(400)
+
+
+def test_the_kernel_alone_is_believed_after_a_third_round(bench: Bench) -> None:
+    bench.stacks.sources, bench.stacks.texts = ("proc", "proc"), (FUTEX, SLEEPS)
+    bench.steps(30)
+    assert bench.wait(100)
+    assert bench.stacks.taken == 3
+
+
+def test_a_stall_that_ends_by_itself_is_told_and_advised_of_once(bench: Bench) -> None:
+    bench.steps(30)
+    for _ in range(3):
+        assert not bench.wait(25)
+        bench.steps(200)
+    assert len(bench.facts(ev.StallEnded)) == len(bench.facts(ev.StallFlagged)) >= 1
+    assert len(bench.facts(ev.Advisory)) == 1
+
+
+def test_an_unknown_evaluation_and_the_end_of_the_last_step_are_left_alone(bench: Bench) -> None:
+    bench.steps(30)
+    bench.health.observe(PhaseSeen(bench.clock.wall(), 0, Phase.EVALUATING, 30))
+    assert not bench.wait(400)
+    bench.health.observe(PhaseSeen(bench.clock.wall(), 0, Phase.STEPPING, 30))
+    bench.steps(10)
+    bench.step = 9_998
+    bench.steps(2)
+    assert not bench.wait(400), "an upload after the last step may take its time"
+    assert not bench.facts(ev.StallFlagged)
+
+
+def test_a_keeper_that_slept_looks_at_the_logs_before_it_speaks(bench: Bench) -> None:
+    bench.steps(30)
+    bench.clock.now += 300
+    assert not bench.health.tick()
+    bench.step += 1
+    seen = StepSeen(bench.clock.wall(), 0, {"step": float(bench.step), "total_steps": 1e4}, from_wire=True)
+    bench.health.observe(seen)
+    assert not bench.wait(1.5)
+    assert not bench.facts(ev.StallFlagged)
+
+
+def test_samples_of_sensors_become_advice(bench: Bench) -> None:
+    for _ in range(40):
+        bench.clock.now += 1
+        values: dict[str, float | None] = {"temperature_c": 95.0, "memory_used_bytes": None, "throttle": None}
+        bench.health.observe(Sampled(bench.clock.wall(), "gpu", "0", values))
+    (advice,) = bench.facts(ev.Advisory)
+    assert isinstance(advice, ev.Advisory)
+    assert advice.code == "gpu_hot_0"
+
+
+def test_switched_off_nothing_is_flagged(tmp_path: Path) -> None:
+    bench = make(tmp_path, HangSettings(enabled=False))
+    bench.health.begin(1)
+    bench.steps(30)
+    assert not bench.wait(400)
+    assert not bench.facts(ev.StallFlagged)
+    bench.health.close()
+
+
+def test_an_adopting_keeper_knows_the_pace_and_since_when_it_is_silent(tmp_path: Path) -> None:
+    bench = make(tmp_path, HangSettings())
+    node, clock = RunPaths(tmp_path).node(), bench.clock
+    past: list[ev.Event] = [
+        ev.LaunchIntended(t=clock.wall() - 40, attempt=1, argv=(), reason="first"),
+        ev.AttemptStarted(t=clock.wall() - 40, attempt=1, pid=1, start_time=1.0),
+        ev.Progress(t=clock.wall() - 35, attempt=1, step=1),
+        ev.PhaseChanged(t=clock.wall() - 35, attempt=1, phase=Phase.STEPPING),
+    ]
+    journal = JournalWriter(node.journal)
+    for fact in past:
+        journal.append(fact)
+    journal.close()
+    series = SeriesWriter(node.series)
+    for step in range(1, 26):
+        series.append(METRICS, clock.wall() - 35 + 0.2 * step, "job", 1, {"step": float(step)})
+    series.close()
+    bench.health.begin(1, adopted=replay(past))
+    old = StepSeen(clock.wall() - 33, 0, {"step": 10.0}, from_wire=True)
+    bench.health.observe(old)
+    assert not bench.wait(2.5), "first the logs are read again"
+    assert not bench.facts(ev.StallFlagged)
+    assert not bench.wait(2.0)
+    (flagged,) = bench.facts(ev.StallFlagged)
+    assert isinstance(flagged, ev.StallFlagged)
+    assert flagged.waited_s == pytest.approx(33, abs=3)
+    assert flagged.pace_s == pytest.approx(0.2, rel=0.2)
+    assert bench.wait(40)
+    bench.health.close()
+
+
+def test_one_rank_that_computes_for_all_is_left_alone_and_looked_at_ever_less_often(bench: Bench) -> None:
+    gpu = 'Thread 1 (active): "MainThread"\n    synchronize (torch/cuda/__init__.py:1)\n    evaluate (eval.py:9)'
+    bench.stacks.texts = (gpu, WAITS)
+    bench.steps(30)
+    assert not bench.wait(3600)
+    assert not bench.facts(ev.HangFound)
+    assert bench.stacks.taken < 40
+
+
+def test_steps_keep_their_times_while_the_signature_engine_is_still_loading(tmp_path: Path) -> None:
+    seen: list[object] = []
+    ready, stop = threading.Event(), threading.Event()
+    engine = load_engine(default_cache_dir())
+    watch = LogWatch(
+        stop,
+        put=seen.append,
+        clock=SystemClock(),
+        engine=lambda: engine,
+        rank_of=lambda _origin: 0,
+        engine_ready=ready.is_set,
+    )
+    log = tmp_path / "stdout.log"
+    log.write_text("step 1/9 loss: 3.0 lr: 1.0e-03\nKeyError: 'labels'\n", encoding="utf-8")
+    watch.follow(LogKey("stdout.log", LogKind.RANK, Origin(local_rank=0)), str(log))
+    watch.start()
+    try:
+        assert wait_until(lambda: any(isinstance(item, StepSeen) for item in seen), 10)
+        assert not any(isinstance(item, EvidenceHit) for item in seen)
+        ready.set()
+        watch.drain()
+        assert any(isinstance(item, EvidenceHit) for item in seen), "what waited is scanned in the end"
+    finally:
+        stop.set()
+        watch.close()

@@ -1,0 +1,245 @@
+"""Samples whose lines do not say their step get it from the bar beside them; counters go on over epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from supervisor.keeper.monitoring.observations import StepHint, StepSeen
+from supervisor.keeper.recording.sample_steps import WAIT_S, StepSense
+
+
+def bar(step: int, total: int, **values: float) -> StepSeen:
+    said = {"step": float(step), "total_steps": float(total), **values}
+    return StepSeen(0.0, 0, said, from_wire=False, drawn=True)
+
+
+def line(**values: float) -> StepSeen:
+    return StepSeen(0.0, 0, values, from_wire=False)
+
+
+def shown(samples: Iterable[StepSeen]) -> list[tuple[float | None, float | None]]:
+    return [(seen.values.get("step"), seen.values.get("loss")) for seen in samples]
+
+
+def hint(step: int, total: int = 40) -> StepHint:
+    return StepHint(0.0, 0, {"step": float(step), "total_steps": float(total)})
+
+
+def test_a_line_gets_the_step_of_the_bar_that_is_drawn_again_after_it() -> None:
+    sense = StepSense()
+    assert shown(sense.take(bar(3, 40), 0.0)) == [(3, None)]
+    assert shown(sense.take(line(loss=2.5), 0.1)) == []
+    assert shown(sense.take(bar(4, 40), 0.11)) == [(4, None)]  # drawn before, known to be whole only now
+    assert shown(sense.hint(hint(5), 0.12)) == [(5, 2.5)]
+
+
+def test_the_bars_file_may_be_read_first() -> None:
+    sense = StepSense()
+    assert shown(sense.hint(hint(5), 0.1)) == []
+    assert shown(sense.take(line(loss=2.5), 0.11)) == [(5, 2.5)]
+    assert shown(sense.take(line(loss=2.4), 0.2)) == []  # a hint serves one line
+    assert shown(sense.hint(hint(10), 0.21)) == [(10, 2.4)]
+
+
+def test_a_line_does_not_wait_for_ever_for_a_bar() -> None:
+    sense = StepSense()
+    list(sense.take(bar(3, 40), 0.0))
+    list(sense.take(line(loss=2.5), 0.1))
+    assert shown(sense.due(0.1 + WAIT_S / 2)) == []
+    list(sense.take(bar(7, 40), 0.2))
+    assert shown(sense.due(0.2 + WAIT_S)) == [(3, 2.5)]
+    assert shown(sense.due(99.0)) == []
+
+
+def test_a_bar_that_comes_too_late_is_not_taken_for_the_next_lines() -> None:
+    sense = StepSense()
+    list(sense.take(bar(3, 40), 0.0))
+    list(sense.take(line(loss=2.5), 0.1))
+    assert shown(sense.due(1.5)) == [(3, 2.5)]
+    assert shown(sense.hint(hint(5), 1.6)) == []
+    assert shown(sense.take(line(loss=2.4), 1.7)) == []
+    assert shown(sense.hint(hint(10), 4.0)) == [(10, 2.4)]
+
+
+def test_at_the_end_nothing_waits() -> None:
+    sense = StepSense()
+    list(sense.take(bar(7, 40), 99.0))
+    list(sense.take(line(loss=2.4), 100.0))
+    assert shown(sense.due(100.0, final=True)) == [(7, 2.4)]
+
+
+def test_without_bars_the_step_of_the_line_before_holds() -> None:
+    sense = StepSense()
+    list(sense.take(line(step=10.0), 0.0))
+    assert shown(sense.take(line(loss=2.5), 0.0)) == [(10, 2.5)]
+
+
+def test_where_nothing_names_a_step_it_stays_unknown() -> None:
+    sense = StepSense()
+    assert shown(sense.take(line(loss=2.5), 0.0)) == []
+    assert shown(sense.take(line(loss=2.4), 1.0)) == []
+    assert shown(sense.due(9.0)) == [(None, 2.5), (None, 2.4)]
+
+
+def test_lines_of_a_backlog_are_not_all_put_at_the_step_where_it_stands_now() -> None:
+    sense = StepSense()
+    list(sense.take(bar(0, 40), 0.0))
+    for number in range(3):
+        assert shown(sense.take(line(loss=float(number)), 0.01)) == []
+    assert shown(sense.due(9.0)) == [(None, 0.0), (None, 1.0), (0, 2.0)]
+
+
+def test_a_backlog_of_lines_and_one_of_bars_are_matched_in_order() -> None:
+    sense = StepSense()
+    for number in range(1, 4):
+        list(sense.take(line(loss=float(number)), 0.01))
+    assert [shown(sense.hint(hint(5 * n), 0.02)) for n in range(1, 4)] == [[(5 * n, n)] for n in range(1, 4)]
+    for number in range(4, 6):
+        list(sense.hint(hint(5 * number), 1.0))
+    assert [shown(sense.take(line(loss=float(n)), 1.01)) for n in (4, 5)] == [[(20, 4)], [(25, 5)]]
+
+
+def test_a_counter_that_starts_again_each_epoch_goes_on() -> None:
+    sense = StepSense()
+    said = [bar(n, 10, epoch=float(e)) for e in range(3) for n in (1, 10)]
+    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
+    assert [v["step"] for v in steps] == [1, 10, 11, 20, 21, 30]
+    assert [v["total_steps"] for v in steps] == [10, 10, 20, 20, 30, 30]
+    sense.begin()  # restarted in epoch 2: what was learnt holds
+    assert shown(sense.take(bar(4, 10, epoch=2.0, total_epochs=5.0), 0.0)) == [(24, None)]
+
+
+def test_epochs_counted_from_one_and_how_many_there_are() -> None:
+    sense = StepSense()
+    said = [line(step=n, total_steps=10.0, epoch=e, total_epochs=5.0) for e in (1.0, 2.0) for n in (5.0, 9.0)]
+    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
+    assert [(v["step"], v["total_steps"]) for v in steps] == [(5, 10), (9, 10), (15, 50), (19, 50)]
+
+
+def test_a_global_counter_beside_an_epoch_is_left_alone() -> None:
+    sense = StepSense()
+    said = [line(step=n * 100.0, total_steps=1000.0, epoch=float(n // 3)) for n in range(10)]
+    steps = [seen.values for one in said for seen in sense.take(one, 0.0)]
+    assert [(v["step"], v["total_steps"]) for v in steps] == [(n * 100, 1000) for n in range(10)]
+
+
+def test_an_evaluations_bar_is_not_the_trainings() -> None:
+    sense = StepSense()
+    list(sense.take(bar(20, 40), 0.0))
+    assert shown(sense.take(bar(5, 13), 0.1)) == []
+    assert shown(sense.take(bar(13, 13), 0.2)) == []
+    list(sense.take(line(val_loss=1.0), 0.3))
+    assert shown(sense.hint(hint(13, 13), 0.3)) == []
+    assert shown(sense.hint(hint(20), 0.3)) == [(20, None)]
+    list(sense.take(bar(40, 40), 0.5))
+    assert shown(sense.take(bar(1, 5), 0.6)) == [], "the last evaluation"
+    assert shown(sense.take(bar(1, 5, loss=2.0), 0.7)) == [(1, 2.0)], "another training"
+
+
+def test_ranks_are_told_apart() -> None:
+    sense = StepSense()
+    list(sense.take(bar(3, 40), 0.0))
+    other = StepSeen(0.0, 1, {"loss": 1.0}, from_wire=False)
+    assert shown(sense.take(other, 0.0)) == []
+    assert shown(sense.take(bar(4, 40), 0.1)) == [(4, None)]
+    assert shown(sense.due(9.0)) == [(None, 1.0)]
+
+
+def test_a_bar_over_an_epoch_and_lines_over_the_training_are_two_counters() -> None:
+    sense = StepSense()
+
+    def of(epoch: int, step: int, total: int) -> list[float]:
+        said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
+        seen = StepSeen(0.0, 0, said, from_wire=False, drawn=True)
+        return [one.values["step"] for one in sense.take(seen, 0.0)]
+
+    assert of(1, 60, 64) == [60]
+    assert of(1, 60, 192) == [60]
+    assert of(2, 16, 64) == [80]
+    assert of(2, 80, 192) == [80]
+    assert of(3, 60, 64) == [188]
+    assert of(3, 180, 192) == [180]
+
+
+def test_epochs_of_unlike_lengths_are_one_counter() -> None:
+    sense = StepSense()
+
+    def of(epoch: int, step: int, total: int) -> list[float]:
+        said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
+        return [one.values["step"] for one in sense.take(StepSeen(0.0, 0, said, from_wire=False), 0.0)]
+
+    assert of(0, 100, 101) == [100]
+    assert of(1, 10, 98) == [108]
+    assert of(2, 10, 103) == [216]
+
+
+def counted(sense: StepSense, *states: tuple[int, int], **values: float) -> list[float]:
+    said = (
+        {"step": float(step), "total_steps": float(total), "loss": 1.0, **values} for step, total in states
+    )
+    taken = (
+        one
+        for values in said
+        for one in sense.take(StepSeen(0.0, 0, values, from_wire=False, drawn=True), 0.0)
+    )
+    return [one.values["step"] for one in taken]
+
+
+def test_a_bar_an_epoch_without_a_word_of_epochs_counts_on() -> None:
+    sense = StepSense()
+    assert counted(sense, (1, 103), (60, 103), (103, 103), (103, 103)) == [1, 60, 103, 103]
+    assert counted(sense, (0, 103), (70, 103), (103, 103)) == [103, 173, 206]
+    assert counted(sense, (2, 103), (103, 103)) == [208, 309]
+    assert counted(sense, (1, 99), (99, 99), (1, 101)) == [310, 408, 409]  # epochs of other lengths
+
+
+def test_a_late_rank_or_a_start_anew_is_no_next_epoch() -> None:
+    sense = StepSense()
+    assert counted(sense, (39, 40), (40, 40), (38, 40), (40, 40)) == [39, 40, 38, 40]
+    sense = StepSense()
+    assert counted(sense, (30, 100), (1, 100)) == [30, 1]
+
+
+def test_a_line_that_names_the_epoch_heads_the_bar_below_it() -> None:
+    sense = StepSense()
+    list(sense.take(line(epoch=1.0, total_epochs=3.0), 0.0))
+    assert counted(sense, (50, 103), (103, 103)) == [50, 103]
+    list(sense.take(line(epoch=2.0, total_epochs=3.0), 0.0))
+    (seen,) = sense.take(bar(1, 103, loss=1.0), 0.0)
+    assert seen.values == {"step": 104, "total_steps": 309, "epoch": 2, "total_epochs": 3, "loss": 1}
+
+
+def test_a_total_is_never_less_than_the_step() -> None:
+    sense = StepSense()
+    for epoch in range(4):
+        for step in (1, 128):
+            (seen,) = sense.take(bar(step, 128, epoch=float(epoch), total_epochs=3.0), 0.0)
+    assert (seen.values["step"], seen.values["total_steps"]) == (512, 512)
+
+
+def test_a_heading_waits_for_no_bar() -> None:
+    sense = StepSense()
+    list(sense.take(bar(103, 103), 0.0))
+    (seen,) = sense.take(line(epoch=2.0, total_epochs=3.0), 0.1)
+    assert seen.values == {"epoch": 2, "total_epochs": 3, "step": 103}
+
+
+def test_a_bar_that_goes_back_before_it_bears_the_next_epochs_name() -> None:
+    sense = StepSense()
+
+    def of(epoch: int, step: int) -> float:
+        (seen,) = sense.take(bar(step, 32, epoch=float(epoch), loss=1.0), 0.0)
+        return seen.values["step"]
+
+    assert [of(0, 0), of(0, 20), of(0, 32)] == [0, 20, 32]
+    assert [of(0, 0), of(1, 1), of(1, 32)] == [32, 33, 64]
+    assert [of(1, 0), of(1, 0), of(2, 1), of(2, 32)] == [64, 64, 65, 96]
+
+
+def test_a_line_that_no_bar_follows_stands_where_the_last_bar_stood() -> None:
+    sense = StepSense()
+    list(sense.take(bar(10, 30), 0.0))
+    list(sense.take(line(loss=2.5), 0.1))
+    assert shown(sense.hint(hint(25, 30), 0.1)) == [(25, 2.5)]
+    list(sense.take(line(loss=2.4), 0.2))
+    assert shown(sense.due(0.2, final=True)) == [(25, 2.4)]

@@ -1,0 +1,164 @@
+"""The parts of policy that change a job step by step: host memory, a faulty GPU, flapping, what is shown first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.spec import ClassOverride, Knobs, KnobScope, LoaderKnobs, RetrySettings
+from supervisor.policy import RULES, Gpus, PastAttempt, PolicyInput, decide
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition, Reason, SpecChange
+from tests.policy.cases import FOREIGN, TRAINER, ended, one, restarted
+
+F = FailureClass
+LOADER = LoaderKnobs(
+    ("--num_workers", 8), ("--prefetch", 4), ("--pin", True), ("--sharing", "file_descriptor")
+)
+
+
+def walk(now: PastAttempt, loader: LoaderKnobs, times: int) -> list[SpecChange | None]:
+    """What is changed when the same failure comes again and again, each time a step further."""
+    attempts: tuple[PastAttempt, ...] = ()
+    changes = []
+    for number in range(times):
+        again = replace(now, last_step=number + 1)
+        decision = decide(PolicyInput((*attempts, again), knobs=TRAINER, loader=loader))
+        changes.append(decision.change)
+        attempts = (*attempts, restarted(again, decision))
+    return changes
+
+
+def test_a_kill_for_memory_takes_workers_prefetch_pinning_then_the_batch() -> None:
+    killed = ended(F.HOST_OOM, Reason.CGROUP_KILL, last=1, batch=BatchSpec(8, 1, 1))
+    changes = walk(killed, LOADER, 4)
+    assert [c.set_args for c in changes[:3] if c] == [
+        (("--num_workers", "4"),),
+        (("--prefetch", "1"),),
+        (("--pin", "false"),),
+    ]
+    assert changes[3] is not None
+    assert changes[3].batch is not None
+    assert changes[3].batch.after == BatchSpec(4, 2, 1)
+
+
+def test_a_full_dev_shm_shares_through_files_then_halves_the_workers() -> None:
+    changes = walk(ended(F.SHM_EXHAUSTED, last=1), LOADER, 4)
+    assert [c.set_args for c in changes if c] == [
+        (("--sharing", "file_system"),), (("--num_workers", "4"),), (("--prefetch", "1"),), (("--num_workers", "2"),)
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_or_off_already_is_passed_over() -> None:
+    killed = ended(F.HOST_OOM, Reason.KERNEL_KILL, last=1, batch=BatchSpec(8, 1, 1))
+    nothing = LoaderKnobs(("--num_workers", 0), ("--prefetch", 1), ("--pin", False))
+    change = walk(killed, nothing, 1)[0]
+    assert change is not None
+    assert change.batch is not None
+
+
+GPUS = Gpus(("0", "1", "2", "3"), faulty=2)
+
+
+def test_a_faulty_gpu_is_left_out_only_where_fewer_are_allowed() -> None:
+    fault = ended(F.GPU_FAULT, last=5, batch=BatchSpec(4, 3, 4))
+    stays = one(fault, gpus=GPUS)
+    assert stays.kind is DecisionKind.RESTART
+    assert stays.change is not None
+    assert stays.change.nproc_per_node is None
+    assert "--min-ranks" in stays.reason
+    fewer = one(fault, gpus=GPUS, retry=RetrySettings(min_ranks=2))
+    assert fewer.change is not None
+    assert fewer.change.nproc_per_node == 3
+    assert fewer.change.env == (("CUDA_VISIBLE_DEVICES", "0,1,3"),)
+    assert fewer.change.batch is not None
+    assert fewer.change.batch.after == BatchSpec(4, 4, 3)
+    assert fewer.change.batch.after.global_batch == 48
+
+
+def test_ranks_are_left_out_until_the_global_batch_divides() -> None:
+    fault = ended(
+        F.GPU_FAULT, last=5, batch=BatchSpec(4, 1, 4)
+    )  # 16 samples a step: 3 ranks do not divide it
+    fewer = one(fault, gpus=GPUS, retry=RetrySettings(min_ranks=1))
+    assert fewer.change is not None
+    assert fewer.change.nproc_per_node == 2
+    assert fewer.change.env == (("CUDA_VISIBLE_DEVICES", "0,1"),)
+    none = one(fault, gpus=GPUS, retry=RetrySettings(min_ranks=3))
+    assert none.change is not None
+    assert none.change.nproc_per_node is None
+
+
+def test_a_run_that_restarts_too_often_is_given_up_although_it_makes_progress() -> None:
+    retry = RetrySettings(flap_max=3, flap_window_s=100.0)
+    attempts: tuple[PastAttempt, ...] = ()
+    kinds = []
+    for number in range(4):
+        now = replace(ended(F.WORKER_CRASH, Reason.SIGNAL, last=number + 1), ended_t=10.0 * number)
+        decision = decide(PolicyInput((*attempts, now), knobs=TRAINER, retry=retry))
+        kinds.append(decision.kind)
+        attempts = (*attempts, restarted(now, decision))
+    assert kinds == [DecisionKind.RESTART] * 3 + [DecisionKind.GIVE_UP]
+    later = replace(attempts[-1], ended_t=1000.0, decision=None)
+    assert (
+        decide(PolicyInput((*attempts[:-1], later), knobs=TRAINER, retry=retry)).kind is DecisionKind.RESTART
+    )
+
+
+def test_what_must_be_shown_first_is_said() -> None:
+    crash = one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=4))
+    assert crash.show_first == (Precondition.GPU_MEMORY,)
+    full = one(ended(F.DISK_FULL, last=4))
+    assert (full.kind, Precondition.DISK in full.show_first) == (DecisionKind.RESTART, True)
+    assert full.wait_s > crash.wait_s > 0
+    assert RULES[F.PORT_IN_USE].show_first == (Precondition.GPU_MEMORY, Precondition.PORT)
+
+
+def test_the_users_table_sets_every_part_of_a_rule() -> None:
+    table = ClassOverride("code_error", "restart", 2, 7.0, "fewer_workers", ("disk",), 3.0)
+    decision = one(ended(F.CODE_ERROR, last=4), retry=RetrySettings(overrides=(table,)), loader=LOADER)
+    assert decision.kind is DecisionKind.RESTART
+    assert (decision.delay_s, decision.show_first, decision.wait_s) == (7.0, (Precondition.DISK,), 3.0)
+    assert decision.change is not None
+    assert decision.change.set_args == (("--sharing", "file_system"),)
+    plain = ClassOverride("cuda_oom", change="none")
+    oom = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), retry=RetrySettings(overrides=(plain,)))
+    assert oom.change == SpecChange()
+
+
+def test_in_slurm_a_failure_that_would_come_again_says_do_not_requeue() -> None:
+    failed = ended(F.CODE_ERROR, last=4)
+    assert one(failed).exit_code == 1
+    assert one(failed, in_slurm=True).exit_code == 93
+    spent = restarted(ended(F.HANG, last=4), Decision(DecisionKind.RESTART, "again", change=SpecChange()))
+    gave_up = decide(PolicyInput((spent, ended(F.HANG, last=4)), knobs=TRAINER, in_slurm=True))
+    assert gave_up.exit_code == 4, "a spent budget is told apart"
+
+
+def test_a_loss_is_resumed_from_before_its_rise() -> None:
+    now = ended(F.NAN_LOSS, last=9, saved=(3, 6))
+    decision = one(now, before_rise=("ckpt/3", 5), earlier_checkpoint="ckpt/6")
+    assert decision.change is not None
+    assert decision.change.set_args == (("--resume_from", "ckpt/3"),)
+    assert "before the loss rose at step 5" in decision.reason
+
+
+def test_what_earlier_runs_showed_is_in_the_plan_and_its_line() -> None:
+    now = ended(F.CUDA_OOM, last=3, batch=BatchSpec(48, 1, 1))
+    decision = one(now, trials=(MemoryTrial(24, fitted=False), MemoryTrial(12, fitted=True)))
+    assert decision.change is not None
+    assert decision.change.batch is not None
+    assert decision.change.batch.after.micro_batch_per_rank == 12
+    assert "it fitted before" in decision.reason
+
+
+@pytest.mark.parametrize("knobs", [FOREIGN, Knobs(batch="env:BATCH_SIZE", batch_scope=KnobScope.UNKNOWN)])
+def test_a_micro_batch_of_one_or_an_unknown_knob_stops_with_what_else_helps(knobs: Knobs) -> None:
+    unknown = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), knobs)
+    assert unknown.kind is DecisionKind.FAIL
+    assert "--batch-" in unknown.reason
+    smallest = one(ended(F.CUDA_OOM, last=4, batch=BatchSpec(1, 8, 1)))
+    assert smallest.kind is DecisionKind.FAIL
+    assert all(word in smallest.reason for word in ("checkpointing", "shorter sequences", "sharding"))

@@ -1,0 +1,237 @@
+"""What policy does about each class of failure, and when its budgets are spent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import ClassOverride, RetrySettings
+from supervisor.policy import RULES, Answer, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.records import DecisionKind, FailureClass, Reason
+from tests.policy.cases import (
+    FOREIGN,
+    NEVER,
+    NEVER_TOO,
+    NO_RESUME,
+    TRAINER,
+    F,
+    ended,
+    one,
+    restarted,
+    verdict,
+)
+
+
+def test_every_class_has_a_rule_and_every_rule_a_word_for_the_person() -> None:
+    assert set(RULES) == set(FailureClass)
+    assert all(rule.else_ for rule in RULES.values())
+
+
+def test_a_taken_port_moves_unless_somebody_named_it() -> None:
+    moved = one(ended(F.PORT_IN_USE, seen=False), FOREIGN)
+    assert moved.kind is DecisionKind.RESTART
+    assert moved.change is not None
+    assert moved.change.new_port
+    assert one(ended(F.PORT_IN_USE), FOREIGN, port_named=True).kind is DecisionKind.FAIL
+    assert one(ended(F.PORT_IN_USE), FOREIGN, leads=False).kind is DecisionKind.FAIL
+
+
+def test_libuv_is_switched_off_once() -> None:
+    now = ended(F.LIBUV, seen=False)
+    first = one(now, FOREIGN)
+    assert first.change is not None
+    assert ("USE_LIBUV", "0") in first.change.env
+    second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=FOREIGN))
+    assert second.kind is DecisionKind.GIVE_UP
+
+
+@pytest.mark.parametrize("failure", [*NEVER, *NEVER_TOO])
+@pytest.mark.parametrize("last", [None, 7])
+def test_what_a_restart_would_not_help_is_never_retried(failure: FailureClass, last: int | None) -> None:
+    decision = one(ended(failure, last=last, saved=(5,)))
+    assert decision.kind is DecisionKind.FAIL
+    assert decision.exit_code == 1
+    held = one(ended(failure, last=last), interactive=True)
+    assert held.kind is DecisionKind.HOLD
+
+
+def test_a_dataloader_that_raised_is_a_code_error_and_a_killed_one_is_not() -> None:
+    assert one(ended(F.DATALOADER_WORKER, Reason.RAISED, last=3)).kind is DecisionKind.FAIL
+    assert one(ended(F.DATALOADER_WORKER, Reason.KILLED, last=3)).kind is DecisionKind.RESTART
+
+
+def test_a_crash_without_a_known_resume_is_held_and_says_why() -> None:
+    attempt = ended(F.WORKER_CRASH, Reason.SIGNAL, last=12)
+    headless = one(attempt, NO_RESUME)
+    assert headless.kind is DecisionKind.FAIL
+    assert headless.exit_code == 1
+    assert "resume" in headless.reason
+    assert one(attempt, NO_RESUME, interactive=True).kind is DecisionKind.HOLD
+    unseen = ended(F.WORKER_CRASH, Reason.SIGNAL, seen=False)
+    assert one(unseen, NO_RESUME).kind is DecisionKind.FAIL
+    allowed = one(attempt, NO_RESUME, retry=RetrySettings(restart_from_scratch=True))
+    assert allowed.kind is DecisionKind.RESTART
+    assert allowed.change is not None
+    assert allowed.change.from_scratch
+
+
+def test_a_long_unseen_run_is_not_taken_for_one_without_a_step() -> None:
+    short = ended(F.CUDA_OOM, batch=BatchSpec(8, 1, 1), seen=False, lived_s=40.0)
+    long = replace(short, lived_s=4000.0)
+    assert one(short, NO_RESUME).kind is DecisionKind.RESTART
+    assert one(long, NO_RESUME).kind is DecisionKind.FAIL
+
+
+def test_failed_starts_have_a_small_budget_of_their_own() -> None:
+    attempts: tuple[PastAttempt, ...] = ()
+    now = ended(F.WORKER_CRASH, Reason.SIGNAL)
+    kinds = []
+    for _ in range(5):
+        decision = decide(
+            PolicyInput(attempts=(*attempts, now), retry=RetrySettings(max_retries=50), knobs=TRAINER)
+        )
+        kinds.append(decision.kind)
+        attempts = (*attempts, restarted(now, decision))
+        if decision.kind is not DecisionKind.RESTART:
+            break
+    assert kinds == [DecisionKind.RESTART] * 2 + [DecisionKind.GIVE_UP]
+
+
+def test_the_budget_is_spent_without_progress_and_comes_back_with_it() -> None:
+    first = ended(F.WORKER_CRASH, Reason.SIGNAL, last=10)
+    retry = RetrySettings(max_retries=2)
+    attempts: tuple[PastAttempt, ...] = ()
+    for _ in range(2):
+        decision = decide(PolicyInput(attempts=(*attempts, first), retry=retry, knobs=TRAINER))
+        assert decision.kind is DecisionKind.RESTART
+        attempts = (*attempts, restarted(first, decision))
+    spent = decide(PolicyInput(attempts=(*attempts, first), retry=retry, knobs=TRAINER))
+    assert (spent.kind, spent.exit_code) == (DecisionKind.GIVE_UP, 4)
+    further = replace(first, last_step=11)
+    assert decide(PolicyInput((*attempts, further), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
+    saved = replace(first, checkpoint_steps=(10,))
+    assert decide(PolicyInput((*attempts, saved), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
+    by_hand = (*attempts[:-1], replace(attempts[-1], by_person=True))
+    assert decide(PolicyInput((*by_hand, first), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
+
+
+def test_the_same_failure_three_times_in_a_row_stops_early() -> None:
+    now = ended(F.WORKER_CRASH, Reason.SIGNAL, last=10, fingerprint="abc")
+    retry = RetrySettings(max_retries=20)
+    restart = one(now, retry=retry)
+    attempts = (restarted(now, restart),) * 2
+    decision = decide(PolicyInput(attempts=(*attempts, now), retry=retry, knobs=TRAINER))
+    assert decision.kind is DecisionKind.GIVE_UP
+    other = replace(now, verdict=verdict(F.WORKER_CRASH, Reason.SIGNAL, "xyz"))
+    assert decide(PolicyInput((*attempts, other), retry=retry, knobs=TRAINER)).kind is DecisionKind.RESTART
+
+
+@pytest.mark.parametrize("failure", [F.HANG, F.CUDA_ERROR])
+def test_hang_and_cuda_error_restart_once(failure: FailureClass) -> None:
+    now = ended(failure, last=10, stop=StopCause.HANG)
+    first = one(now)
+    assert first.kind is DecisionKind.RESTART
+    second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER))
+    assert second.kind is DecisionKind.GIVE_UP
+
+
+def test_an_unknown_cause_restarts_once_and_only_after_progress() -> None:
+    for failure, reason in ((F.UNKNOWN, None), (F.WORKER_CRASH, Reason.SILENT)):
+        assert one(ended(failure, reason)).kind is DecisionKind.FAIL
+        now = ended(failure, reason, last=10)
+        first = one(now)
+        assert first.kind is DecisionKind.RESTART
+        second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER))
+        assert second.kind is DecisionKind.GIVE_UP
+
+
+def test_an_abort_at_exit_after_all_work_is_success() -> None:
+    attempt = ended(F.WORKER_CRASH, Reason.AT_EXIT, last=30)
+    assert one(attempt, total_steps=30).exit_code == 0
+    assert one(attempt, final_checkpoint=True).kind is DecisionKind.SUCCEED
+    early = one(attempt, total_steps=40)
+    assert (early.kind, early.exit_code) == (DecisionKind.FAIL, 1)
+    assert one(attempt).exit_code == 1
+
+
+def test_nan_loss_fails_even_with_exit_0_and_is_resumed_earlier_at_most_once() -> None:
+    assert one(ended(F.NAN_LOSS, exit_code=0, last=9)).exit_code == 1
+    now = ended(F.NAN_LOSS, last=9, saved=(3, 6))
+    assert one(now).kind is DecisionKind.FAIL
+    first = one(now, earlier_checkpoint="ckpt/3")
+    assert first.change is not None
+    assert first.change.set_args == (("--resume_from", "ckpt/3"),)
+    again = PolicyInput((restarted(now, first), now), knobs=TRAINER, earlier_checkpoint="ckpt/3")
+    assert decide(again).kind is DecisionKind.GIVE_UP
+
+
+def test_a_stop_is_a_stop_whatever_the_log_says() -> None:
+    asked = one(ended(F.WORKER_CRASH, Reason.SIGNAL, last=9, stop=StopCause.REQUEST))
+    assert (asked.kind, asked.exit_code) == (DecisionKind.STOP, 5)
+    signalled = ended(F.TERMINATED, Reason.OUTSIDE, last=9, stop=StopCause.SIGNAL)
+    assert one(signalled).exit_code == 5
+    assert one(signalled, in_slurm=True).exit_code == 5
+    saved = replace(signalled, checkpoint_steps=(9,))
+    assert one(saved).exit_code == 5
+    assert one(saved, in_slurm=True).exit_code == 75
+    usr1 = replace(saved, stop=StopCause.REQUEUE)
+    assert one(usr1).exit_code == 75
+    assert one(replace(usr1, checkpoint_steps=())).exit_code == 5
+    done = ended(F.HEALTHY, exit_code=0, last=30, stop=StopCause.REQUEST)
+    assert one(done, total_steps=30).exit_code == 0
+
+
+def test_terminated_by_its_reason() -> None:
+    assert one(ended(F.TERMINATED, Reason.USER, last=5)).exit_code == 5
+    assert one(ended(F.TERMINATED, Reason.TIME_LIMIT, last=5, saved=(4,))).exit_code == 75
+    assert one(ended(F.TERMINATED, Reason.PREEMPTED, last=5)).exit_code == 5
+    outside = ended(F.TERMINATED, Reason.OUTSIDE, last=5)
+    first = one(outside)
+    assert first.kind is DecisionKind.RESTART
+    again = decide(PolicyInput(attempts=(restarted(outside, first), outside), knobs=TRAINER))
+    assert again.exit_code == 4
+
+
+def test_a_lost_exit_status_is_lost_unless_the_work_was_done() -> None:
+    assert one(ended(None, exit_code=None, last=5)).exit_code == 6
+    assert one(ended(F.UNKNOWN, exit_code=None, last=5), total_steps=5).exit_code == 0
+
+
+def test_no_retry_and_no_retries_hold_everything() -> None:
+    for retry in (RetrySettings(enabled=False), RetrySettings(max_retries=0)):
+        attempt = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1))
+        assert one(attempt, retry=retry).kind is DecisionKind.FAIL
+        held = one(attempt, retry=retry, interactive=True)
+        assert held.kind is DecisionKind.HOLD
+        assert held.change is not None
+        assert held.change.batch is not None
+
+
+def test_back_off() -> None:
+    crash = ended(F.WORKER_CRASH, Reason.SIGNAL, last=4)
+    assert one(crash).delay_s == 1.0
+    assert one(crash, interactive=True).delay_s == 10.0
+    oom = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1))
+    assert one(oom, interactive=True).delay_s == 10.0
+    override = RetrySettings(overrides=(ClassOverride("worker_crash", delay_s=3.5),))
+    assert one(crash, retry=override).delay_s == 3.5
+
+
+def test_the_users_table_wins() -> None:
+    crash = ended(F.WORKER_CRASH, Reason.SIGNAL, last=4)
+    stop = RetrySettings(overrides=(ClassOverride("worker_crash", answer="stop"),))
+    assert one(crash, retry=stop).kind is DecisionKind.FAIL
+    code = ended(F.CODE_ERROR, last=4)
+    restart = RetrySettings(overrides=(ClassOverride("code_error", answer="restart", max_times=1),))
+    assert one(code, retry=restart).kind is DecisionKind.RESTART
+
+
+def test_nothing_ended_nothing_decided() -> None:
+    with pytest.raises(ValueError, match="nothing"):
+        decide(PolicyInput(attempts=()))
+
+
+def test_rules_name_only_answers_that_exist() -> None:
+    assert {rule.answer for rule in RULES.values()} <= set(Answer)

@@ -1,0 +1,197 @@
+"""A stop or a restart that somebody asked for: no failure, spends no budget, and is told once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.policy import explained
+from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.policy import ASKED_FOR
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.state import RunState
+from tests.keeper.fakes import job_of, run_in, stopped_verdict, verdict_of
+
+RESTART = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange())
+
+
+def begun(number: int, t: float, reason: str = "first launch") -> list[ev.Event]:
+    return [
+        ev.LaunchIntended(t=t, attempt=number, argv=("x",), reason=reason),
+        ev.AttemptStarted(t=t, attempt=number, pid=number, start_time=t),
+        ev.Progress(t=t + 1, attempt=number, step=number * 10),
+    ]
+
+
+def ended(number: int, t: float, why: ev.StopWhy, by: str, verdict: Verdict | None = None) -> list[ev.Event]:
+    return [
+        ev.StopIntended(t=t, attempt=number, why=why, by=by, grace_s=30.0),
+        ev.AttemptEnded(t=t + 1, attempt=number, exit_code=1, last_step=number * 10),
+        ev.Diagnosed(t=t + 1, attempt=number, verdict=verdict or stopped_verdict()),
+    ]
+
+
+def asked(kind: ev.RequestKind, t: float) -> ev.Event:
+    return ev.RequestDone(t=t, request_id=f"{kind}{t}", request=kind, by="ada")
+
+
+def restarted() -> list[ev.Event]:
+    return [
+        *begun(1, 1.0),
+        ev.Decided(t=5.0, attempt=1, decision=RESTART, by="ada"),
+        *ended(1, 5.0, ev.StopWhy.RESTART, "ada")[:1],
+        asked(ev.RequestKind.RESTART, 5.1),
+        *ended(1, 5.0, ev.StopWhy.RESTART, "ada")[1:],
+        ev.BackoffStarted(t=6.0, attempt=1, until=6.0, delay_s=0.0),
+        *begun(2, 7.0, RESTART.reason),
+    ]
+
+
+def test_the_step_after_a_persons_restart_came_after_no_failure() -> None:
+    step = ev.Recovered(t=9.0, attempt=2, after=1, total_s=4.0)
+    assert replay([*restarted(), step]).timeline[-1].text == "the next step came 4.0 s after the stop"
+
+
+def tones(state: RunState) -> set[str]:
+    return {mark.tone for mark in state.timeline}
+
+
+def test_a_persons_restart_is_told_once_and_in_no_colour() -> None:
+    state = replay(restarted())
+    assert [mark.text for mark in state.timeline] == [
+        "attempt 1: first launch",
+        "ada asked: restart",
+        "attempt 1 ended: restarted by ada",
+        "attempt 2: as asked",
+    ]
+    assert tones(state) == {"info"}
+    assert state.attempts[0].failure is None
+
+
+@pytest.mark.parametrize(
+    ("why", "by", "text"),
+    [
+        (ev.StopWhy.REQUEST, "ada", "stopped by ada"),
+        (ev.StopWhy.SIGNAL, "Ctrl-C", "stopped by Ctrl-C"),
+        (ev.StopWhy.REQUEUE, "SIGUSR1", "stopped by SIGUSR1"),
+    ],
+)
+def test_a_stop_is_no_failure(why: ev.StopWhy, by: str, text: str) -> None:
+    decision = Decision(DecisionKind.STOP, "stopped on request", exit_code=5)
+    state = replay(
+        [
+            *begun(1, 1.0),
+            *ended(1, 5.0, why, by),
+            ev.Decided(t=6.0, attempt=1, decision=decision),
+            ev.RunEnded(t=6.0, outcome=ev.Outcome.STOPPED, exit_code=5, reason=decision.reason),
+        ]
+    )
+    (attempt,) = state.attempts
+    assert attempt.ended_by_wish
+    assert attempt.wish_text == text
+    assert attempt.failure is None
+    assert tones(state) == {"info"}
+    told = [mark.text for mark in state.timeline]
+    assert f"attempt 1 ended: {text}" in told
+    assert sum("stopped on request" in said for said in told) == 1
+
+
+@pytest.mark.parametrize("why", [ev.StopWhy.HANG, ev.StopWhy.RANK_DIED])
+def test_an_end_that_follows_a_failure_is_no_wish(why: ev.StopWhy) -> None:
+    state = replay([*begun(1, 1.0), *ended(1, 5.0, why, "keeper", verdict_of(FailureClass.HANG))])
+    (attempt,) = state.attempts
+    assert not attempt.ended_by_wish
+    assert attempt.failure is FailureClass.HANG
+    assert "bad" in tones(state)
+
+
+def test_a_failure_before_the_stop_stays_one() -> None:
+    oom = verdict_of(FailureClass.CUDA_OOM)
+    state = replay([*begun(1, 1.0), *ended(1, 5.0, ev.StopWhy.REQUEST, "ada", oom)])
+    assert state.attempts[0].failure is FailureClass.CUDA_OOM
+    assert state.attempts[0].wish_text == ""
+
+
+def test_the_same_decision_is_told_once() -> None:
+    """Enter in a back-off writes policy's decision again, without what was to be shown first."""
+    decision = Decision(DecisionKind.RESTART, "nccl_error: as it was", delay_s=10.0, change=SpecChange())
+    state = replay(
+        [
+            *begun(1, 1.0),
+            ev.AttemptEnded(t=5.0, attempt=1, exit_code=1),
+            ev.Decided(t=5.0, attempt=1, decision=decision),
+            ev.Decided(t=6.0, attempt=1, decision=decision),
+        ]
+    )
+    assert [mark.text for mark in state.timeline].count("restart: nccl_error: as it was") == 1
+
+
+def test_explain_counts_no_restart_of_a_persons(tmp_path: Path) -> None:
+    nccl = verdict_of(FailureClass.NCCL_ERROR)
+    again = Decision(DecisionKind.RESTART, "nccl_error: as it was", change=SpecChange())
+    run = run_in(
+        tmp_path,
+        *restarted(),
+        ev.AttemptEnded(t=20.0, attempt=2, exit_code=1, last_step=20),
+        ev.Diagnosed(t=20.0, attempt=2, verdict=nccl),
+        ev.Decided(t=20.0, attempt=2, decision=again),
+        *begun(3, 21.0, again.reason),
+        ev.AttemptEnded(t=30.0, attempt=3, exit_code=1, last_step=20),
+        ev.Diagnosed(t=30.0, attempt=3, verdict=nccl),
+        ev.Decided(t=30.0, attempt=3, decision=RESTART, by="ada"),
+    )
+    record = job_of(tmp_path, "--resume", "auto")
+    lines = [line.strip() for line in explained(run, record, {})]
+    assert lines[0] == "attempt 1: restarted by ada at step 10 → restart: ada asked for it"
+    assert lines[1] == ASKED_FOR
+    assert not any("terminated" in line for line in lines)
+    assert lines[-1] == ASKED_FOR
+    assert lines[-2] == "was (ada): restart: ada asked for it"
+
+
+def test_a_restart_that_changes_something_says_what(tmp_path: Path) -> None:
+    change = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
+    decision = Decision(DecisionKind.RESTART, "ada asked for it", change=change)
+    decided = ev.Decided(t=5.0, attempt=1, decision=decision, by="ada")
+    state = replay([*begun(1, 1.0), decided, asked(ev.RequestKind.RESTART_WITH, 5.1)])
+    said = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
+    assert state.timeline[-1].text == said
+
+    nccl = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NCCL_ERROR))
+    failed: list[ev.Event] = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
+    (tmp_path / "failed").mkdir()
+    run = run_in(tmp_path / "failed", *begun(1, 1.0), *failed)
+    lines = [line.strip() for line in explained(run, job_of(tmp_path, "--resume", "auto"), {})]
+    assert f"was: {said}" in lines
+    (tmp_path / "live").mkdir()
+    live = run_in(tmp_path / "live", *begun(1, 1.0), decided, *ended(1, 5.0, ev.StopWhy.RESTART, "ada"))
+    first = explained(live, job_of(tmp_path, "--resume", "auto"), {})[0]
+    assert first == f"attempt 1: restarted by ada at step 10 → {said}"
+
+
+def test_a_hold_and_a_success_are_said_once() -> None:
+    for kind, follows, word in (
+        (DecisionKind.HOLD, ev.Held(t=6.0, attempt=1, reason="why so"), "held"),
+        (
+            DecisionKind.SUCCEED,
+            ev.RunEnded(t=6.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="why so"),
+            "succeeded",
+        ),
+    ):
+        decided = ev.Decided(t=5.0, attempt=1, decision=Decision(kind, "why so"), by="policy")
+        texts = [mark.text for mark in replay([*begun(1, 1.0), decided, follows]).timeline]
+        assert [text for text in texts if "why so" in text] == [f"{word}: why so"]
+
+
+def test_a_hold_has_no_exit_code(tmp_path: Path) -> None:
+    failed: list[ev.Event] = [
+        ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10),
+        ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of()),
+    ]
+    run = run_in(tmp_path, *begun(1, 1.0), *failed)
+    first = explained(run, job_of(tmp_path, interactive=True), {})[0]
+    assert "→ hold: " in first
+    assert "exit code" not in first

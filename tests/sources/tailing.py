@@ -1,0 +1,41 @@
+"""What the tests of following share: what a tailer handed over, and the ways in which it is woken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.sources.tail.tailer import Batch, NoteCode, TailNote
+from supervisor.sources.tail.wake import FolderEvents, InotifyEvents
+
+Events = Callable[[Callable[[], None]], FolderEvents | None]
+
+
+class Heard:
+    """What a tailer handed over."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.notes: list[TailNote] = []
+
+    def lines(self, key: str = "a") -> list[str]:
+        return [line.text for batch in self.batches if batch.key == key for line in batch.lines]
+
+    def data(self, key: str = "a") -> bytes:
+        return b"".join(batch.data for batch in self.batches if batch.key == key)
+
+    def progress(self, key: str = "a") -> list[str]:
+        return [b.progress.text for b in self.batches if b.key == key and b.progress is not None]
+
+    def codes(self) -> list[NoteCode]:
+        return [note.code for note in self.notes]
+
+    def has_lines(self, count: int) -> bool:
+        return len(self.lines()) >= count
+
+
+def no_events(_poke: Callable[[], None]) -> None:
+    return None
+
+
+def inotify(_poke: Callable[[], None]) -> FolderEvents:
+    return InotifyEvents()

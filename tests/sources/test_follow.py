@@ -1,0 +1,241 @@
+"""One growing file: whole lines, in order, through truncation, rotation and removal; progress bars; endless lines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisor.sources.tail.follow import LineFeed
+from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer
+from supervisor.text.lines import Line, LineSplitter
+from tests.conftest import wait_until
+from tests.sources.tailing import Events, Heard, inotify, no_events
+
+
+def test_truncation_is_noticed_even_when_the_file_has_grown_past_the_old_end(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"old 1\nold 2\n")
+    tailer = make_tailer(events=no_events, poll_s=0.02)
+    tailer.add(log, "a")
+    tailer.start()
+    assert wait_until(lambda: len(heard.lines()) == 2, 5)
+    # Between two looks: truncated, and longer than before.
+    log.write_bytes(b"new 1\nnew 2\nnew 3\n")
+    assert wait_until(lambda: heard.lines()[2:] == ["new 1", "new 2", "new 3"], 5)
+    assert heard.batches[-1].generation == 1
+    assert NoteCode.TRUNCATED in heard.codes()
+    log.write_bytes(b"x\n")
+    assert wait_until(lambda: heard.lines()[-1] == "x", 5)
+    assert heard.batches[-1].lines[0].number == 1
+
+
+def test_copytruncate_under_a_writer_that_keeps_its_position_skips_the_hole(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    tailer = make_tailer(poll_s=0.05)
+    tailer.add(log, "a")
+    tailer.start()
+    with log.open("wb", buffering=0) as out:
+        out.write(b"y" * (1 << 20) + b"\n")
+        assert wait_until(lambda: len(heard.lines()) == 1, 5)
+        os.truncate(log, 0)
+        out.write(b"after\n")
+    assert wait_until(lambda: heard.lines()[1:] == ["after"], 5)
+
+
+def test_rotation_by_rename_loses_nothing(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"1\n")
+    tailer = make_tailer(poll_s=0.05)
+    tailer.add(log, "a")
+    tailer.start()
+    assert wait_until(lambda: heard.lines() == ["1"], 5)
+    with log.open("ab", buffering=0) as out:
+        log.rename(tmp_path / "a.log.1")
+        out.write(b"2\n")
+        log.write_bytes(b"3\n")
+    assert wait_until(lambda: heard.lines() == ["1", "2", "3"], 5)
+    assert NoteCode.ROTATED in heard.codes()
+
+
+def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    tailer = make_tailer(poll_s=0.02)
+    tailer.add(log, "a")
+    tailer.start()
+    with log.open("ab", buffering=0) as out:
+        out.write(b"1\n")
+        assert wait_until(lambda: heard.lines() == ["1"], 5)
+        log.unlink()
+        out.write(b"2\n")
+        assert wait_until(lambda: heard.lines() == ["1", "2"], 5)
+    assert wait_until(lambda: NoteCode.GONE in heard.codes(), 5)
+    log.write_bytes(b"3\n")
+    assert wait_until(lambda: heard.lines() == ["1", "2", "3"], 5)
+
+
+def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    lines: list[Line] = []
+    read = 0
+
+    def reader(batch: Batch) -> None:
+        nonlocal read
+        read += len(batch.data)
+        lines.extend(batch.lines)
+
+    tailer = Tailer(threading.Event(), reader, events=no_events)
+    tailer.add(log, "a")
+    tracemalloc.start()
+    try:
+        with log.open("ab", buffering=0) as out:
+            for _ in range(32):
+                out.write(b"x" * (1 << 20))
+                tailer._take_over()
+                for file in tailer._all():
+                    while tailer._read(file):
+                        pass
+            assert lines == []
+            out.write(b"\nnext\n")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert tailer.drain(10)
+    assert tailer.close()
+    assert read == (32 << 20) + 6
+    assert peak < 8 << 20
+    assert [(line.offset, line.number, line.was_cut) for line in lines] == [
+        (0, 1, True),
+        ((32 << 20) + 1, 2, False),
+    ]
+
+
+@pytest.mark.parametrize("events", [inotify, no_events], ids=["inotify", "poll"])
+def test_rotation_by_copytruncate_and_by_rename_again_and_again(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path, events: Events
+) -> None:
+    log = tmp_path / "a.log"
+    tailer = make_tailer(events=events, poll_s=0.02)
+    tailer.add(log, "a")
+    tailer.start()
+    expected = []
+    for turn in range(6):
+        with log.open("ab", buffering=0) as out:
+            for number in range(3):
+                out.write(b"turn %d line %d\n" % (turn, number))
+                expected.append(f"turn {turn} line {number}")
+        assert wait_until(partial(heard.has_lines, len(expected)), 5)
+        if turn % 2:
+            shutil.copyfile(log, tmp_path / "a.log.1")
+            os.truncate(log, 0)
+        else:
+            log.rename(tmp_path / "a.log.1")
+    assert heard.lines() == expected
+
+
+def test_a_progress_bar_is_live_but_never_half_a_state(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+) -> None:
+    tailer = make_tailer(poll_s=0.02)
+    log = tmp_path / "a.log"
+    tailer.add(log, "a")
+    tailer.start()
+    with log.open("ab", buffering=0) as out:
+        out.write(b"\r 1/10 loss=4.0\r 2/10 loss=3")
+        assert wait_until(lambda: " 1/10 loss=4.0" in heard.progress(), 5)
+        out.write(b".5\r 3/10 loss=3.2")
+        assert wait_until(lambda: " 2/10 loss=3.5" in heard.progress(), 5)
+        # A state that stands still for a while is complete.
+        assert wait_until(lambda: " 3/10 loss=3.2" in heard.progress(), 5)
+        out.write(b"\n")
+    assert wait_until(lambda: heard.lines() == [" 3/10 loss=3.2"], 5)
+    assert heard.progress().count(" 3/10 loss=3.2") == 1
+
+
+def test_windows_newlines_are_no_progress() -> None:
+    feed = LineFeed("a")
+    parts = [feed.feed(b"one\r"), feed.feed(b"\ntwo\r\nthree"), feed.feed(b"\r\n")]
+    assert [part.progress for part in parts] == [None, None, None]
+    assert [line.text for part in parts for line in part.lines] == ["one", "two", "three"]
+
+
+_PARTS = st.lists(
+    st.binary(max_size=12) | st.sampled_from([b"", b"a line\n", b"half", b"\n", b"\r1%"]), max_size=20
+)
+
+
+@given(parts=_PARTS, offset=st.integers(0, 100), number=st.integers(1, 100))
+def test_lines_have_their_places_however_they_come(parts: list[bytes], offset: int, number: int) -> None:
+    feed, whole = LineFeed("a", offset, number), LineSplitter(offset, number)
+    batches = [feed.feed(part) for part in parts]
+    assert [line for batch in batches for line in batch.lines] == whole.feed(b"".join(parts))
+    assert b"".join(batch.data for batch in batches) == b"".join(parts)
+    assert feed.offset == offset + len(b"".join(parts))
+    last, rest = feed.finish(), whole.finish()
+    assert (last.lines if last is not None else ()) == ((rest,) if rest is not None else ())
+
+
+# One step of a writer's life: write some bytes, or change the file under the reader.
+_BYTES = st.binary(max_size=40).map(lambda b: b.replace(b"\0", b"0"))
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), _BYTES | st.sampled_from([b"\n", b"line\n", b"a\nb\nc", b"\r12%"])),
+        st.tuples(st.just("rename"), st.just(b"")),
+        st.tuples(st.just("look"), st.just(b"")),
+    ),
+    max_size=30,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=_STEPS, read_bytes=st.sampled_from([1, 3, 7, 64, 1 << 16]))
+def test_every_byte_comes_once_and_in_order(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, bytes]], read_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("tail")
+    log = folder / "a.log"
+    heard = Heard()
+    tailer = Tailer(threading.Event(), heard.batches.append, events=no_events, read_bytes=read_bytes)
+    tailer.add(log, "a")
+    written: list[bytes] = [b""]
+    for number, (what, data) in enumerate(steps):
+        if what == "write":
+            with log.open("ab") as out:
+                out.write(data)
+            written[-1] += data
+        elif what == "look":
+            # The pass of a wake-up, in this thread: reads some, never flushes a half line.
+            tailer._take_over()
+            for file in tailer._all():
+                tailer._read(file)
+        elif log.exists() and tailer._all() and tailer._all()[0]._fd >= 0 and log.stat().st_size:
+            log.rename(folder / f"a.log.{number}")
+            written.append(b"")
+            log.touch()
+            assert tailer.drain(5)
+    assert tailer.drain(5)
+    assert tailer.close()
+    assert heard.data() == b"".join(written)
+    expected = [line for part in written for line in _lines(part)]
+    assert [line.raw for batch in heard.batches for line in batch.lines if batch.key == "a"] == expected
+
+
+def _lines(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]

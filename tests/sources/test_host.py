@@ -1,0 +1,234 @@
+"""The machine and its processes as numbers, from the real /proc and from made-up ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from supervisor.keeper.monitoring.sensors import machine_values
+from supervisor.sources.host.cgroup import read_cgroup_memory
+from supervisor.sources.host.machine import (
+    HostReader,
+    HostSample,
+    HostSampler,
+    ProcessReader,
+    ProcessSample,
+    disk_fill,
+)
+from supervisor.sources.processes import ProcessId, identify, send_signal
+from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks
+from tests.conftest import wait_until
+
+T = TypeVar("T")
+BURN = "import threading; b = bytearray(64 << 20); threading.Event().wait(60) if 0 else [None for _ in iter(int, 1)]"
+WAIT = "import threading; print('up', flush=True); threading.Event().wait(60)"
+
+
+@pytest.fixture
+def waiter() -> object:
+    child = subprocess.Popen([sys.executable, "-S", "-c", WAIT], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    yield child
+    child.kill()
+    child.wait(5)
+    child.stdout.close()
+
+
+def taken(samples: list[T], read: Callable[[], T]) -> T:
+    samples.append(read())
+    return samples[-1]
+
+
+def write(root: Path, files: dict[str, str]) -> str:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return str(root)
+
+
+def test_a_busy_process_and_its_end() -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", BURN])
+    try:
+        known = identify(child.pid)
+        assert known is not None
+        reader = ProcessReader("0", known)
+        assert reader.read().cpu_ratio is None
+        samples: list[ProcessSample] = []
+        process, last_s, told_s = psutil.Process(child.pid), time.monotonic(), 0.0
+        before_s = process.cpu_times().user
+
+        def half_a_second_was_told() -> bool:
+            # On a loaded machine it gets a small share of a core: the share must be right, not large.
+            nonlocal last_s, told_s
+            ratio, now_s = taken(samples, reader.read).cpu_ratio or 0.0, time.monotonic()
+            told_s, last_s = told_s + ratio * (now_s - last_s), now_s
+            return told_s > 0.5
+
+        assert wait_until(half_a_second_was_told, 60, 0.2)
+        assert told_s == pytest.approx(process.cpu_times().user - before_s, rel=0.3, abs=0.2)
+        assert samples[-1].rss_bytes is not None
+        assert wait_until(lambda: (reader.read().rss_bytes or 0) > 60 << 20, 10)
+        assert samples[-1].threads == 1
+        assert samples[-1].values()["cpu_ratio"] == samples[-1].cpu_ratio
+        child.kill()
+        assert wait_until(lambda: not reader.read().alive, 5)
+        gone = reader.read()
+        assert (gone.cpu_ratio, gone.rss_bytes) == (None, None)
+        reader.close()
+        reader.close()
+    finally:
+        child.kill()
+        child.wait(5)
+
+
+def test_another_process_under_the_pid_is_not_read() -> None:
+    ours = identify(os.getpid())
+    assert ours is not None
+    reader = ProcessReader("0", ProcessId(ours.pid, ours.start_time + 1))
+    assert not reader.read().alive
+    reader.close()
+
+
+def test_the_real_machine() -> None:
+    reader = HostReader(disks=("/", "/nowhere"))
+    assert reader.read().cpu_ratio is None
+    samples: list[HostSample] = []
+    assert wait_until(lambda: taken(samples, reader.read).cpu_ratio is not None, 5, 0.05)
+    last = samples[-1]
+    assert last.memory_total_bytes is not None
+    assert last.memory_used_bytes is not None
+    assert 0 < last.memory_used_bytes < last.memory_total_bytes
+    assert [disk.path for disk in last.disks] == ["/"]
+    assert 0 <= last.disks[0].used_ratio <= 1
+    assert machine_values(last)["disk_used_ratio"] == last.disks[0].used_ratio
+    assert disk_fill("/nowhere") is None
+
+
+def test_cpu_is_the_share_of_all_cores(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/stat": "cpu  100 0 100 800 0 0 0 0 0 0\n",
+            "proc/loadavg": "1.25 1 1 1/2 3\n",
+            "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 400 kB\nHuge: x\n",
+        },
+    )
+    reader = HostReader(disks=(), root=root)
+    first = reader.read()
+    assert (first.memory_used_bytes, first.load_1m) == (600 * 1024, 1.25)
+    write(tmp_path, {"proc/stat": "cpu  150 0 125 825 0 0 0 0 0 0\n"})
+    assert reader.read().cpu_ratio == pytest.approx(0.75)
+    assert reader.read().cpu_ratio is None  # no time has passed
+
+
+def test_nothing_to_read_is_none_and_not_zero(tmp_path: Path) -> None:
+    sample = HostReader(disks=(), root=str(tmp_path)).read()
+    assert set(machine_values(sample).values()) == {None}
+    assert sample.cgroup is None
+
+
+def test_cgroup_v2_takes_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/job/step\n",
+            "sys/fs/cgroup/job/memory.current": "900\n",
+            "sys/fs/cgroup/job/memory.max": "1000\n",
+            "sys/fs/cgroup/job/step/memory.current": "700\n",
+            "sys/fs/cgroup/job/step/memory.max": "max\n",
+            "sys/fs/cgroup/job/step/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0\n",
+        },
+    )
+    found = read_cgroup_memory(root=root)
+    assert found is not None
+    assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (2, 700, 1000, 2)
+
+
+def test_cgroup_v1_within_a_container(tmp_path: Path) -> None:
+    root = write(
+        tmp_path,
+        {
+            "proc/77/cgroup": "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "5\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+            "sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+        },
+    )
+    found = read_cgroup_memory(77, root=root)
+    assert found is not None
+    assert (found.version, found.used_bytes, found.limit_bytes, found.oom_kills) == (1, 5, None, 1)
+
+
+def test_the_sampler_follows_the_ranks_that_there_are() -> None:
+    ours = identify(os.getpid())
+    assert ours is not None
+    ranks: dict[str, ProcessId] = {"0": ours}
+    rounds: list[tuple[HostSample, Sequence[ProcessSample]]] = []
+    stop = threading.Event()
+    sampler = HostSampler(stop, lambda: dict(ranks), lambda h, p: rounds.append((h, p)), interval_s=0.01)
+    sampler.start()
+    try:
+        assert wait_until(lambda: len(rounds) > 2, 5)
+        assert [sample.key for sample in rounds[-1][1]] == ["0"]
+        ranks["1"] = ProcessId(ours.pid, ours.start_time + 1)
+        assert wait_until(lambda: [sample.alive for sample in rounds[-1][1]] == [True, False], 5)
+        ranks.clear()
+        assert wait_until(lambda: not rounds[-1][1], 5)
+    finally:
+        stop.set()
+        assert sampler.join(5)
+
+
+def test_stacks_without_py_spy_tell_what_the_kernel_knows(
+    waiter: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")  # it is looked for beside ours too
+    known = identify(waiter.pid)
+    assert known is not None
+    (stack,) = collect_stacks([known])
+    assert stack.source is StackSource.PROC
+    assert stack.note == "py-spy is not installed"
+    assert str(waiter.pid) in stack.lines[0]
+    # It has said that it is up a moment before it begins to wait.
+    assert wait_until(lambda: "state S" in collect_stacks([known])[0].lines[0], 5)
+
+
+def test_stacks_by_py_spy_and_its_refusals(waiter: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    known = identify(waiter.pid)
+    assert known is not None
+    fake = tmp_path / "py-spy"
+
+    def says(script: str) -> str:
+        fake.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        fake.chmod(0o755)
+        return str(fake)
+
+    (stack,) = collect_stacks(
+        [known],
+        py_spy=says(r"for last; do :; done; printf 'Process %s\n  \033[31mstep\033[0m (t.py:3)\n' $last"),
+    )
+    assert stack.source is StackSource.PY_SPY
+    assert stack.lines == (f"Process {waiter.pid}", "  step (t.py:3)")
+    (stack,) = collect_stacks([known], py_spy=says("echo 'Permission Denied: no ptrace' >&2; exit 1"))
+    assert stack.source is StackSource.PROC
+    assert stack.note == "py-spy: Permission Denied: no ptrace"
+    (stack,) = collect_stacks([known], py_spy=says("exec sleep 60"), timeout_s=0.2)
+    assert (stack.source, stack.note) == (StackSource.PROC, "py-spy did not answer in time")
+    (stack,) = collect_stacks([known], py_spy=str(tmp_path / "none"))
+    assert stack.source is StackSource.PROC
+    assert send_signal(known, signal.SIGKILL)
+    assert wait_until(lambda: identify(known.pid) is None, 5)
+    (stack,) = collect_stacks([known])
+    assert (stack.source, stack.lines) == (StackSource.NONE, ())

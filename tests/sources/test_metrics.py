@@ -1,0 +1,120 @@
+"""Metrics are read out of lines by grammar: units, ranks, tables, blocks, headings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.sources.metrics import MetricReader
+from supervisor.sources.metrics.values import GIB, seconds
+from tests.sources.metric_lines import values
+
+
+def test_values_are_in_base_units() -> None:
+    found = values(
+        "step 120/5000 | loss 2.41 | lr 3.0e-4 | 45.2K tok/s | 812 ms/step | max mem 4096MB | mfu 41.5% | eta 1:02:03"
+    )
+    assert found == {
+        "step": 120,
+        "total_steps": 5000,
+        "loss": 2.41,
+        "lr": 3.0e-4,
+        "tokens_per_sec": pytest.approx(45200),
+        "step_time_s": pytest.approx(0.812),
+        "memory_used_bytes": pytest.approx(4 * GIB),
+        "mfu": pytest.approx(0.415),
+        "eta_s": 3723,
+    }
+    assert isinstance(found["step"], int)
+
+
+def test_nan_and_infinity_are_values() -> None:
+    found = values("step 7 | loss: nan | grad_norm: inf")
+    assert math.isnan(found["loss"])
+    assert math.isinf(found["grad_norm"])
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("[rank2]: step 12 loss 2.1", 2),
+        ("[default3]:step 12 loss 2.1", 3),
+        (" 5: step 12 loss 2.1", 5),
+        ("[Rank 6] step=12 loss=2.3", 6),
+        ("[gpu01:1/8] step=12 loss=2.3", 1),
+        ("step=12 loss=2.3", None),
+        ("1: 803.281982, 803.281982 avg, 0.000000 rate, 4.211873 seconds, 64 images", None),
+    ],
+)
+def test_the_rank_is_what_the_line_says(line: str, rank: int | None) -> None:
+    reader = MetricReader()
+    for _ in range(2):  # by grammar, then by shape
+        sample = reader.feed(line)
+        assert sample is not None
+        assert sample.rank == rank
+
+
+def test_tables_are_read_under_their_header() -> None:
+    reader = MetricReader()
+    lines = [
+        "epoch,step,train_loss,val_loss",
+        "0,49,2.3011,",
+        "1,149,nan,1.5",
+        "some words",
+        "2,249,1.5,1.25",
+    ]
+    found = [reader.feed(line) for line in lines]
+    assert [None if s is None else s.step for s in found] == [None, 49, 149, None, 249]
+    last = found[-1]
+    assert last is not None
+    assert last.values == {"epoch": 2, "step": 249, "loss": 1.5, "val_loss": 1.25}
+
+
+def test_a_traceback_says_nothing_until_it_ends() -> None:
+    reader = MetricReader()
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "    step, loss = 3, 0.5",
+        "RuntimeError: loss = nan, step = 1200",
+        "step 1200 loss 0.5",
+    ]
+    found = [reader.feed(line) for line in lines]
+    assert found[:-1] == [None] * 4
+    assert found[-1] is not None
+
+
+def test_what_stands_below_a_test_heading_is_no_training_loss() -> None:
+    reader = MetricReader()
+    for _ in range(3):
+        found = [
+            reader.feed(line) for line in ("loss: 2.3  [  640/60000]", "Test Error: ", " Avg loss: 2.1 ")
+        ]
+        assert [None if one is None else one.values for one in found] == [
+            {"loss": 2.3},
+            None,
+            {"val_loss": 2.1},
+        ]
+    block = [reader.feed(line) for line in ("val:", "  batch: 2", "  loss: 0.5")]
+    assert block == [None, None, None]
+
+
+def test_the_mean_over_a_whole_run_says_that_it_is_one() -> None:
+    reader = MetricReader()
+    for _ in range(2):
+        last = reader.feed("{'loss': 1.1, 'learning_rate': 0.0, 'epoch': 3.0}")
+        mean = reader.feed("{'train_runtime': 12.3, 'train_loss': 1.9, 'epoch': 3.0}")
+        assert last is not None
+        assert mean is not None
+        assert (last.sums_up, mean.sums_up, mean.loss) == (False, True, 1.9)
+
+
+@given(st.integers(0, 10**6))
+def test_durations_in_their_spellings(total: int) -> None:
+    hours, minutes, rest = total // 3600, total // 60 % 60, total % 60
+    assert seconds(f"{hours}:{minutes:02}:{rest:02}") == total
+    assert seconds(f"{hours // 24} days, {hours % 24}:{minutes:02}:{rest:02}") == total
+    assert seconds(f"{hours}h{minutes}m{rest}s") == total

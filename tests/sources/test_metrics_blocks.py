@@ -1,0 +1,215 @@
+"""Many lines read at once say what they say one by one, hostile ones included."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics.reader import MAX_LINE
+from supervisor.sources.metrics.values import GIB
+from supervisor.text.decode import clean
+from tests.sources.metric_lines import corpus_lines, corpus_texts, same
+
+LINES = corpus_lines()
+RECORDS = [
+    '{"event": "train", "step": 120, "loss": 2.3412, "lr": 0.0003}',
+    '{"step":9,"rank":3,"loss":0.5,"grad_norm":1.25,"tokens_per_sec":12345.5,"my_score":7.5}',
+    '{"epoch": 1.5, "train/loss": 3.25e-01, "eval/acc": 0.91, "time": "2024-05-02 11:06:12"}',
+    '{"iter": 40, "val_loss": 1.75, "acc5": 88.1, "mem_gb": 11.9, "dt_ms": 312.5}',
+    '{"step": 40, "loss": 1.75, "mem_gb": 11.9, "step_time_ms": 312.5, "mfu": 41.5, "total_steps": 900}',
+]
+
+
+def one_by_one(lines: list[bytes]) -> list[MetricSample | None]:
+    """What a reader says that is given one line after the other."""
+    reader = MetricReader()
+    return [reader.feed(clean(raw)) for raw in lines]
+
+
+def in_blocks(lines: list[bytes], sizes: list[int]) -> list[MetricSample | None]:
+    """What a reader says that is given blocks of these sizes in turn."""
+    reader = MetricReader()
+    found: list[MetricSample | None] = []
+    place = turn = 0
+    while place < len(lines):
+        size = sizes[turn % len(sizes)]
+        found += reader.read(lines[place : place + size])
+        place, turn = place + size, turn + 1
+    return found
+
+
+def check(lines: list[bytes], sizes: list[int]) -> None:
+    """The same samples, line for line."""
+    found = in_blocks(lines, sizes)
+    expected = one_by_one(lines)
+    assert len(found) == len(expected)
+    for raw, mine, other in zip(lines, found, expected, strict=True):
+        assert same(mine, other), raw
+
+
+def test_logs_say_the_same_in_blocks() -> None:
+    # Headers, blocks of settings and headings included, as the bytes that a log holds.
+    logs = [text.encode("utf-8", "surrogatepass").split(b"\n") for text in corpus_texts()]
+    for place, log in enumerate(logs):
+        check(3 * log, [(1, 7, 1000)[place % 3]])
+
+
+def with_other_digits(line: str, draw: random.Random) -> str:
+    """Other digits in the same places, and at times a number that is longer or begins with 0."""
+    line = re.sub(r"\d", lambda _: draw.choice("0123456789"), line)
+    if draw.random() < 0.2:
+        line = re.sub(r"\d+", lambda found: found[0] * draw.randint(1, 3), line, count=draw.randint(1, 3))
+    return line
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    some=st.lists(st.sampled_from(LINES), min_size=1, max_size=3),
+    seed=st.integers(0, 2**32),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+)
+def test_runs_of_lines_that_differ_in_digits_say_the_same(
+    some: list[str], seed: int, sizes: list[int]
+) -> None:
+    draw = random.Random(seed)
+    lines: list[bytes] = []
+    while len(lines) < 60:
+        line = draw.choice(some)
+        lines += [
+            with_other_digits(line, draw).encode("utf-8", "surrogatepass")
+            for _ in range(draw.choice((1, 2, 12)))
+        ]
+    check(lines, sizes)
+
+
+HOSTILE: list[Callable[[str], str]] = [
+    lambda line: line.replace(": ", ": -", 1),
+    lambda line: re.sub(r"(\d)([,}])", r"\1e999\2", line, count=1),
+    lambda line: re.sub(r": ?[\d.]+", ": NaN", line, count=1),
+    lambda line: re.sub(r": ?(\d)", r": 0\1", line, count=1),
+    lambda line: re.sub(r"(\d),", r"\g<1>" + "7" * 40 + ",", line, count=1),
+    lambda line: re.sub(r"(\d),", r"\g<1>" + "7" * 2 * MAX_LINE + ",", line, count=1),
+    lambda line: re.sub(r"\d+", "", line, count=1),
+    lambda line: line[:-1] + ', "loss": 7.5}',
+    lambda line: line[:-1] + ', "step": 7}',
+    lambda line: "{" + ", ".join(reversed(line[1:-1].split(", "))) + "}",
+    lambda line: line.replace("train", "eval"),
+    lambda line: line.replace("lo", "l\\u006f"),
+    lambda line: line.replace("step", "s\x1b[1mtep"),
+    lambda line: line + "," + line,
+    lambda line: line[: len(line) // 2],
+    lambda line: line[len(line) // 2 :],
+    lambda line: line + "\r" + line,
+    lambda line: line.replace(" ", "  "),
+    lambda line: line.replace("5", "7"),
+    lambda line: "\ufeff" + line,
+    lambda _: "",
+    lambda _: "{}",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    records=st.lists(st.sampled_from(RECORDS), min_size=1, max_size=2),
+    seed=st.integers(0, 2**32),
+    often=st.sampled_from([0.0, 0.01, 0.1]),
+)
+def test_json_lines_say_the_same_in_runs_also_where_one_is_odd(
+    records: list[str], seed: int, often: float
+) -> None:
+    draw = random.Random(seed)
+    lines: list[bytes] = []
+    while len(lines) < 200:
+        record = draw.choice(records)
+        for _ in range(draw.choice((1, 5, 60))):
+            line = re.sub(r"(?<=[ :.\d])\d(?=[\d.,}])", lambda _: draw.choice("123456789"), record)
+            if draw.random() < often:
+                line = draw.choice(HOSTILE)(line)
+            lines.append(line.encode())
+    check(lines, [64, 3, 200])
+
+
+def test_a_run_of_json_lines_is_read_at_once() -> None:
+    lines = [json.dumps({"step": n, "loss": 1 / (n + 1), "note": f"at {n}"}).encode() for n in range(1000)]
+    lines = [raw for raw in lines if b"e-" not in raw]
+    reader = MetricReader()
+    samples = reader.read(lines)
+    (run,) = reader._book.runs.values()
+    assert run is not None
+    assert run.read(lines) is not None
+    assert [sample.loss for sample in samples if sample is not None] == [
+        json.loads(raw)["loss"] for raw in lines
+    ]
+    assert len({type(sample) for sample in samples[20:]}) == 1
+
+
+def test_values_of_a_run_are_in_base_units() -> None:
+    lines = [
+        f'{{"step": {n}, "loss": 2.5, "step_time_ms": 31{n % 10}.5, "mem_gb": 11.5}}'.encode()
+        for n in range(100)
+    ]
+    reader = MetricReader()
+    samples = reader.read(lines)
+    assert [run is not None for run in reader._book.runs.values()] == [True]
+    last = samples[-1]
+    assert last is not None
+    assert isinstance(last.values["step"], int)
+    assert last.values["step_time_s"] == 319.5 * 1e-3
+    assert last.values["memory_used_bytes"] == 11.5 * GIB
+
+
+def test_a_line_that_is_too_long_makes_no_run_wherever_it_stands() -> None:
+    short, limit = b'{"step": 1, "loss": 2.5}', b'{"step": 1, "loss": 2.%s}' % (b"5" * (MAX_LINE - 23))
+    assert len(limit) == MAX_LINE
+    reader = MetricReader()
+    reader.read([short] * 20)
+    run = reader._run_of(short)
+    assert run is not None
+    for place in range(0, 600, 41):
+        around = [[short] * place, [short] * (600 - place)]
+        assert run.read([*around[0], limit, *around[1]]) is not None
+        assert run.read([*around[0], limit.replace(b"}", b"5}"), *around[1]]) is None
+
+
+def test_two_halves_of_lines_make_no_run() -> None:
+    record = b'{"step": 1, "loss": 2.5}'
+    reader = MetricReader()
+    reader.read([record] * 20)
+    run = reader._run_of(record)
+    assert run is not None
+    assert run.read([record, record]) is not None
+    assert run.read([record + b', {"step": 1', b'"loss": 2.5}']) is None
+    assert run.read([b'{"step": 1', b'"loss": 2.5}, ' + record]) is None
+
+
+def test_a_bar_that_stands_still_breaks_no_run() -> None:
+    bars = [
+        f" 12%|█▎        | {n}/400 [00:51<54:07,  {n % 3}.00it/s, loss=1.4{n % 7}]".encode()
+        for n in range(100, 300)
+    ]
+    check(bars, [200])
+
+
+def test_what_a_sample_says_does_not_hang_on_how_it_was_read() -> None:
+    line = b"[rank3]: step 120/5000 | loss 2.41 | tok/s 45200 | reward 0.5 | step_time 812 ms"
+    found = MetricReader().read([line] * 3)
+    for sample in found:
+        assert sample is not None
+        assert same(sample, found[0])
+        assert (sample.rank, sample.step, sample.loss, sample.sums_up) == (3, 120, 2.41, False)
+        assert sample.values["step"] == 120
+        assert dict(sample.other) == {"reward": 0.5}
+    silent = MetricReader().read([b"val_loss: 0.5 acc: 0.75"] * 3)
+    assert [(s.step, s.loss, s.rank) for s in silent if s is not None] == [(None, None, None)] * 3
+
+
+def test_rules_of_the_user_come_first_in_blocks_too() -> None:
+    reader = MetricReader(compile_rules([("loss", r"my number is ([\d.]+)")]))
+    found = reader.read([b"step 3 loss 9.0 my number is 1.5"] * 3)
+    assert [sample.loss for sample in found if sample is not None] == [1.5] * 3

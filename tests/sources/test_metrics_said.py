@@ -1,0 +1,122 @@
+"""What stands around a value says which set it is of, who said it, or that it is one of several: spellings that blind rounds found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.sources.metrics import MetricReader
+from tests.corpus.test_metrics_corpus import read
+from tests.sources.metric_lines import values
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("[val: 1, 50 / 156] Loss/total: 0.31", {"val_loss": 0.31}),
+        ("Epoch 3: Dev.  Loss: 7.445", {"epoch": 3, "val_loss": 7.445}),
+        ("Test Iter:   12/  35. Loss: 0.31:  34%|███ | 12/35 [00:10<00:20,  1.2it/s]", {"val_loss": 0.31}),
+        ("Epoch 3 iter 20 Train: 0.31 loss", {"epoch": 3, "step": 20, "loss": 0.31}),
+    ],
+)
+def test_the_set_is_told_by_what_stands_beside(line: str, want: dict[str, float]) -> None:
+    found = values(line)
+    assert {name: found.get(name) for name in ("epoch", "step", "loss", "val_loss")} == {
+        name: want.get(name) for name in ("epoch", "step", "loss", "val_loss")
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("[3/100]:  50%|█████     | 5/10 [00:05<00:05,  1.00it/s, loss=0.31]", {"epoch": 3, "step": 5}),
+        (
+            "41/100 [00:03<00:05, 4.0it/s, loss=0.31]",
+            {"step": 41, "total_steps": 100, "eta_s": 5, "step_time_s": 0.25},
+        ),
+        ("epoch 3 batch_idx 20/400 loss 0.31", {"epoch": 3, "step": 20, "total_steps": 400, "loss": 0.31}),
+        ("LR: (0.00002/0.001) | Step: 264 | loss: 0.31", {"lr": 2e-05, "step": 264, "loss": 0.31}),
+        ('{"name": "loss", "step": 12, "value": 0.31}', {"step": 12, "loss": 0.31}),
+        ("[42292] [MainThread] Epoch 3, step 20, loss 0.31", {"epoch": 3, "step": 20, "loss": 0.31}),
+        ("[ INFO : 2024-01-01 10:11:12 ] Epoch 3 step 20 loss 0.31", {"epoch": 3, "step": 20, "loss": 0.31}),
+        ("eta:21:41:36,lr:0.0004,[2/100:5/500] ==> loss:26.19", {"eta_s": 78096, "step": 5, "loss": 26.19}),
+        ("train loss of epoch 20: 0.118", {"epoch": 20, "step": None, "loss": 0.118}),
+        ("Step: 100 Gen_loss: -0.0 Dis_loss: 13.8 Cls_loss: N/A Topk: N/A", {"step": 100, "loss": None}),
+        ("第3轮 训练损失=0.512 验证损失=0.488", {"epoch": 3, "loss": 0.512, "val_loss": 0.488}),
+        ("第[3/50]轮 训练损失: 0.512", {"epoch": 3, "loss": 0.512}),
+        ("第3エポック 損失: 0.51", {"epoch": 3, "loss": 0.51}),
+        ("3에폭 손실: 0.51", {"epoch": 3, "loss": 0.51}),
+        ("Epoch 5, speed: 1.52s/itr, loss: 0.31", {"epoch": 5, "step_time_s": 1.52, "loss": 0.31}),
+    ],
+)
+def test_counters_and_rates_in_more_spellings(line: str, want: dict[str, float | None]) -> None:
+    found = values(line)
+    assert {name: found.get(name) for name in want} == want
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("2020-11-08 20:32:35 [1,3]<stderr>:epoch: 1 iter: 100 loss: 7.0071", 3),
+        ("[HUGECTR][03:13:26][INFO][RANK2]: Iter: 300 loss: 0.31", 2),
+    ],
+)
+def test_a_rank_may_stand_behind_a_time_or_tags(line: str, rank: int) -> None:
+    sample = MetricReader().feed(line)
+    assert sample is not None
+    assert sample.rank == rank
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  {name} {n} loss: 796241.406250",
+        "Iteration 150 {name} {n} loss: 3.21",
+        "step 150 | {name} {n} loss = 3.21",
+    ],
+)
+@pytest.mark.parametrize("name", ["Content", "Style", "head", "Task", "stage"])
+@pytest.mark.parametrize("n", [1, 2, 12])
+def test_a_numbered_loss_is_one_of_several(line: str, name: str, n: int) -> None:
+    assert "loss" not in values(line.format(name=name, n=n))
+
+
+@pytest.mark.parametrize("name", ["Epoch", "step", "Iteration", "batch", "Episode", "Game", "Train"])
+def test_a_number_that_counts_is_no_part_of_a_loss(name: str) -> None:
+    assert values(f"{name} 12 loss: 3.21")["loss"] == 3.21
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("Best model at step 5000:\n  train loss: 3.21e-03\n  test loss: 4.5e-03", {}),
+        (
+            "| Name | step | train_loss | val_loss |\n| Value | 100 | 0.31 | 0.42 |",
+            {1: {"step": 100, "loss": 0.31, "val_loss": 0.42}},
+        ),
+        (
+            "epoch  iteration  main/loss  main/loss_ctc  main/loss_att\n0      100        624.802    1546.44        229.815",
+            {1: {"step": 100, "loss": 624.802}},
+        ),
+        ("epoch,loss_ctc,loss_att\n3,1546.44,229.815", {1: {}}),
+    ],
+)
+def test_lines_above_say_what_the_numbers_are(text: str, want: dict[int, dict[str, Any]]) -> None:
+    found = read(text)
+    wanted = ("step", "loss", "val_loss")
+    assert {row: {name: got[name] for name in wanted if name in got} for row, got in found.items()} == want
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("12%|#2 | 25/1617 [00:51<54:07, 2.04s/it, loss=1.42, lr=1e-5]step 26 loss 1.30", {"step": 26, "loss": 1.3, "lr": 1e-5}),
+        ("12%|#2 | 25/1617 [00:51<54:07, 2.04s/it, loss=1.42]{'loss': 1.3, 'epoch': 0.2}", {"step": 25, "loss": 1.3}),
+        ("Epoch [1/3]: [19/64]  30%|## , loss=4.8 [00:00<00:00]Epoch[1] Iteration[20/192] Loss: 4.5", {"step": 20, "loss": 4.5}),
+        ("12%|#2 | 25/1617 [00:51<54:07, 2.04s/it, loss=1.42]", {"step": 25, "loss": 1.42}),
+    ],
+)  # fmt: skip
+def test_a_message_behind_a_bar_is_believed_before_the_bar(line: str, want: dict[str, float]) -> None:
+    found = values(line)
+    assert {name: found.get(name) for name in want} == want

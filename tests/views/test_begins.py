@@ -1,0 +1,85 @@
+"""Of a new attempt nothing is known until it says it; what an earlier one said is not of now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.series import HOST, METRICS, RANKS
+from supervisor.views.model.history import Whole, single
+from supervisor.views.model.reader import SnapshotReader
+from tests.views.tui.recording import Recording
+
+SAID = ("loss", "lr", "grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s")
+
+
+@pytest.fixture
+def again(tmp_path: Path) -> Recording:
+    """Attempt 1 did 29 steps; attempt 2 was launched."""
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 29)
+    rec.out_of_memory()
+    rec.launch("as asked")
+    return rec
+
+
+def test_a_new_attempt_has_no_loss_pace_or_steps_until_it_says_them(again: Recording) -> None:
+    reader = SnapshotReader(again.run)
+    snapshot = reader.refresh()
+    assert [snapshot.latest(name) for name in SAID] == [None] * len(SAID)
+    assert (snapshot.step_time_s, snapshot.pace_s, snapshot.pace) == ((None, False), None, ())
+    for rank in snapshot.ranks.values():
+        assert (rank.values, rank.stepped_t, rank.pace_s, rank.seen_t) == ({}, None, None, 0.0)
+        assert rank.cpu, "what its processes took stays drawn"
+    assert snapshot.best_loss == (snapshot.state.best_loss, snapshot.state.best_step)
+    again.steps(1, 2)
+    snapshot = reader.refresh()
+    assert None not in [snapshot.latest(name) for name in SAID]
+    assert {rank.values["step"] for rank in snapshot.ranks.values()} == {2}
+    assert snapshot.pace_s is not None
+
+
+def test_what_a_process_takes_says_nothing_of_its_steps(again: Recording) -> None:
+    again.series.append(HOST, again.t, "0", 2, {"cpu_ratio": 0.5, "rss_bytes": 1e9})
+    rank = SnapshotReader(again.run).refresh().ranks["0"]
+    assert rank.values == {"cpu_ratio": 0.5, "rss_bytes": 1e9}
+    assert rank.stepped_t is None
+    assert rank.seen_t == pytest.approx(again.t)
+
+
+def test_a_sample_of_the_attempt_before_that_comes_late_changes_nothing(again: Recording) -> None:
+    again.steps(1, 2)
+    again.series.append(RANKS, again.t + 1, "0", 1, {"step": 30.0, "step_time_s": 9.0})
+    assert SnapshotReader(again.run).refresh().ranks["0"].values["step"] == 2
+
+
+def test_an_ended_attempt_keeps_what_it_said(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 29)
+    rec.out_of_memory()
+    snapshot = SnapshotReader(rec.run).refresh()
+    assert snapshot.latest("loss") == rec.loss(29)
+    assert snapshot.ranks["0"].values["step"] == 29
+
+
+def test_the_newest_loss_is_the_best_before_the_journal_says_so(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 9)
+    rec.series.append(METRICS, rec.t + 0.1, "job", 1, {"step": 10.0, "loss": 0.5})
+    snapshot = SnapshotReader(rec.run).refresh()
+    assert snapshot.state.best_loss is not None
+    assert snapshot.state.best_loss > 0.5
+    assert snapshot.best_loss == (0.5, 10)
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_the_newest_point_is_never_merged(attempts: int) -> None:
+    whole = Whole(8)
+    for number in range(400):
+        attempt = 1 + number * attempts // 400
+        whole.add(single(float(number), float(number), float(number), attempt))
+        assert whole.view()[-1] == single(float(number), float(number), float(number), attempt)

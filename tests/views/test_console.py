@@ -1,0 +1,214 @@
+"""The headless view: lines, levels, JSON, the story, and a stdout that goes away."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from supervisor.job.batch import BatchChange, with_micro_batch
+from supervisor.run import events as ev
+from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Cause, Consequence, Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.views.console import (
+    ConsoleSettings,
+    ConsoleView,
+    fact_lines,
+    progress_text,
+    story,
+    wants_colour,
+)
+from tests.conftest import wait_until
+from tests.keeper.fakes import BATCH, run_in, verdict_of
+
+T = 1_795_000_000.0
+SMALLER = BatchChange(BATCH, with_micro_batch(BATCH, 8))
+
+
+def memory_verdict() -> object:
+    from dataclasses import replace
+
+    return replace(
+        verdict_of(FailureClass.HOST_OOM),
+        title="out of memory on rank 1",
+        rank=1,
+        cause=Cause("torchrun/1/stderr.log", 42, "RuntimeError: \x1b[31mcan't allocate\x1b[0m"),
+        consequences=(Consequence(FailureClass.WORKER_CRASH, 0, "a", 1),) * 3,
+        advice=("use less",),
+    )
+
+
+def journal() -> list[ev.Event]:
+    from supervisor.run.records import Verdict
+
+    verdict = memory_verdict()
+    assert isinstance(verdict, Verdict)
+    restart = Decision(DecisionKind.RESTART, "smaller", change=SpecChange(batch=SMALLER))
+    return [
+        ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host="box", total_steps=9),
+        ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch", batch=BATCH),
+        ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0),
+        ev.Progress(t=T + 1, attempt=1, step=1, loss=4.0),
+        ev.Progress(t=T + 2, attempt=1, step=4, loss=3.0),
+        ev.CheckpointCommitted(t=T + 2, attempt=1, step=4, path="c/4"),
+        ev.AttemptEnded(t=T + 8, attempt=1, exit_code=1, last_step=5),
+        ev.Diagnosed(t=T + 8, attempt=1, verdict=verdict),
+        ev.Decided(t=T + 8, attempt=1, decision=restart),
+        ev.BackoffStarted(t=T + 8, attempt=1, until=T + 9, delay_s=1.0),
+        ev.LaunchIntended(t=T + 9, attempt=2, argv=(), reason="smaller", batch=SMALLER.after),
+        ev.AttemptStarted(t=T + 9, attempt=2, pid=78, start_time=1.0),
+        ev.TrainerReady(t=T + 9, attempt=2, resumed_step=4),
+        ev.Progress(t=T + 10, attempt=2, step=9, loss=1.0),
+        ev.AttemptEnded(t=T + 12, attempt=2, exit_code=0, last_step=9),
+        ev.RunEnded(t=T + 12, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="finished at step 9"),
+    ]
+
+
+@contextmanager
+def console(run: RunPaths, out: TextIO, **settings: object) -> Iterator[ConsoleView]:
+    view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=None, **settings))  # type: ignore[arg-type]
+    view.start()
+    try:
+        yield view
+    finally:
+        view.finish(with_story=True)
+
+
+def printed(run: RunPaths, **settings: object) -> str:
+    out = io.StringIO()
+    with console(run, out, **settings):
+        pass
+    return out.getvalue()
+
+
+def test_every_fact_is_a_stamped_line_with_a_level(tmp_path: Path) -> None:
+    text = printed(run_in(tmp_path, *journal()))
+    head = text.split("\n\nrun ")[0].splitlines()
+    assert all(
+        re.match(r"\[(INFO|SUCCESS|WARNING|ERROR)\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S", line) for line in head
+    )
+    for words in (
+        "[INFO]", "attempt 1: first launch", "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
+        "checkpoint committed at step 4", "exit code 1", "host_oom (100 % sure): out of memory on rank 1",
+        "torchrun/1/stderr.log:42  RuntimeError: can't allocate", "what followed: worker crash ×3", "advice: use less",
+        "next attempt in 1 s", "resumed at step 4", "[SUCCESS]", "succeeded: finished at step 9 (exit code 0)",
+    ):  # fmt: skip
+        assert words in text
+    assert "\x1b" not in text
+
+
+def test_progress_is_a_line_every_five_seconds(tmp_path: Path) -> None:
+    facts = [ev.Progress(t=T + n, attempt=1, step=n) for n in range(60)]
+    text = printed(run_in(tmp_path, *journal()[:3], *facts))
+    assert [int(n) for n in re.findall(r"step (\d+)/9", text)] == list(range(0, 60, 5))
+
+
+def test_json_lines_are_the_journals_own_and_nothing_else(tmp_path: Path) -> None:
+    run = run_in(tmp_path, *journal())
+    lines = printed(run, as_json=True).splitlines()
+    assert lines == run.node().journal.read_text(encoding="utf-8").splitlines()
+    assert json.loads(lines[-1])["exit_code"] == 0
+
+
+def test_the_story_names_attempts_the_change_the_resumed_step_and_the_loss(tmp_path: Path) -> None:
+    run = run_in(tmp_path, *journal())
+    writer = SeriesWriter(run.node().series)
+    for step in range(1, 10):
+        writer.append(METRICS, T + step, "job", 1 + (step > 4), {"step": float(step), "loss": 4.0 / step})
+    writer.close()
+    text = story(read_state(run.node().journal), run)
+    for words in (
+        "attempt 1 steps 1–5, exit 1 after 8 s", "verdict   host_oom: out of memory on rank 1", "cause     ", "attempts/1/torchrun/1",
+        "change    micro-batch 16 → 8", "64 unchanged", "resumed   at step 4", "attempt 2 steps 9–9, exit 0",
+        "loss      4.0000 at step 1 → 0.4444 at step 9", f"directory {run.root}",
+    ):  # fmt: skip
+        assert words in text
+    assert "⠀" in text or any("⠀" < char <= "⣿" for char in text), "a curve in braille"
+
+
+def test_a_story_of_nothing_and_hostile_names_stay_plain(tmp_path: Path) -> None:
+    hostile = "\x1b]0;owned\x07\x1b[2Jname"
+    run = run_in(tmp_path, ev.RunStarted(t=T, run_id="r", name=hostile, mode="launched", host="h"))
+    text = printed(run)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "name" in text
+
+
+def test_colour_is_for_terminals_and_settings_have_the_last_word(tmp_path: Path) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    assert wants_colour(Terminal(), {"TERM": "xterm"})
+    assert not wants_colour(Terminal(), {"TERM": "dumb"})
+    assert not wants_colour(Terminal(), {"NO_COLOR": "1", "FORCE_COLOR": "1"})
+    assert wants_colour(io.StringIO(), {"FORCE_COLOR": "1"})
+    assert "\x1b[32m[SUCCESS]\x1b[0m" in printed(run_in(tmp_path, *journal()), colour=True)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_reader_that_went_away_costs_the_lines_only(tmp_path: Path, as_json: bool) -> None:
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    run = run_in(tmp_path, *journal()[:-1])
+    log_file = tmp_path / "console.log"
+    view = ConsoleView(run, ConsoleSettings(stdout=Gone(), log_file=log_file, as_json=as_json))
+    view.start()
+    assert wait_until(lambda: view.state.started_t is not None, 5)
+    writer = JournalWriter(run.node().journal)
+    writer.append(journal()[-1])
+    writer.close()
+    assert wait_until(lambda: view.state.is_over, 5), "it still follows"
+    view.finish(with_story=True)
+    text = log_file.read_text(encoding="utf-8")
+    assert "succeeded: finished at step 9" in text
+    assert "directory" in text, "the story lies in the file too"
+
+
+def test_a_log_file_that_cannot_be_is_no_reason_to_fail(tmp_path: Path) -> None:
+    run = run_in(tmp_path, *journal())
+    out = io.StringIO()
+    view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=tmp_path / "gone" / "x.log"))
+    view.start()
+    view.finish()
+    assert "[SUCCESS]" in out.getvalue()
+
+
+def test_a_long_journal_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from supervisor.run.journal import JournalReader
+
+    read = JournalReader.read
+    monkeypatch.setattr(JournalReader, "read", lambda self: read(self, limit_bytes=4096))
+    facts = [ev.Progress(t=T + n, attempt=1, step=n) for n in range(1, 400)]
+    text = printed(run_in(tmp_path, *journal()[:3], *facts, journal()[-1]))
+    assert "attempt 1 steps 1–399" in text
+    assert "[SUCCESS]" in text
+
+
+def test_a_line_per_kind_of_fact_that_people_care_for() -> None:
+    for fact in journal():
+        for _level, text in fact_lines(fact):
+            assert text
+    stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=30.0)
+    assert [text for _, text in fact_lines(stop)] == ["stopping attempt 1: request (by kim, grace 30 s)"]
+    rung = ev.StopStepTaken(t=T, attempt=1, rung=ev.StopStep.SURVIVORS, pids=(4, 5))
+    assert [text for _, text in fact_lines(rung)] == ["would not end: pids 4, 5"]
+    assert not list(fact_lines(ev.StopStepTaken(t=T, attempt=1, rung=ev.StopStep.SIGTERM)))
+
+
+def test_progress_of_what_is_known() -> None:
+    assert progress_text(ev.Progress(t=T, attempt=1)) == "alive, no step seen yet"
+    full = ev.Progress(t=T, attempt=1, step=3, total_steps=9, loss=1.5, lr=1e-3, tokens_per_sec=1234.5)
+    assert progress_text(full) == "step 3/9 · loss 1.5000 · lr 1.00e-03 · 1,234 tokens/s"
+    assert progress_text(ev.Progress(t=T, attempt=1, step=3), 9) == "step 3/9"

@@ -1,0 +1,70 @@
+"""What a view remembers: bounded, and no spike lost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.views.model.history import Recent, Whole, median, single, smooth
+
+values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400)
+
+
+@given(values, st.integers(4, 64))
+def test_whole_is_bounded_and_keeps_extremes(found: list[float], cap: int) -> None:
+    whole = Whole(cap)
+    for number, value in enumerate(found):
+        whole.add(single(float(number), float(number), value, 1))
+    view = whole.view()
+    assert len(view) <= cap
+    assert min(p.low for p in view) == min(found)
+    assert max(p.high for p in view) == max(found)
+    assert sum(p.weight for p in view) == len(found)
+    assert math.isclose(sum(p.mean * p.weight for p in view), sum(found), rel_tol=1e-6, abs_tol=1e-3)
+    assert view[-1].t == len(found) - 1
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=300))
+def test_attempts_never_merge(attempts: list[int]) -> None:
+    whole = Whole(512)
+    for number, attempt in enumerate(sorted(attempts)):
+        whole.add(single(float(number), None, float(attempt), attempt))
+    assert all(p.low == p.high == p.attempt for p in whole.view())
+
+
+def test_view_is_one_object_until_something_is_added() -> None:
+    recent = Recent(3)
+    for number in range(5):
+        recent.add(single(number, None, number, 1))
+    assert [p.mean for p in recent.view()] == [2, 3, 4]
+    assert recent.view() is recent.view()
+    recent.add(single(9, None, float("nan"), 1))
+    assert len(recent.view()) == 3, "what is not finite is left out"
+
+
+@given(values)
+def test_smooth_stays_within_the_values(found: list[float]) -> None:
+    points = [single(float(i), float(i), value, 1) for i, value in enumerate(found)]
+    smoothed = smooth(points)
+    assert len(smoothed) == len(points)
+    slack = 1e-6 * max(1.0, *map(abs, found))
+    assert min(found) - slack <= min(smoothed) <= max(smoothed) <= max(found) + slack
+
+
+def test_smooth_begins_anew_with_each_attempt() -> None:
+    points = [single(i, i, 10.0, 1) for i in range(50)] + [single(i, i, 1.0, 2) for i in range(50)]
+    assert smooth(points)[50] == 1.0
+
+
+def test_median_of_two_is_the_quicker() -> None:
+    assert median([118.0, 3.0]) == 3.0
+    assert median([]) is None
+
+
+def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
+    falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
+    smoothed = smooth(falling)
+    assert smoothed[50] == pytest.approx(50.0, abs=0.01)

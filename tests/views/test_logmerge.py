@@ -1,0 +1,147 @@
+"""The log views' merging: pages of many logs as one, in the order of their times."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.text.stamps import stamp_of
+from supervisor.views.logs import file as logfile
+from supervisor.views.logs.align import aligned
+from supervisor.views.logs.file import LogFile
+from supervisor.views.logs.line_time import GrowthClock
+from supervisor.views.logs.merge import rows_before, rows_from
+from supervisor.views.logs.newest import LogRef
+from supervisor.views.logs.stream import Stream
+from tests.views.logs_on_disk import QUIET, never
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boundaries everywhere: what is cut at 32 KiB otherwise is cut at some bytes."""
+    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 37)
+    monkeypatch.setattr(logfile, "MIN_STRIDE_BYTES", 5)
+
+
+def stream(
+    path: Path, data: bytes, who: str, *, start_t: float = 1000.0, written_t: float = 2000.0
+) -> Stream:
+    path.write_bytes(data)
+    os.utime(path, (written_t, written_t))
+    file = LogFile(str(path))
+    file.refresh()
+    return Stream(LogRef(1, who, "stdout", path), file, start_t, never)
+
+
+LOGS = st.lists(
+    st.lists(
+        st.sampled_from(["step 1", "step 2", "step 3", "", "  indented", "Traceback", "x" * 30]), max_size=25
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@QUIET
+@given(logs=LOGS, most=st.integers(1, 12))
+def test_merged_pages_lose_nothing_and_keep_each_logs_order(
+    tmp_path: Path, small: None, logs: list[list[str]], most: int
+) -> None:
+    streams = [
+        stream(tmp_path / f"{n}.log", "".join(f"{line}\n" for line in lines).encode(), str(n))
+        for n, lines in enumerate(logs)
+    ]
+    try:
+        start, end = (0,) * len(logs), tuple(s.file.size for s in streams)
+        rows = list(rows_from(streams, start))
+        for n, lines in enumerate(logs):
+            mine = [line.text for row in rows for i, line in row.parts if i == n]
+            assert mine == lines, "every line once, in its log's order"
+        for row in rows:
+            assert len(row.who) == len(row.parts), "who says it is who said it"
+        # Page after page up from the end: again every line once.
+        place, pages = end, []
+        while page := rows_before(streams, place, most):
+            assert len(page) <= most
+            pages.append(page)
+            place = page[0].place
+        upward = [row for page in reversed(pages) for row in page]
+        for n, lines in enumerate(logs):
+            assert [line.text for row in upward for i, line in row.parts if i == n] == lines
+    finally:
+        for each in streams:
+            each.file.close()
+
+
+def test_equal_lines_fold_though_one_rank_says_more(tmp_path: Path) -> None:
+    plain = "".join(f"step {n} loss 2.{n}\n" for n in range(50))
+    odd = plain.replace("step 20 ", "UserWarning: slow\nstep 20 ")
+    streams = [stream(tmp_path / str(n), (odd if n == 2 else plain).encode(), str(n)) for n in range(4)]
+    rows = list(rows_from(streams, (0,) * 4))
+    assert [row.who for row in rows if row.text.startswith("step")] == [("0", "1", "2", "3")] * 50
+    assert [row.who for row in rows if row.text.startswith("User")] == [("2",)]
+    for each in streams:
+        each.file.close()
+
+
+def test_stamped_logs_are_merged_by_their_stamps_whatever_their_sizes(tmp_path: Path) -> None:
+    zero = "".join(f"2026-11-21 10:00:{n:02d},500 INFO zero {n}\n" for n in range(0, 60, 2)).encode()
+    one = "".join(f"2026-11-21 10:00:{n:02d},500 INFO one {n} {'x' * n}\n" for n in range(1, 60, 2)).encode()
+    streams = [stream(tmp_path / "0", zero, "0"), stream(tmp_path / "1", one, "1")]
+    rows = list(rows_from(streams, (0, 0)))
+    assert [int(row.text.split()[4]) for row in rows] == list(range(60))
+    t = streams[0].key(rows[0].parts[0][1])
+    place = tuple(s.offset_at(t + 30) for s in streams)
+    assert next(iter(rows_from(streams, place))).text.split()[3:5] == ["zero", "30"]
+    for each in streams:
+        each.file.close()
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=40),
+    gaps=st.lists(st.floats(0.01, 100), min_size=40, max_size=40),
+)
+def test_growth_gives_times_that_rise_and_lead_back(sizes: list[int], gaps: list[float]) -> None:
+    clock = GrowthClock(0.0, 100, 50.0)
+    size, t = 100, 50.0
+    for more, gap in zip(sizes, gaps, strict=False):
+        size, t = size + more, t + gap
+        clock.grew(size, t - gap / 2, t)
+    times = [clock.time_of(at) for at in range(0, size + 1, max(size // 50, 1))]
+    assert times == sorted(times)
+    assert clock.time_of(size) == pytest.approx(t)
+    assert clock.offset_of(0.0) == 0
+    assert clock.offset_of(t) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "t"),
+    [
+        ("2026-11-21 10:00:01,250 INFO x", 1795255201.25),
+        ("[2026-11-21T10:00:01Z] x", 1795255201.0),
+        ("2026-11-21T12:00:01+02:00 x", 1795255201.0),
+        ("I1121 10:00:01.5 train.py:1] x", 1795255201.5),
+        ("[10:00:01] x", 1795255201.0),
+        ("step 5 | loss 2.3 | 10:99:01", None),
+        ("ratio 3:4", None),
+        ("x" * 100 + "2026-11-21 10:00:01", None),
+    ],
+)
+def test_stamps(text: str, t: float | None) -> None:
+    assert stamp_of(text, 1795270320.0) == t
+
+
+def test_numbers_stand_in_columns() -> None:
+    lines = ["step    9 | loss 2.31 | 7 ms", "step   10 | loss 12.3 | 107 ms", "other", "other"]
+    assert aligned(lines) == [
+        "step    9 | loss 2.31 |   7 ms",
+        "step   10 | loss 12.3 | 107 ms",
+        "other",
+        "other",
+    ]
+    assert aligned(["a 1", "b 22"]) == ["a 1", "b 22"], "another shape"
+    assert aligned(["a 2 1", "a # 1"]) == ["a 2 1", "a # 1"], "a sign that stands for no number"

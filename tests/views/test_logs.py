@@ -1,0 +1,233 @@
+"""The log views' reading: lines by place and number, searched and counted, against plain references."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.views.logs import counter as logscan
+from supervisor.views.logs import file as logfile
+from supervisor.views.logs import stream as logstream
+from supervisor.views.logs.commands import ToLine, ToTime
+from supervisor.views.logs.counter import Task
+from supervisor.views.logs.file import Change, LogFile
+from supervisor.views.logs.jump import BadJumpError, parse_jump
+from supervisor.views.logs.line_index import Counts
+from supervisor.views.logs.newest import LogRef
+from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.stream import Stream
+from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boundaries everywhere: what is cut at 32 KiB otherwise is cut at some bytes."""
+    monkeypatch.setattr(logfile, "SEGMENT_BYTES", 37)
+    monkeypatch.setattr(logfile, "MIN_STRIDE_BYTES", 5)
+
+
+@QUIET
+@given(data=DATA, start=st.integers(0, 2000))
+def test_lines_both_ways(tmp_path: Path, small: None, data: bytes, start: int) -> None:
+    file = opened(tmp_path / "log", data)
+    try:
+        lines = reference(data)
+        start = min(start, len(data))
+        assert [(x.offset, x.text) for x in file.forward(start)] == [x for x in lines if x[0] >= start]
+        assert [(x.offset, x.text) for x in file.backward(start)] == [x for x in lines if x[0] < start][::-1]
+        for number, (offset, _) in enumerate(lines):
+            assert file.offset_of(number) == offset
+            assert file.number_at(offset) == number
+        assert file.line_count == len(lines)
+    finally:
+        file.close()
+
+
+@QUIET
+@given(
+    data=DATA,
+    typed=st.sampled_from(
+        ["error", "warn", "-error", "error warn", "/e.*1/", "/^step/", "/E|İ/", "é宽", "31m", "level:warn"]
+    ),
+)
+def test_matches_are_those_of_each_line(data: bytes, typed: str) -> None:
+    query = Query.parse(typed)
+    wanted = [offset for offset, text in reference(data) if query.says(text)]
+    assert list(query.matches(data)) == wanted
+
+
+def test_line_numbers_beyond_the_first_chunk(tmp_path: Path) -> None:
+    data = b"".join(b"line %d\n" % n for n in range(200_000))
+    file = opened(tmp_path / "log", data, counted=True)
+    for number in (0, 1, 77_777, 150_000, 199_999):
+        offset = file.offset_of(number)
+        assert offset is not None
+        assert next(file.forward(offset)).text == f"line {number}"
+        assert file.number_at(offset) == number
+    assert file.offset_of(200_000) is None
+    assert file.line_count == 200_000
+    file.close()
+
+
+def test_line_of_many_megabytes_is_cut_for_the_eye(tmp_path: Path) -> None:
+    data = b"first\n" + b"y" * (5 << 20) + b"\nthird\n" + b"10%\r" * 300_000 + b"99%\r"
+    for counted in (False, True):
+        file = opened(tmp_path / "log", data, counted=counted)
+        lines = list(file.forward(0))
+        assert [line.text[:5] for line in lines] == ["first", "yyyyy", "third", "99%"]
+        assert len(lines[1].text) < 20_000
+        assert lines[1].text.endswith("[cut]")
+        assert [line.offset for line in file.backward(file.size)] == [line.offset for line in lines][::-1]
+        file.close()
+
+
+def test_growth_truncation_rotation_and_removal(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = opened(path, b"one\nhal")
+    assert [line.text for line in file.forward(0)] == ["one", "hal"]
+    with path.open("ab") as out:
+        out.write(b"f\nthree\n")
+    assert file.refresh() is Change.GROWN
+    assert [line.text for line in file.forward(0)] == ["one", "half", "three"]
+    path.write_bytes(b"anew\n")
+    assert file.refresh() is Change.ANEW
+    assert [line.text for line in file.forward(0)] == ["anew"]
+    path.write_bytes(b"as long, but another\n")
+    assert file.refresh() is Change.ANEW, "rewritten with more in it"
+    path.rename(tmp_path / "log.1")
+    path.write_bytes(b"rotated\n")
+    assert file.refresh() is Change.ANEW
+    assert [line.text for line in file.forward(0)] == ["rotated"]
+    path.unlink()
+    assert file.refresh() is Change.GONE
+    assert [line.text for line in file.forward(0)] == ["rotated"], "what is open is still shown"
+    path.write_bytes(b"back\n")
+    assert file.refresh() is Change.ANEW
+    assert [line.text for line in file.forward(0)] == ["back"]
+    file.close()
+
+
+def test_file_that_comes_late(tmp_path: Path) -> None:
+    file = LogFile(str(tmp_path / "log"))
+    assert file.refresh() is Change.SAME
+    assert list(file.forward(0)) == []
+    (tmp_path / "log").write_bytes(b"here\n")
+    assert file.refresh() is Change.GROWN
+    assert [line.text for line in file.forward(0)] == ["here"]
+    os.remove(tmp_path / "log")
+    file.close()
+
+
+def test_pipe_in_the_place_of_a_log_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    file = LogFile(str(tmp_path / "log"))
+    file.refresh()
+    assert not file.is_open
+    assert file.trouble == "not a regular file"
+
+
+@given(counts=st.lists(st.integers(0, 3), max_size=30), chunk=st.integers(0, 35))
+def test_counts_find_what_is_where(counts: list[int], chunk: int) -> None:
+    index = Counts()
+    for number in counts:
+        index.append(number)
+    assert index.total == sum(counts)
+    owners = [place for place, number in enumerate(counts) for _ in range(number)]
+    assert [index.chunk_of(n) for n in range(len(owners))] == owners
+    assert index.chunk_of(len(owners)) is None
+    full = [place for place, number in enumerate(counts) if number]
+    assert index.next_full(chunk) == next((f for f in full if f >= chunk), max(chunk, len(counts)))
+    if chunk < len(counts):
+        assert index.previous_full(chunk) == max((f for f in full if f <= chunk), default=-1)
+
+
+def test_query_reads_what_people_type() -> None:
+    query = Query.parse('r0-2,5 ERROR -warn /Out of \\d+/ "two words" -"not this" level:warn ragent')
+    assert query.who == {"0", "1", "2", "5", "agent"}
+    assert [term.text for term in query.include] == ["error", "Out of \\d+", "two words"]
+    assert [term.text for term in query.exclude] == ["warn", "not this"]
+    assert query.says("Error: Out of 12 two words")
+    assert not query.says("Error: out of 12 two words"), "a capital in an expression asks for that case"
+    assert not query.says("Error: Out of 12 two words warn")
+    assert Query.parse("/usr/lib").include[0].text == "/usr/lib", "a path is no expression"
+    assert Query.parse("r0").is_by("0", "1")
+    assert not Query.parse("r0").is_by("1")
+    assert not Query.parse("  ")
+    for bad in ("/(/", "level:loud"):
+        with pytest.raises(BadQueryError):
+            Query.parse(bad)
+
+
+def test_search_is_one_text_or_one_expression() -> None:
+    assert Query.search("two words").says("TWO WORDS here")
+    assert not Query.search("two words").says("two other words")
+    assert Query.search("/w.rds$/").says("two words")
+    assert Query.search("r0").says("r0 said"), "no rank"
+
+
+def test_where_to_go_is_a_line_or_a_time() -> None:
+    assert parse_jump("12 345", 2) == ToLine(2, 12345)
+    with_day = parse_jump(":2026-11-21 14:52:10", 0)
+    assert isinstance(with_day, ToTime)
+    assert with_day.has_day
+    assert time.localtime(with_day.t)[:6] == (2026, 11, 21, 14, 52, 10)
+    without = parse_jump("14:52", 0)
+    assert isinstance(without, ToTime)
+    assert not without.has_day
+    for bad in ("soon", "25:00", "2026-13-01 10:00"):
+        with pytest.raises(BadJumpError):
+            parse_jump(bad, 0)
+
+
+@QUIET
+@given(
+    data=DATA,
+    cuts=st.lists(st.integers(0, 3000), max_size=3),
+    typed=st.sampled_from(["error", "/warn|x/", "-step"]),
+)
+def test_counts_agree_while_the_log_grows(tmp_path: Path, data: bytes, cuts: list[int], typed: str) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"")
+    file = LogFile(str(path))
+    file.refresh()
+    try:
+        query = Query.parse(typed)
+        task = Task(LogRef(1, "0", "stdout", path), file, query)
+        lines = Task(LogRef(1, "0", "stdout", path), file, counts=file.newlines)
+        for cut in sorted({min(cut, len(data)) for cut in [*cuts, len(data)]}):
+            path.write_bytes(data[:cut])
+            file.refresh()
+            while task.step() or lines.step():
+                pass
+            wanted = [text for _, text in reference(data[:cut])]
+            assert task.total == sum(query.says(text) for text in wanted)
+            assert file.line_count == len(wanted)
+    finally:
+        file.close()
+
+
+def test_a_count_over_many_chunks_finds_each_match_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logfile, "CHUNK_BYTES", 100)
+    for module in (logstream, logscan):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 100)
+    data = b"".join(b"line %d %s\n" % (n, b"hit" if n % 7 == 0 else b"y" * (n % 150)) for n in range(500))
+    file = opened(tmp_path / "log", data)
+    each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, 0.0, never)
+    each.ask(Query.parse("hit"))
+    task = Task(each.ref, file, each.query)
+    while task.step():
+        pass
+    wanted = [f"line {n} hit" for n in range(0, 500, 7)]
+    for counts in (None, task.counts):
+        each.counts = counts
+        assert [line.text for line in each.forward(0)] == wanted
+        assert [line.text for line in each.backward(file.size)] == wanted[::-1]
+    assert task.total == len(wanted)
+    file.close()

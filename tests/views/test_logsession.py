@@ -1,0 +1,160 @@
+"""The log screen's reading: a key's page at once where nothing is waited for, else from the reading thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.journal import read_state
+from supervisor.views.logs import commands as lw
+from supervisor.views.logs import file as logfile
+from supervisor.views.logs.query import Query
+from supervisor.views.logs.session import LogSession
+from tests.conftest import wait_until
+from tests.views.tui import recorded
+
+LINES = 5000
+HEIGHT = 20
+STDOUT = 1  # the agent's log comes first
+DEADLINE_S = 10.0
+
+
+@contextmanager
+def reading(root: Path) -> Iterator[tuple[LogSession, list[lw.News]]]:
+    """A session that follows the end of one log; what it delivers."""
+    rec = recorded.Recording(root, ranks=1, gpus=0)
+    rec.launch("first start")
+    path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
+    path.write_bytes(b"".join(b"line %d\n" % n for n in range(1, LINES + 1)))
+    rec.run.node().attempt(1).agent_log.unlink()
+    run = rec.close()
+    told: list[lw.News] = []
+    session = LogSession(run.node(), told.append)
+    session.ask(lw.Known(read_state(run.node().journal)), lw.Size(HEIGHT))
+    session.start()
+    try:
+        assert wait_until(lambda: last(told) is not None and last_line(told) == LINES, DEADLINE_S)
+        yield session, told
+    finally:
+        session.stop()
+
+
+def last(told: list[lw.News]) -> lw.Page | None:
+    return next((news for news in reversed(told) if isinstance(news, lw.Page)), None)
+
+
+def last_line(told: list[lw.News]) -> int:
+    page = last(told)
+    return int(page.rows[-1].text.split()[-1]) if page is not None and page.rows else 0
+
+
+def moved(session: LogSession, wish: lw.Start | lw.Follow) -> lw.Page:
+    """The page that is had at once, as soon as the reading thread has nothing else to do; asked for again till then."""
+    end = time.monotonic() + DEADLINE_S
+    while (page := session.move(wish)) is None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert page is not None
+    return page
+
+
+def test_ends_are_read_at_once(tmp_path: Path, in_memory: None) -> None:
+    with reading(tmp_path / "run") as (session, _):
+        first = moved(session, lw.Start())
+        assert [row.text for row in first.rows] == [f"line {n}" for n in range(1, HEIGHT + 1)]
+        assert not first.following
+        newest = moved(session, lw.Follow())
+        assert newest.following
+        assert newest.rows[-1].text == f"line {LINES}"
+        assert newest.made > first.made, "a page that was on its way to the screen is told from it"
+
+
+@pytest.mark.parametrize(
+    "answer", [BlockingIOError(), OSError(), 7], ids=["on a disk", "not to be told", "half in memory"]
+)
+def test_what_may_be_waited_for_is_read_by_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: OSError | int
+) -> None:
+    def preadv(*_: object) -> int:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(logfile, "_NO_WAIT", 8)
+    monkeypatch.setattr(os, "preadv", preadv, raising=False)
+    with reading(tmp_path / "run") as (session, told):
+        assert session.move(lw.Start()) is None
+        assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S), "it was asked for all the same"
+
+
+def test_what_a_query_lets_through_is_looked_for_by_the_thread(tmp_path: Path, in_memory: None) -> None:
+    with reading(tmp_path / "run") as (session, told):
+        session.ask(lw.Show(Query.parse("77")))
+        assert wait_until(lambda: last_line(told) == 4977, DEADLINE_S)
+        assert session.move(lw.Start()) is None
+        assert wait_until(lambda: last_line(told) < 4977, DEADLINE_S)
+
+
+def test_a_move_does_not_overtake_what_was_asked_before(tmp_path: Path, in_memory: None) -> None:
+    with reading(tmp_path / "run") as (session, told):
+        session.ask(lw.ToLine(STDOUT, 2500), lw.Scroll(1))
+        page = session.move(lw.Scroll(-HEIGHT))  # at once only if both are done by now
+        assert page is not None or wait_until(lambda: last_line(told) < 2500, DEADLINE_S)
+        end = page or last(told)
+        assert end is not None
+        above = 2500 - HEIGHT // 2
+        assert end.rows[0].text == f"line {above + 1 - HEIGHT}"
+
+
+class Watched:
+    """Events that never come, and the folders that they were asked of."""
+
+    def __init__(self) -> None:
+        self.folders: set[str] = set()
+
+    def fileno(self) -> int | None:
+        return None
+
+    def watch(self, folder: str) -> bool:
+        self.folders.add(folder)
+        return True
+
+    def take(self) -> set[str] | None:
+        return set()
+
+    def close(self) -> None:
+        return
+
+
+def test_a_log_behind_a_link_is_watched_where_it_is_written(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", ranks=1, gpus=0)
+    rec.launch("first start")
+    path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/out.txt").write_bytes(b"a line\n")
+    path.symlink_to(tmp_path / "elsewhere/out.txt")
+    run = rec.close()
+    watched = Watched()
+    session = LogSession(run.node(), lambda _: None, events=lambda _: watched)
+    session.ask(lw.Known(read_state(run.node().journal)), lw.Size(HEIGHT))
+    session.start()
+    try:
+        wanted = {str(path.parent), str(tmp_path / "elsewhere")}
+        assert wait_until(lambda: wanted <= watched.folders, DEADLINE_S), watched.folders
+    finally:
+        session.stop()
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filesystem says that all can be read without waiting, whatever it is."""
+
+    def preadv(fd: int, buffers: list[bytearray], offset: int, _flags: int) -> int:
+        return len(os.pread(fd, len(buffers[0]), offset))
+
+    monkeypatch.setattr(logfile, "_NO_WAIT", 8)
+    monkeypatch.setattr(os, "preadv", preadv, raising=False)

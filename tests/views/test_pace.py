@@ -1,0 +1,117 @@
+"""A script that prints a step and no time has a speed all the same; one that was read after the fact has none."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from supervisor.run import events as ev
+from supervisor.run.series import METRICS, RANKS
+from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.model.step_pace import APART_S, Pace
+from supervisor.views.tui.dashboard.header import eta_s
+from tests.views.tui.recording import Recording
+
+
+def paced(*said: tuple[float, float], by_clock: bool = False) -> Pace:
+    pace = Pace()
+    for t, step in said:
+        pace.add(t, step, 1, by_clock=by_clock)
+    return pace
+
+
+def test_lines_that_were_read_together_are_one_moment() -> None:
+    """Twenty steps a second, looked for four times a second: five steps come at once."""
+    pace = paced(*((0.25 * (step // 5), step) for step in range(100)))
+    assert pace.seconds() == pytest.approx(0.05)
+
+
+def test_an_evaluation_does_not_swing_it() -> None:
+    pace = paced(*((step + 300.0 * (step > 20), step) for step in range(40)))
+    assert pace.seconds() == pytest.approx(1.0)
+    assert len(pace.track()) == 39
+
+
+def test_another_attempt_and_a_counter_that_starts_again_begin_anew() -> None:
+    pace = paced((0, 10), (1, 11))
+    pace.add(2, 0, 1)
+    pace.add(4, 1, 1)
+    assert pace.seconds() == pytest.approx(1.0), "of 1 and 2 the lower; between 11 and 0 lies no step"
+    pace.add(100, 5, 2)
+    assert pace.seconds() is None
+    pace.add(103, 6, 2)
+    assert pace.seconds() == pytest.approx(3.0)
+
+
+def test_clocks_of_whole_seconds_are_taken_over_a_while() -> None:
+    pace = paced(*((math.floor(0.7 * step), step) for step in range(200)), by_clock=True)
+    assert pace.seconds() == pytest.approx(0.7, rel=0.1)
+
+
+@given(
+    took_s=some.floats(0.02, 20.0),
+    every=some.integers(1, 100),
+    late_s=some.lists(some.floats(0.0, 0.02), min_size=120, max_size=120),
+)
+def test_it_is_near_whatever_a_script_prints(took_s: float, every: int, late_s: list[float]) -> None:
+    """Lines are read some 20 ms late, now more, now less."""
+    pace = paced(*((took_s * every * n + late, every * n) for n, late in enumerate(late_s)))
+    said = pace.seconds()
+    assert said is not None
+    assert said == pytest.approx(took_s, abs=0.02 / max(APART_S / took_s, every) + 1e-9)
+
+
+def plain(root: Path, *, mode: str = "launched") -> Recording:
+    rec = Recording(root, gpus=0, mode=mode)
+    rec.number = 1
+    rec.fact(ev.LaunchIntended(t=rec.t, attempt=1, argv=("x",), reason="first start"))
+    rec.fact(ev.AttemptStarted(t=rec.t, attempt=1, pid=1, start_time=1.0))
+    for rank in (0, 1):
+        rec.fact(ev.RankStarted(t=rec.t, attempt=1, local_rank=rank, rank=rank))
+    return rec
+
+
+def said(rec: Recording, steps: int, step_s: float, **values: float | None) -> Snapshot:
+    for step in range(1, steps + 1):
+        rec.t += step_s
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 2.0, **values})
+        for rank in ("0", "1"):
+            rec.series.append(RANKS, rec.t, rank, 1, {"step": step, "loss": 2.0, **values})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, total_steps=100, loss=2.0))
+    return SnapshotReader(rec.close()).refresh()
+
+
+def test_a_plain_log_has_a_step_time_an_eta_and_one_for_each_rank(tmp_path: Path) -> None:
+    snapshot = said(plain(tmp_path / "run"), 40, 0.5)
+    took_s, is_derived = snapshot.step_time_s
+    assert took_s == pytest.approx(0.5)
+    assert is_derived
+    assert eta_s(snapshot) == pytest.approx(30.0)
+    assert [rank.pace_s for rank in snapshot.ranks.values()] == [pytest.approx(0.5)] * 2
+
+
+def test_what_the_log_says_itself_comes_first(tmp_path: Path) -> None:
+    snapshot = said(plain(tmp_path / "run"), 10, 0.5, step_time_s=0.4)
+    assert snapshot.step_time_s == (0.4, False)
+    assert snapshot.ranks["0"].pace_s is None
+
+
+def test_a_log_read_after_the_fact_has_no_speed(tmp_path: Path) -> None:
+    snapshot = said(plain(tmp_path / "run", mode="observed"), 40, 0.3, line_t=None)
+    assert snapshot.step_time_s == (None, False)
+    assert eta_s(snapshot) is None
+    assert "line_t" not in snapshot.series
+
+
+def test_unless_its_lines_bear_clocks(tmp_path: Path) -> None:
+    rec = plain(tmp_path / "run", mode="observed")
+    for step in range(1, 60):
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 2.0, "line_t": 1e9 + 2 * step})
+    took_s, is_derived = SnapshotReader(rec.close()).refresh().step_time_s
+    assert took_s == pytest.approx(2.0)
+    assert is_derived

@@ -1,0 +1,54 @@
+"""Places of lines are short, and still tell which file of which rank."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.run.state import AttemptView, RankView
+from supervisor.views.wording.places import below_run, of_project, place_of
+
+TREE = "torchrun/none_ab12/attempt_0"
+ATTEMPT = AttemptView(
+    number=2,
+    planned_t=0.0,
+    ranks={
+        0: RankView(local_rank=0, rank=8, stdout=f"{TREE}/0/stdout.log", stderr=f"{TREE}/0/stderr.log"),
+        1: RankView(local_rank=1, stdout="/var/log/all.log", stderr="/var/log/all.log"),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "said"),
+    [
+        (f"{TREE}/0/stderr.log", 4, "rank 8 stderr.log:4"),
+        (f"/data/runs/x/nodes/0/attempts/2/{TREE}/0/stdout.log", 7, "rank 8 stdout.log:7"),
+        ("/var/log/all.log", 7, "log/all.log:7"),
+        ("../../../../artifacts/stacks-2-1.txt", 1, "artifacts/stacks-2-1.txt:1"),
+        ("agent.log", None, "agent.log"),
+        ("/data/runs/x/nodes/0/attempts/2/agent.log", 3, "agent.log:3"),
+        ("../1/agent.log", 3, "nodes/0/attempts/1/agent.log:3"),
+        ("../../../../../elsewhere/x.log", 3, "elsewhere/x.log:3"),
+    ],
+)
+def test_place(path: str, line: int | None, said: str) -> None:
+    assert place_of(ATTEMPT, path, line) == said
+
+
+def test_below_run_never_climbs() -> None:
+    assert below_run(1, "/copied/runs/x/nodes/1/attempts/1/agent.log") == "nodes/1/attempts/1/agent.log"
+    assert below_run(1, "/copied/runs/x/artifacts/stacks.txt") == "artifacts/stacks.txt"
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "said"),
+    [
+        ("/home/me/gpt/models/block.py", "/home/me/gpt", "models/block.py"),
+        ("/home/me/gpt-old/models/block.py", "/home/me/gpt", "…/models/block.py"),
+        ("/elsewhere/lib/block.py", "/home/me/gpt", "…/lib/block.py"),
+        ("/gpt/train.py", "/home/me/gpt", "/gpt/train.py"),
+        ("./train.py", None, "train.py"),
+    ],
+)
+def test_of_project(path: str, folder: str | None, said: str) -> None:
+    assert of_project(path, folder) == said

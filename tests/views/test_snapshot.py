@@ -1,0 +1,223 @@
+"""A snapshot is the run as its files say it, read as they grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import GPU, METRICS
+from supervisor.run.state import HeldOpen, Running
+from supervisor.views.logs import newest as logs
+from supervisor.views.logs.newest import LogLine, Tone, fair_share, tone_of
+from supervisor.views.logs.order import Part, interleave
+from supervisor.views.model import reader as sn
+from supervisor.views.model.reader import SnapshotReader
+from tests.views.tui import recorded
+
+
+def test_healthy_run(tmp_path: Path) -> None:
+    snapshot = SnapshotReader(recorded.healthy(tmp_path / "run")).refresh()
+    assert isinstance(snapshot.state.condition, Running)
+    assert snapshot.metrics["loss"][-1].step == 1840
+    assert len(snapshot.smoothed) == len(snapshot.metrics["loss"])
+    assert [gpu.index for gpu in snapshot.gpus] == [0, 1]
+    assert list(snapshot.ranks) == ["0", "1"]
+    assert snapshot.machine is not None
+    assert snapshot.pace_s is not None
+    assert abs(snapshot.pace_s - 1.2) < 0.01
+    told_s, is_derived = snapshot.step_time_s
+    assert told_s is not None
+    assert not is_derived, "the log says it itself"
+    assert abs(snapshot.gpu_memory[-1].mean - 44.2 / 80) < 0.01
+    assert not snapshot.keeper_alive
+
+
+def test_nothing_new_is_the_same_snapshot(tmp_path: Path) -> None:
+    reader = SnapshotReader(recorded.held(tmp_path / "run"), monotonic=lambda: 0.0)
+    first = reader.refresh()
+    assert isinstance(first.state.condition, HeldOpen)
+    assert reader.refresh() is first
+
+
+def test_growth_is_seen(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    reader = SnapshotReader(rec.run)
+    before = reader.refresh()
+    rec.steps(1, 5)
+    after = reader.refresh()
+    assert after.revision > before.revision
+    assert after.metrics["loss"][-1].step == 5
+    assert after.metrics["lr"] is not before.metrics["lr"]
+    assert [line.text[:10] for line in after.logs.lines][-1] == "step     5"
+
+
+def test_a_backlog_of_samples_comes_in_pieces_beside_the_lines(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    reader = SnapshotReader(rec.run)
+    reader.refresh()
+    for step in range(10_000):
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 2.0})
+    rec.say(0, "a line that was written last")
+    snapshot = reader.refresh()
+    assert [found.text for found in snapshot.logs.lines] == ["a line that was written last"]
+    newest = snapshot.metrics["loss"][-1].step
+    assert newest is not None
+    assert 1000 < newest < 5000
+    revisions = {snapshot.revision}
+    while (snapshot := reader.refresh()).revision not in revisions:
+        revisions.add(snapshot.revision)
+    assert snapshot.metrics["loss"][-1].step == 9999
+
+
+def test_where_only_lines_were_added_all_else_is_the_very_same(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 5)
+    reader = SnapshotReader(rec.run, monotonic=lambda: 0.0)
+    before = reader.refresh()
+    rec.say(0, "a line")
+    after = reader.refresh()
+    assert [line.text for line in after.logs.lines] == ["a line"]
+    assert all(old is new for old, new in zip(before.facts(), after.facts(), strict=True))
+    rec.steps(6, 7)
+    assert any(old is not new for old, new in zip(after.facts(), reader.refresh().facts(), strict=True))
+
+
+def test_a_glance_leaves_run_json_to_the_second_look(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
+    assert reader.refresh().run_file is None
+    assert reader.refresh().run_file == SnapshotReader(run).refresh().run_file is not None
+
+
+def test_a_glance_at_ranks_is_the_newest_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    whole = SnapshotReader(run).refresh()
+    assert (run.node().series / "ranks.jsonl").stat().st_size > 8000
+    monkeypatch.setattr("supervisor.views.model.reader.GLANCE_BYTES", 4000)
+    reader = SnapshotReader(run, glance=True, monotonic=lambda: 0.0)
+    first = reader.refresh()
+    assert {key: rank.values for key, rank in first.ranks.items()} == {
+        key: rank.values for key, rank in whole.ranks.items()
+    }
+    assert (first.metrics, first.gpus, first.machine) == (whole.metrics, whole.gpus, whole.machine)
+    assert reader.refresh().ranks == whole.ranks
+    assert reader.refresh() is reader.refresh()
+
+
+def test_absent_folder_and_half_lines(tmp_path: Path) -> None:
+    assert SnapshotReader(RunPaths(tmp_path / "none")).refresh().gone
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 3)
+    run = rec.close()
+    metrics = run.node().series / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes() + b'{"t": 5, "k": "jo')
+    assert SnapshotReader(run).refresh().metrics["loss"][-1].step == 3
+
+
+def test_old_data_comes_from_rollups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rec = recorded.Recording(tmp_path / "run", gpus=0)
+    rec.launch("first start")
+    rec.steps(1, 400)
+    run = rec.close()
+    monkeypatch.setattr(sn, "TAIL_BYTES", 4096)
+    loss = SnapshotReader(run).refresh().metrics["loss"]
+    assert loss[0].weight > 1, "the first minutes are roll-ups"
+    assert loss[0].step is not None
+    assert loss[0].step < 60
+    assert loss[-1].step == 400
+    assert [p.t for p in loss] == sorted(p.t for p in loss)
+
+
+def test_readings_of_devices_are_pooled(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    for t in (0.0, 1.0):
+        for gpu, util in (("0", 0.2), ("1", 0.6)):
+            values = {"util_ratio": util, "memory_used_bytes": 1.0, "memory_total_bytes": 4.0}
+            rec.series.append(GPU, recorded.T0 + t, gpu, 1, values)
+    rec.series.append(METRICS, recorded.T0, "job", 1, {"loss": float("nan"), "step": 1})
+    pooled = SnapshotReader(rec.close()).refresh().gpu_util
+    assert [(p.low, round(p.mean, 6), p.high) for p in pooled] == [(0.2, 0.4, 0.6)] * 2
+
+
+def test_a_flood_is_skipped_and_said(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.say(0, "\n".join(f"old {number}" for number in range(30_000)))
+    reader = SnapshotReader(rec.run)
+    first = reader.refresh().logs.lines
+    assert first[-1].text == "old 29999"
+    assert not [found for found in first if found.tone is Tone.NOTE], "at the opening nothing was missed"
+    rec.say(0, "\n".join(f"new {number}" for number in range(30_000)))
+    news = reader.refresh().logs.lines
+    assert "lines skipped to keep up" in news[0].text
+    assert news[-1].text == "new 29999"
+    rec.say(0, "z" * (5 << 20) + "\nlast")
+    news = reader.refresh().logs.lines
+    assert "MiB skipped to keep up" in news[0].text
+    assert news[-1].text == "last"
+
+
+def line(who: str, text: str) -> LogLine:
+    return LogLine(1, who, "stdout", text, Tone.PLAIN, "p", 0)
+
+
+def test_lines_of_files_are_put_in_their_likely_order() -> None:
+    steps = Part([line("0", f"step {n}") for n in range(10)], last_t=100.0)
+    early = Part([line("agent", "starting")], last_t=1.0)
+    trace = Part([line("1", t) for t in ("Traceback (most", "  File", "    x", "Error: x")], last_t=100.0)
+    texts = [found.text for found in interleave([steps, early, trace], start_t=0.0)]
+    assert texts[0] == "starting"
+    assert texts[-4:] == ["Traceback (most", "  File", "    x", "Error: x"]
+    assert interleave([], 0.0) == []
+
+
+def test_fair_share() -> None:
+    assert fair_share([10, 1000, 1000], 1010) == 500
+    assert fair_share([10, 20], 1000) == 1000
+    assert fair_share([], 1000) == 1000
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "Traceback (most ",
+                "Error",
+                "Exception",
+                "FATAL",
+                "CRITICAL",
+                "ERROR",
+                "[ERROR]",
+                "WARN",
+                "WARNING",
+                "Warning",
+                "warning",
+                "out of memory",
+                ":",
+                " ",
+                "x",
+                "_",
+                "\n",
+            ]
+        ),
+        max_size=6,
+    ).map("".join)
+)
+def test_no_tone_is_missed_by_the_first_look(text: str) -> None:
+    loud = logs._BAD.search(text) or logs._WARN.search(text)
+    assert (tone_of(text) is not Tone.PLAIN) == bool(loud)
+
+
+def test_tones() -> None:
+    assert tone_of("Traceback (most recent call last):") is Tone.BAD
+    assert tone_of("torch.OutOfMemoryError: CUDA out of memory.") is Tone.BAD
+    assert tone_of("x.py:3: UserWarning: slow") is Tone.WARN
+    assert tone_of("step 3 | loss 2.1 | grad_error 0.1") is Tone.PLAIN

@@ -1,0 +1,387 @@
+"""Chinese: no sentence of the product is missing, none is there for nothing, and nothing else is touched."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from textual.binding import Binding
+
+from supervisor.cli import diagnose
+from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
+from supervisor.run.records import DecisionKind, FailureClass, Reason
+from supervisor.views.appearance import Lang
+from supervisor.views.model.run_list import SortKey
+from supervisor.views.tui.dashboard.keys import GROUPS, KEYS
+from supervisor.views.tui.dashboard.ranks import COLUMNS
+from supervisor.views.tui.logs.keys import GROUPS as LOG_GROUPS
+from supervisor.views.tui.logs.keys import LOG_KEYS
+from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.translate import (
+    REMEMBERED,
+    BadCatalogue,
+    Translator,
+    catalogue,
+    english,
+    speech,
+)
+from tests.views.sentences import GAP, sentences, strings, told
+
+ROOT = Path(__file__).parents[2] / "supervisor"
+SCREENS = sorted(p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"themes.py", "layout.py"})
+RECORDS = [
+    *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice", "specific_advice")),
+    ROOT / "diagnosis/hang/hang_verdict.py",
+    *(
+        ROOT / "policy" / f"{name}.py"
+        for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
+    ),
+    *(ROOT / "policy/health" / f"{name}.py" for name in ("early", "straggler")),
+    *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
+    *(ROOT / "run" / f"{name}.py" for name in ("fold", "timeline", "trash")),
+    ROOT / "keeper/requests/request_rules.py",
+    *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
+    ROOT / "keeper/observer/observer.py",
+    ROOT / "keeper/monitoring/other_gpu_users.py",
+    *sorted((ROOT / "views/logs").glob("*.py")),
+    *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "places")),
+    ROOT / "views/model/nearby.py",
+]
+# What stands in a sentence's gaps.
+FILLERS = (
+    "7",
+    "cuda_oom",
+    "finished",
+    "failed",
+    "restart",
+    "3 m 07 s",
+    "GPU memory ran out",
+    "1 × accumulation 2 × 2 ranks = global batch 4",
+)
+KEPT = frozenset(["rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
+# Parts of sentences that are whole in `WHOLE`, and what is the same in every language.
+PARTS = frozenset(
+    text.replace("~", GAP)
+    for text in (
+        " since the checkpoint at step ~",
+        ", no checkpoint is known",
+        "A collective timed out: ~ did not come to it",
+        "waited for ~ ~",
+        "stoker attach ~",
+        " within ~",
+        "when you say so~",
+        "the same failure as attempt~ ~",
+        "stoker run --nproc-per-node 2 train.py",
+        "stoker attach train.log",
+        "stoker run",
+        "stoker run --resume-knob '~=PATH'",
+        "~ step~: it begins with ~, as given",
+        "stoker run --config demo/demo",
+        "~: ~: ~ (exit code ~)",
+        "~ (~ probes, ~ s)",
+        "~ (~ probe, ~ s)",
+        "not ~",
+        "~ and worse",
+        " (~ looked through)",
+        "~ copied (where the terminal allows it: OSC 52)",
+        " after ~",
+        "✗ attempt ~ failed~, ~",
+        " (~ left)",
+        "held: you decide~",
+        " (~ steps again)",
+        " (~ step again)",
+        " at step ~",
+        "× not a number~",
+        " × ~ tokens",
+        "~ step~: it begins at the first step, unless the script resumes by itself",
+        "aborted at exit, after training had finished",
+        " on rank ~",
+        " on ranks ~",
+        " on ranks ~ …",
+        "Reduce ~ (now ~)",
+        "~: ~ divides the global batch.",
+        "~ minutes",
+        "restarted ~ within ~: it runs, but does not last",
+        "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help",
+        "no further checkpoint fits",
+        "~ more checkpoint~ fit",
+        "~ on the disk (~ GiB free, ~ GiB each): free some, or keep fewer (keep_checkpoints)",
+        ", the GPUs are busy ~ % of the time",
+        "~ % of a step is waiting for data~: ~",
+        "fetching data",
+        "outside of the step",
+        "rank ~ holds the others up by ~ s in every step of ~ s: it spends them ~",
+    )
+)
+WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
+WHOLE = (
+    "nothing has moved for 12 s (usually 1.2 s): 7 ranks in all_reduce at my/train.py:41, rank 3 in read_it() at my/data.py:41",
+    "hang: rank 3 waiting for data at my/data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
+    "Another process uses this GPU: process 12 of bob_7 (3.0 GiB on GPU 1).",
+    "20261121-1412-brave-otter: gave up: cuda_oom: restarted once and never reached a first step (exit code 4)",
+    "1 step since the checkpoint at step 200",
+    "12 steps, no checkpoint is known",
+    "12 steps: it begins with --resume c2.pt, as given",
+    "with --resume c2.pt, as given",
+    "not stopped",
+    "not restarted",
+    "bob_7 asked: restart with micro-batch 16 → 8, accumulation 1 → 2",
+    "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume: e and add --resume PATH, or start with --resume-knob '--resume=PATH'; c3.pt was written at 21:15; whether it is whole is not known",
+    "hang: steps were made and no whole checkpoint of this run was found for --resume: start with --resume-knob '--resume=PATH'",
+    "hang: steps were made since --resume c2.pt, and no whole checkpoint of this run was found: e gives another path, r starts from that one again",
+    "when you say so",
+    "when you say so within 23 h 59 m",
+    "waited for rank 1 in all_reduce at my/train.py:41",
+    "63 ranks: waited for ranks 1, 3 in all_gather",
+    "was waiting for the GPU at my/train.py:41",
+    "was in sleep() at my/train.py:41",
+    "Look why my/data.py:41 does not end (a loop without a bound, a lock, a file or a server that does not answer): the stacks show rank 3 in read_it(), outside the collective.",
+    "A collective timed out: ranks 1, 3 did not come to it",
+    "attempt 1 ended: restarted by bob_7",
+    "attempt 2: as asked",
+    "the next step came 4.0 s after the stop",
+    "the next step came 4.0 s after the failure",
+    "■ stopped by bob_7",
+    "the same failure as attempt 1",
+    "the same failure as attempts 1-3",
+    "3 lines (40% looked through)",
+    "7 found (40% looked through)",
+    "1 of 7 (40% looked through)",
+    "1 line copied (where the terminal allows it: OSC 52)",
+    "3 lines copied (where the terminal allows it: OSC 52)",
+    "✗ attempt 1 failed, before its first step",
+    "✗ attempt 1 failed after 3 m 08 s, step 1 212",
+    "held: you decide",
+    "held: you decide (23 h 59 m left)",
+    "from the checkpoint at step 200",
+    "from the checkpoint at step 200 (1 step again)",
+    "from the checkpoint at step 200 (12 steps again)",
+    "× not a number at step 12",
+    " · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
+    " · micro-batch 8 × 2 048 tokens × accumulation 4 × 2 ranks = global batch 131 072 tokens",
+    " · micro-batch 8, accumulation 4, global batch 131 072 tokens",
+    "restart? may be lost: 12 steps since the checkpoint at step 200",
+    "restart? may be lost: 12 steps: it begins at the first step, unless the script resumes by itself",
+    "attempts",
+    "Rank 1 aborted at exit, after training had finished",
+    "More than one rank crashed",
+    "A rank was killed (SIGKILL); most often memory ran out on the host (likely, not certain)",
+    "Training hung on ranks 0, 1, 2 …",
+    "Reduce device_batch_size (now 16): 8 divides the global batch.",
+    "Reduce device_batch_size (now 16).",
+    "worker_crash: restarted 3 times within 10 minutes: it runs, but does not last",
+    "no further checkpoint fits on the disk (1.0 GiB free, 2.00 GiB each): free some, or keep fewer (keep_checkpoints)",
+    "2 more checkpoints fit on the disk (5.0 GiB free, 2.00 GiB each): free some, or keep fewer (keep_checkpoints)",
+    f"34 % of a step is waiting for data: {WORKERS}",
+    f"34 % of a step is waiting for data, the GPUs are busy 61 % of the time: {WORKERS}",
+    "rank 1 holds the others up by 0.2 s in every step of 1.1 s: it spends them fetching data",
+    "rank 1 holds the others up by 0.2 s in every step of 1.1 s: it spends them outside of the step (GPU 1 is throttled)",
+    "cuda_oom: micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged: the next smaller one that divides",
+    "attempt 2: gpu_fault: without GPU 1: 3 ranks, micro-batch 4 unchanged, accumulation 2 → 3, ranks 4 → 3, global batch 64 → 72",
+    "hold: cuda_oom: restarted once for this without progress; gradient checkpointing, shorter sequences or sharding would help",
+    "micro-batch 12 is the largest that fits: 12 × accumulation 2 × 2 ranks = global batch 48 (3 probes, 20 s)",
+)
+
+
+WORD = re.compile(r"[A-Za-z]{2,}")
+
+
+@cache
+def catalogue_of() -> dict[str, str]:
+    return catalogue(Lang.ZH)
+
+
+@cache
+def chinese() -> Translator:
+    return Translator(catalogue_of())
+
+
+def left_in_english(text: str) -> set[str]:
+    """Words of the sentence that stay English and that its entries do not keep, with the best filler of its gaps."""
+    found = []
+    for filler in FILLERS:
+        entries, filled = catalogue_of(), text.replace(GAP, filler)
+        kept = " ".join([filler, *(entries[key] for key in chinese().keys_of(filled) if key)])
+        said = re.sub(r"`[^`]*`|--[\w-]+|\w+=\S*|\S*[_/]\S*", " ", chinese()(filled))
+        found.append(set(WORD.findall(said)) - set(WORD.findall(kept)) - KEPT)
+    return min(found, key=len)
+
+
+@pytest.mark.parametrize("path", [*SCREENS, *RECORDS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_sentence_is_missing(path: Path) -> None:
+    missing = {
+        text: words for text in sentences(path) if text not in PARTS and (words := left_in_english(text))
+    }
+    assert not missing
+
+
+def test_whole_sentences_of_parts_are_told() -> None:
+    assert not {text: words for text in WHOLE if (words := left_in_english(text))}
+
+
+def test_words_handed_to_the_translator_are_told() -> None:
+    """Labels and titles are single words, which no pattern tells from names: those that are handed over are known."""
+    missing = {
+        text
+        for path in SCREENS
+        for text in told(path, frozenset(["tr", "section", "spoken", "key_line"]))
+        if GAP not in text and not set(chinese().keys_of(text)) and text not in {"", *PARTS}
+    }
+    assert not missing
+
+
+def words_of_tables() -> set[str]:
+    """Words that are shown out of tables: keys, states, columns, classes."""
+    bindings = [binding for binding in [*KEYS, *LOG_KEYS] if isinstance(binding, Binding)]
+    for pane in panes():
+        bindings += [binding for binding in pane.BINDINGS if isinstance(binding, Binding)]
+    found = {binding.description for binding in bindings} | {b.tooltip for b in bindings if b.tooltip}
+    found |= {*GROUPS.values(), *LOG_GROUPS.values(), *(name for name, _, _ in COLUMNS), *map(str, SortKey)}
+    for enum in (Outcome, Phase, RequestKind, StopStep, DecisionKind, FailureClass, Reason):
+        found |= {member.value.replace("_", " ") for member in enum}
+    for text in class_texts().values():
+        found |= {text.title, *text.advice}
+    return found
+
+
+def panes() -> set[type[Panel]]:
+    """Every kind of pane there is."""
+    for info in pkgutil.walk_packages([str(ROOT / "views/tui")], "supervisor.views.tui."):
+        importlib.import_module(info.name)
+    found, new = set[type[Panel]](), {Panel}
+    while new:
+        found |= new
+        new = {
+            kind
+            for known in new
+            for kind in known.__subclasses__()
+            if kind.__module__.startswith("supervisor.")
+        }
+    return found
+
+
+def test_tables_are_told() -> None:
+    assert not {word for word in words_of_tables() if not set(chinese().keys_of(word))}
+
+
+def test_no_entry_is_there_for_nothing() -> None:
+    """Each entry is used by a sentence of the sources, or at least made of words that stand in them."""
+    used: set[str] = set()
+    for text in [*WHOLE, *words_of_tables(), *(t for path in [*SCREENS, *RECORDS] for t in sentences(path))]:
+        for filler in FILLERS:
+            used |= set(chinese().keys_of(text.replace(GAP, filler)))
+    source = " ".join(text.replace("_", " ") for path in ROOT.rglob("*.py") for text in strings(path))
+    for key in catalogue(Lang.ZH).keys() - used:
+        pieces = re.split(r"\{\w+\}", key.replace("(s)", ""))
+        lost = [piece for piece in pieces if not all(word in source for word in WORD.findall(piece))]
+        assert not lost, key
+
+
+@given(some.text(max_size=200))
+def test_what_has_no_entry_is_not_touched(text: str) -> None:
+    said = chinese()(text)
+    assert said == text or set(chinese().keys_of(text))
+
+
+SENTENCES = sorted(catalogue(Lang.ZH))
+
+
+@given(some.lists(some.sampled_from([*SENTENCES, "; ", ": ", ", ", " · ", "7", "✗ ", "x"]), max_size=30))
+def test_mixtures_are_told_without_harm(parts: list[str]) -> None:
+    text = "".join(parts)
+    said = chinese()(text)
+    assert said == text or set(chinese().keys_of(text))
+
+
+@given(some.sampled_from(SENTENCES), some.lists(some.integers(0, 99), min_size=6, max_size=6))
+def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
+    """A sentence made of a key is told by an entry, its numbers are in what is said."""
+    shown = iter(numbers)
+    text = re.sub(r"\{\w+\}", lambda _: f"{next(shown)}", key).replace("(s)", "s")
+    fallible = any(":!" in place for place in re.findall(r"\{[^}]*\}", catalogue_of()[key]))
+    assert fallible or set(chinese().keys_of(text)) or key in {"; ", ": ", ", "}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"),
+        (" · attempt 2", " · 第 2 次尝试"),
+        ("GPU memory ran out on rank 1 (likely, not certain)", "显存不足（rank 1）（很可能，但不确定）"),
+        ("note: stop", "备注：stop"),
+        ("code_error: something nobody foresaw", "code_error: something nobody foresaw"),
+        ("restart: cuda_oom: the script was rewritten", "重启：cuda_oom: the script was rewritten"),
+    ],
+)
+def test_examples(text: str, said: str) -> None:
+    assert chinese()(text) == said
+
+
+def test_english_is_as_written() -> None:
+    assert speech(Lang.EN) is english
+    assert english("elapsed ") == "elapsed "
+
+
+@pytest.mark.parametrize(
+    "entries", [{"step {n}": "第步"}, {"step {n}": "第 {m} 步"}, {"{a}{b}": "{a}{b}"}, {"{a} {a}": "{a}"}]
+)
+def test_bad_entries_are_refused(entries: dict[str, str]) -> None:
+    with pytest.raises(BadCatalogue):
+        Translator(entries)
+
+
+def test_memory_is_bounded() -> None:
+    translator = Translator(catalogue(Lang.ZH))
+    for number in range(3 * REMEMBERED):
+        translator(f"attempt {number}")
+    assert translator._remembered.cache_info().currsize <= REMEMBERED
+
+
+OOM = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 9, in <module>
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+
+
+def test_diagnose_is_told_and_json_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    log = tmp_path / "train.log"
+    log.write_text(OOM)
+    assert diagnose.main([str(log)]) == diagnose.EXIT_FAILURE
+    assert "GPU memory ran out on rank 1" in capsys.readouterr().out
+    diagnose.main([str(log), "--lang", "zh"])
+    asked = capsys.readouterr().out
+    assert "显存不足（rank 1）" in asked
+    assert "CUDA out of memory. Tried to allocate 2.00 GiB." in asked
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    diagnose.main([str(log)])
+    assert capsys.readouterr().out == asked
+    diagnose.main([str(log), "--lang", "en"])
+    assert "GPU memory ran out on rank 1" in capsys.readouterr().out
+    diagnose.main([str(log), "--json"])
+    assert '"title":"GPU memory ran out on rank 1"' in capsys.readouterr().out
+
+
+def test_english_loads_no_catalogue(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(OOM)
+    code = (
+        "import sys; from supervisor.cli.diagnose import main; main([sys.argv[1]]); "
+        "assert 'supervisor.views.wording.translate' not in sys.modules and 'tomllib' not in sys.modules"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in {"LANG", "LC_ALL", "LC_MESSAGES"}}
+    done = subprocess.run([sys.executable, "-c", code, str(log)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,81 @@
+"""Looks come from the flag, else the environment, else a file; what makes no sense is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from supervisor.cli.appearance_flags import taste_from
+from supervisor.cli.main import main
+from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, taste_of
+from supervisor.views.tui.kept import Kept, load, save
+from supervisor.views.tui.theme.ascii import plain
+
+
+def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stoker.toml").write_text('[ui]\ntheme = "light"\nascii = true\nlang = "zh"\n')
+    env = {"XDG_CONFIG_HOME": str(tmp_path / "none"), "LANG": "en_US.UTF-8"}
+    assert taste_from({}, env) == Appearance(ThemeName.LIGHT, True, Lang.ZH)
+    assert taste_from({}, {**env, "STOKER_ASCII": "0", "STOKER_LANG": "en"}) == Appearance(
+        ThemeName.LIGHT, False, Lang.EN
+    )
+    assert taste_from({"theme": "safe"}, {**env, "STOKER_THEME": "dark"}).theme is ThemeName.SAFE
+
+
+@pytest.mark.parametrize(
+    ("env", "lang"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, Lang.ZH),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, Lang.EN),
+        ({"LC_MESSAGES": "zh_TW"}, Lang.ZH),
+        ({}, Lang.EN),
+    ],
+)
+def test_language_by_locale(env: dict[str, str], lang: Lang) -> None:
+    assert taste_of([], env).lang is lang
+
+
+@pytest.mark.parametrize("values", [{"theme": "pink"}, {"lang": "de"}, {"ascii": "maybe"}])
+def test_bad_values_name_what_is_possible(values: dict[str, str]) -> None:
+    with pytest.raises(BadAppearance, match="choose"):
+        taste_of([("x", values)], {})
+
+
+@pytest.mark.parametrize("verb", ["attach", "replay"])
+def test_a_bad_flag_is_one_line(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--theme", "pink"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "choose dark, light, safe" in err
+
+
+def test_ascii_says_no_comparison_for_a_change_and_no_full_stop_for_a_cut() -> None:
+    assert plain("micro-batch 16 → 8") == "micro-batch 16 ->8"
+    assert plain("runs/20261121-brave-o…") == "runs/20261121-brave-o~"
+    assert plain("1 of 2, ← → attempt") == "1 of 2, < > attempt"
+
+
+@given(st.text())
+def test_ascii_is_ascii_and_as_wide(text: str) -> None:
+    found = plain(text)
+    assert found.isascii()
+    assert cell_len(found) == cell_len(text)
+
+
+@given(st.text(alphabet="│─╭╮╰╯●○✗✓⚠→▸▶↻‖━┤┴└┊▁▂▃▄▅▆▇⠁⣿⡇…–×"))
+def test_our_own_glyphs_all_have_a_plain_sign(text: str) -> None:
+    assert "?" not in plain(text)
+
+
+def test_kept_choices_survive_and_damage_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "ui.json"
+    save(path, Kept(theme="stoker-safe", log_more=4))
+    assert load(path) == Kept(theme="stoker-safe", log_more=4)
+    path.write_text('{"log_more": "many"}')
+    assert load(path) == Kept()
+    assert load(None) == Kept()

@@ -1,0 +1,263 @@
+"""The list of runs: what it shows, how it is filtered, and the way into a run and back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run.events import AttemptEnded, Diagnosed
+from supervisor.run.index import known_runs
+from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.trash import KEPT_S, empty, throw_away
+from supervisor.views.model.run_list import RunsReader, Scope, SortKey, filtered, ordered
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.pages.metrics import MetricsPage
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, pane, shown, until
+
+NOW = recorded.T0 + 9000
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunPaths]:
+    """A failed, a held and a finished run; none has a keeper."""
+    return [
+        recorded.failed(tmp_path / "20261121-1412-brave-otter"),
+        recorded.held(tmp_path / "20261121-1410-calm-crane"),
+        recorded.succeeded(tmp_path / "20261120-0900-able-ant"),
+    ]
+
+
+def browse(
+    runs: list[RunPaths],
+    play: Callable[[StokerApp, Pilot[None]], Awaitable[None]],
+    known: Callable[[], list[RunPaths]] | None = None,
+    scope: Scope | None = None,
+) -> None:
+    app = StokerApp(None, known=known or (lambda: runs), scope=scope, clock=lambda: NOW)
+
+    async def scenario() -> None:
+        async with app.run_test(size=(120, 40)) as pilot:
+            await until(pilot, lambda: listed(app), "the list")
+            await pilot.pause()
+            await play(app, pilot)
+
+    asyncio.run(scenario())
+    assert "stoker-view-reader" not in [thread.name for thread in threading.enumerate()]
+
+
+def listed(app: StokerApp) -> bool:
+    return bool(app.browser and app.browser.panel.list and app.browser.panel.list.complete)
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("", ["brave-otter", "calm-crane", "able-ant"]),
+        ("otter", ["brave-otter"]),
+        ("state:failed", ["brave-otter"]),
+        ("failure:cuda_oom", ["calm-crane"]),
+        ("failure!=code_error state:no_keeper", ["calm-crane"]),
+        ("loss<0", []),
+        ("loss>0 step>=40 attempts=1", ["brave-otter", "calm-crane"]),
+        ("state:succeeded loss<2.9", ["able-ant"]),
+        ("loss<words", []),
+    ],
+)
+def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
+
+
+def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    found = [row.state.best_loss or 0.0 for row in ordered(rows, SortKey.LOSS, NOW)]
+    assert found == sorted(found)
+
+
+def test_nothing_new_is_the_same_revision(runs: list[RunPaths]) -> None:
+    reader = RunsReader(lambda: runs)
+    assert reader.refresh().revision == reader.refresh().revision
+
+
+def test_enter_opens_and_escape_comes_back(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "✗ failed" in shown(app)
+        await pilot.press("j", "j", "k", "k", "enter")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        await until(pilot, lambda: app.dashboard.snapshot is not None, "the first snapshot")
+        assert app.dashboard.snapshot is not None
+        assert app.dashboard.snapshot.state.run_id == runs[0].run_id
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.browser, "the list again")
+        await pilot.press("j", "enter")
+        await until(pilot, lambda: app.screen is not app.browser, "another dashboard")
+
+    browse(runs, play)
+
+
+def test_help_lists_the_keys_of_the_list(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "? help" in shown(app)
+        assert "Space mark" in shown(app)
+        await pilot.press("question_mark")
+        text = shown(app)
+        assert "mark the run, to compare another with it" in text
+        assert "dark, light, or safe" in text
+        await pilot.press("escape")
+        assert app.screen is app.browser
+
+    browse(runs, play)
+
+
+def test_filter_as_one_types(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"state:failed")
+        assert app.browser is not None
+        assert len(app.browser.panel.rows) == 1
+        await pilot.press("enter", "escape")
+        assert len(app.browser.panel.rows) == 3
+
+    browse(runs, play)
+
+
+def test_this_folders_runs_are_listed_and_one_key_shows_those_of_all(tmp_path: Path) -> None:
+    here = recorded.failed(tmp_path / "here" / "20261121-1412-brave-otter")
+    there = recorded.held(tmp_path / "there" / "20261121-1410-calm-crane")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        assert [found.run for found in panel.rows] == [here]
+        assert f"runs in {here.root.parent} · 1 in other folders (a: all)" in shown(app)
+        await pilot.press("a")
+        await until(pilot, lambda: [found.run for found in panel.rows] == [here, there], "the runs of all")
+        assert "in all folders" in shown(app)
+        await pilot.press("a")
+        await until(pilot, lambda: [found.run for found in panel.rows] == [here], "the runs of this folder")
+
+    browse([here, there], play, scope=Scope(here.root.parent))
+
+
+def test_without_runs_elsewhere_there_is_nothing_to_widen(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("a")
+        assert "other folders" not in shown(app)
+        assert "all folders" not in shown(app)
+
+    browse(runs, play, scope=Scope(runs[0].root.parent))
+
+
+def test_empty_list_teaches() -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "stoker run --nproc-per-node 2 train.py" in shown(app)
+        await pilot.press("enter", "slash", "escape", "q")
+
+    browse([], play)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_picture(snap_compare: Any, runs: list[RunPaths], size: tuple[int, int]) -> None:
+    app = StokerApp(None, known=lambda: runs, clock=lambda: NOW)
+
+    async def settle(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: listed(app), "the list")
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+def test_watched_run_says_how_to_supervise(tmp_path: Path) -> None:
+    run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
+    writer = JournalWriter(run.node().journal)
+    writer.append(AttemptEnded(t=recorded.T0 + 20, attempt=1, exit_code=1))
+    verdict = Verdict(
+        failure=FailureClass.CODE_ERROR,
+        reason=None,
+        confidence=0.95,
+        rank=0,
+        ranks=(0,),
+        node=None,
+        title="NameError: name 'los' is not defined",
+        cause=None,
+        consequences=(),
+        advice=(),
+        action=Action.STOP,
+        fingerprint="code_error:NameError",
+    )
+    writer.append(Diagnosed(t=recorded.T0 + 21, attempt=1, verdict=verdict))
+    writer.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "stoker only watches this" in card
+        assert "to supervise it: stoker run" in card
+        assert "policy" not in card
+
+    drive(run, play)
+
+
+def test_a_run_is_deleted_and_brought_back(runs: list[RunPaths]) -> None:
+    folder = runs[0].root.parent
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        panel = app.browser.panel
+        await pilot.press("slash", *"state:failed", "enter", "x", "n")
+        assert panel.chosen is not None
+        name = panel.chosen.run_id
+        assert (folder / name).is_dir(), "only y is yes"
+        await pilot.press("x", "y")
+        await until(pilot, lambda: not (folder / name).exists(), "its folder to move")
+        await until(pilot, lambda: "u brings it back" in shown(app), "what to do about it")
+        await until(pilot, lambda: not panel.rows, "the list without it")
+        assert (folder / ".trash" / name).is_dir()
+        await pilot.press("u")
+        await until(pilot, lambda: bool(panel.rows), "the list with it again")
+        assert (folder / name).is_dir()
+        assert "u undo" not in shown(app)
+
+    browse(runs, play, known=lambda: known_runs(folder, {"XDG_STATE_HOME": str(folder)}))
+
+
+def test_a_run_that_may_live_is_not_deleted(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"state:no_keeper", "enter", "x", "y")
+        await until(pilot, lambda: "its ranks may live" in shown(app), "the refusal")
+
+    browse(runs, play)
+    assert all(run.root.is_dir() for run in runs)
+
+
+def test_trash_is_emptied_after_a_week_and_only_of_runs(runs: list[RunPaths]) -> None:
+    done = next(run for run in runs if read_state(run.node().journal).is_over)
+    folder = done.root.parent
+    thrown = throw_away(done)
+    (folder / ".trash" / "precious").mkdir()
+    assert empty(folder, now=time.time() + KEPT_S - 60) == 0
+    assert empty(folder, now=time.time() + KEPT_S + 60) == 1
+    assert not thrown.root.exists()
+    assert (folder / ".trash" / "precious").is_dir()
+
+
+def test_two_runs_are_compared(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("space", "j", "c")
+        await until(pilot, lambda: app.screen is not app.browser, "the dashboard")
+        await until(pilot, lambda: bool(app.dashboard.query("#metrics")), "the page")
+        page = app.dashboard.query_one("#metrics", MetricsPage)
+        await until(pilot, lambda: page.other is not None, "the other run's series")
+        assert page.other is not None
+        assert page.other.run_id == runs[0].run_id
+        assert page.display
+
+    browse(runs, play)

@@ -1,0 +1,255 @@
+"""A chart is zoomed, moved and read by keys, wheel and mouse; what was not a number is shown as that."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import METRICS
+from supervisor.views.model.gather import OTHER_SERIES
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.charts.live import LossPanel
+from supervisor.views.tui.pages.metrics import MetricsPage
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, pane, until
+
+
+def loss_panel(app: StokerApp) -> LossPanel:
+    return app.dashboard.query_one("#loss", LossPanel)
+
+
+def falling_to_nan(root: Path) -> RunPaths:
+    rec = recorded.Recording(root)
+    rec.launch("first start")
+    rec.steps(1, 50)
+    for step in range(51, 55):
+        rec.t += 1
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": math.nan})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step))
+    return rec.close()
+
+
+def test_cursor_reads_values_and_escape_takes_it_away(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "right")
+        first = pane(app, "loss").splitlines()[0]
+        assert "step 1 840" in first
+        await pilot.press(*["left"] * 5)
+        second = pane(app, "loss").splitlines()[0]
+        assert "step 1 " in second
+        assert "step 1 840" not in second
+        await pilot.press("escape")
+        assert "best" in pane(app, "loss").splitlines()[0]
+        assert loss_panel(app).has_focus, "Esc took the cursor, not the pane"
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_zoom_narrows_about_the_cursor_and_zero_shows_all(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1")
+        panel = loss_panel(app)
+        whole = pane(app, "loss")
+        await pilot.press("right", *["left"] * 20, "plus", "plus")
+        window, cursor = panel.look.window, panel.look.cursor
+        assert window is not None
+        assert cursor is not None
+        assert window[0] < cursor < window[1]
+        await pilot.press("comma")
+        assert panel.look.window is not None
+        assert panel.look.window[0] < window[0]
+        await pilot.press("minus", "minus", "minus", "minus")
+        assert panel.look.window is None
+        await pilot.press("plus", "0", "escape")
+        assert pane(app, "loss") == whole
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_log_axis_and_time_axis(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "y")
+        assert "loss log" in pane(app, "loss").splitlines()[0]
+        await pilot.press("x")
+        text = pane(app, "loss")
+        assert "by time" in text
+        assert "14:48:19" in text.splitlines()[-2]
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_click_and_wheel(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.click("#loss", offset=(20, 5))
+        panel = loss_panel(app)
+        assert panel.look.cursor is not None
+        kept = panel.look.cursor
+        panel.action_zoom_in()
+        assert panel.look.window is not None
+        assert panel.look.cursor == kept
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_a_line_of_the_log_is_shown_in_the_chart(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        panel = loss_panel(app)
+        assert panel.show_at(500.0, None, 2)
+        assert panel.look.cursor == 500
+        assert not panel.show_at(None, None, 2)
+        assert not panel.show_at(1.0, None, 7)
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_attempts_are_marked(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "✗ OOM" in pane(app, "loss")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        text = pane(app, "loss")
+        assert "× not a number at step 54" in text.splitlines()[0]
+        assert "×" in text.splitlines()[1], "a cross stands in the chart"
+
+    drive(falling_to_nan(tmp_path / "run"), play)
+
+
+def metrics_page(app: StokerApp) -> MetricsPage:
+    return app.dashboard.query_one("#metrics", MetricsPage)
+
+
+def test_metrics_page_draws_what_is_chosen(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        page = metrics_page(app)
+        assert page.chosen == ["loss", "val_loss", "lr"]
+        assert {"grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s"} <= set(page.names())
+        await pilot.press("j", "space", "j", "j", "space")
+        assert page.chosen == ["loss", "lr", "grad_norm"]
+        await pilot.press("o")
+        assert page.chosen == ["grad_norm"]
+        text = pane(app, "metrics")
+        assert text.count("┤") > 3
+        await pilot.press("right", "left")
+        assert "step 1 " in pane(app, "metrics")
+        await pilot.press("escape", "escape")
+        assert not page.display
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    recorded.succeeded(tmp_path / "20261121-0900-calm-crane")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        page = metrics_page(app)
+        await pilot.press("c", *"nobody", "enter")
+        await until(pilot, lambda: "compare: " in pane(app, "notice"), "that there is none")
+        await pilot.press("c", *"calm", "enter")
+        await until(pilot, lambda: page.other is not None, "the other run")
+        assert "beside 20261121-0900-calm-crane" in pane(app, "metrics")
+        assert any(
+            "this run " in line and " calm-crane " in line for line in pane(app, "metrics").splitlines()
+        )
+        await pilot.press("c", "enter")
+        assert page.other is None
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_metrics_page_without_metrics_says_so(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        assert "no metric seen yet" in pane(app, "metrics")
+        await pilot.press("right", "plus", "j", "space", "o", "enter")
+
+    drive(recorded.empty(tmp_path / "run"), play)
+
+
+def test_a_series_that_nobody_named_is_charted(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for step in range(30):
+        rec.t += 1
+        values = {"step": float(step), "loss": 2.0, **{f"layer_{n}": float(n + step) for n in range(200)}}
+        rec.series.append(METRICS, rec.t, "job", 1, values)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("M")
+        names = metrics_page(app).names()
+        assert "layer_1" in names
+        assert len(names) <= OTHER_SERIES + 1, "a number a layer costs a bounded amount of memory"
+
+    drive(rec.close(), play)
+
+
+def test_the_cursor_says_of_which_attempt_an_abandoned_point_is(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 100)
+    rec.launch("from scratch")
+    rec.steps(1, 30)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("1", "right")
+        assert "attempt 1  step 100" in pane(app, "loss").splitlines()[0]
+        await pilot.press(*["left"] * 38)
+        title = pane(app, "loss").splitlines()[0]
+        assert "step" in title
+        assert "attempt" not in title
+
+    drive(rec.close(), play)
+
+
+def title(app: StokerApp) -> str:
+    return pane(app, "loss").splitlines()[0]
+
+
+def zigzag(root: Path) -> recorded.Recording:
+    """Losses that jump: the smoothed one is never the newest."""
+    rec = recorded.Recording(root)
+    rec.launch("first start")
+    for step in range(1, 41):
+        rec.t += 1
+        loss = 2.5 if step == 26 else 9.0 if step % 2 else 5.0
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": loss})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=loss))
+    return rec
+
+
+def test_title_has_the_loss_as_it_was_said_beside_the_best_and_its_step(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "5.000 " in title(app)
+        assert "best 2.500 at step 26" in title(app)
+
+    drive(zigzag(tmp_path / "run").close(), play, size=(160, 40))
+
+
+def test_a_new_attempt_has_no_loss_and_no_steps_until_it_says_them(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "–  best" in title(app)
+        row = next(line for line in pane(app, "ranks").splitlines() if "rendezvous" in line)
+        assert "–" in row
+        assert " 29 " not in row
+        assert "⚠" not in row
+        rec.steps(1, 2)
+        await until(pilot, lambda: f"{rec.loss(2):.3f}" in title(app), "the first loss of attempt 2")
+        assert " 2 " in next(line for line in pane(app, "ranks").splitlines() if "stepping" in line)
+
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 29)
+    rec.out_of_memory()
+    rec.t += 60
+    rec.launch("as asked")
+    drive(rec.run, play)
+    rec.close()

@@ -1,0 +1,121 @@
+"""Curves fit their room whatever is in them; windows and cursors stay within the data."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.views.model.history import Point, single
+from supervisor.views.tui.charts.curves import Curve, Look, Plot, extent, plot
+from supervisor.views.tui.charts.plotting import Scale, log_ticks
+from supervisor.views.tui.widgets.paint import TextStyle, cells
+
+finite = st.floats(-1e12, 1e12, allow_nan=False)
+points = st.lists(st.tuples(st.integers(0, 10_000), finite), min_size=2, max_size=60).map(
+    lambda pairs: tuple(
+        single(float(at), float(step), value, 1 + at // 20) for at, (step, value) in enumerate(pairs)
+    )
+)
+
+
+@given(
+    track=points,
+    cuts=st.dictionaries(st.integers(1, 4), st.integers(0, 10_000)),
+    least_span=st.floats(0, 2),
+    width=st.integers(0, 120),
+    height=st.integers(0, 40),
+    log=st.booleans(),
+    by_time=st.booleans(),
+    window=st.none() | st.tuples(st.floats(0, 9000), st.floats(1, 1000)),
+    cursor=st.none() | st.floats(-100, 11_000),
+)
+def test_a_plot_fits(
+    track: tuple[Point, ...],
+    cuts: dict[int, float],
+    least_span: float,
+    width: int,
+    height: int,
+    log: bool,
+    by_time: bool,
+    window: tuple[float, float] | None,
+    cursor: float | None,
+) -> None:
+    seen = (window[0], window[0] + window[1]) if window is not None else None
+    found = plot(
+        [Curve(track, cuts=cuts)], Look(by_time, log, seen, cursor), width, height, least_span=least_span
+    )
+    if found is not None:
+        assert len(found.rows) <= height
+        assert all(cells(row) <= width for row in found.rows)
+
+
+@given(
+    factors=st.lists(st.sampled_from([0.5, 0.7, 2.0]), max_size=30),
+    pans=st.lists(st.floats(-2, 2), max_size=10),
+    cursor=st.none() | st.floats(-10, 200),
+)
+def test_a_window_stays_within_the_whole(
+    factors: list[float], pans: list[float], cursor: float | None
+) -> None:
+    whole = (10.0, 110.0)
+    look = Look().pointed(cursor, whole)
+    for factor in factors:
+        look = look.zoomed(factor, whole)
+    for pan in pans:
+        look = look.panned(pan, whole)
+    if look.window is not None:
+        assert whole[0] - 1e-6 <= look.window[0] < look.window[1] <= whole[1] + 1e-6
+    if look.cursor is not None:
+        assert whole[0] <= look.cursor <= whole[1]
+
+
+@given(low=st.floats(1e-9, 1e6), ratio=st.floats(1.01, 1e9), most=st.integers(1, 12))
+def test_log_ticks_are_few_and_inside(low: float, ratio: float, most: int) -> None:
+    found = log_ticks(low, low * ratio, most)
+    assert len(found) <= most + 1
+    assert all(low * (1 - 1e-6) <= value <= low * ratio * (1 + 1e-6) for value in found)
+
+
+def test_log_scale_spaces_decades_alike() -> None:
+    scale = Scale(1, 100, 101, log=True)
+    assert [scale.dot(value) for value in (1, 10, 100)] == [0, 50, 100]
+
+
+def test_time_is_used_where_a_step_is_missing() -> None:
+    track = (single(5.0, None, 1.0, 1), single(9.0, 3.0, 1.0, 1))
+    assert extent(Look(), [track]) == (5.0, 9.0)
+
+
+def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_strong() -> None:
+    track = (
+        *(single(step, step, 4 - step / 50, 1) for step in range(1, 101)),
+        *(single(200 + step, step, 5 - step / 50, 2) for step in range(41, 61)),
+    )
+    drawn = plot([Curve(track, cuts={1: 41})], Look(), 60, 12)
+    assert drawn is not None
+    strong = {at for _, at in _columns_of(drawn, TextStyle.LIVE)}
+    faint = {at for _, at in _columns_of(drawn, TextStyle.DIM)}
+    middle = drawn.x.dot(41) // 2
+    assert min(strong) == 0, "what the living attempt goes on from is of its lineage"
+    assert max(strong) <= drawn.x.dot(60) // 2
+    assert min(faint) >= middle
+    assert max(faint) == drawn.x.dots // 2 - 1, "what was abandoned stays in sight to its end"
+
+
+def _columns_of(drawn: Plot, ink: TextStyle) -> list[tuple[int, int]]:
+    """Row and column of each braille cell in an ink."""
+    found = []
+    for number, spans in enumerate(drawn.rows):
+        at = -drawn.left
+        for span in spans:
+            for character in span.text:
+                if span.ink is ink and "\u2801" <= character <= "\u28ff":
+                    found.append((number, at))
+                at += 1
+    return found
+
+
+def test_values_next_to_the_least_number_there_is_are_drawn() -> None:
+    track = (single(0.0, 0.0, 5e-324, 1), single(1.0, 1.0, 1e-310, 1))
+    for log in (False, True):
+        assert plot([Curve(track)], Look(log=log), 40, 10) is not None

@@ -1,0 +1,241 @@
+"""A hang on the screen: card, page, ranks and stacks all name the rank that the others waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Action, Cause, Consequence, DecisionKind, FailureClass, Verdict
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dashboard.header import HeaderPanel
+from supervisor.views.tui.pages.stacks_screen import StackScreen
+from tests.keeper.fakes import stopped_verdict
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
+from tests.views.tui.recording import Recording
+
+PATH = "../../../../artifacts/stacks-1-1795270400.txt"
+STACKS = """rank 1 in exists() at train.py:19, 1 rank in all_reduce at train.py:50
+
+== rank 0, pid 4400, by py-spy
+Thread 4400 (idle): "MainThread"
+    all_reduce (/env/site-packages/torch/distributed/distributed_c10d.py:3252)
+    main (/home/me/gpt/train.py:50)
+        dist.all_reduce(total)
+
+== rank 1, pid 4401, by py-spy
+Thread 4401 (active): "MainThread"
+    exists (<frozen genericpath>:19)
+    clean_cache (/home/me/gpt/train.py:19)
+        while not os.path.exists("[red]lock[/red]"):
+    main (/home/me/gpt/train.py:48)
+        clean_cache()
+"""
+ADVICE = (
+    "Look why train.py:19 does not end (a loop without a bound, a lock, a file or a server that does not answer): "
+    "the stacks show rank 1 in exists(), outside the collective."
+)
+
+
+def hung(root: Path, *, file: bool = True) -> RunPaths:
+    """Rank 1 loops while rank 0 waits in a collective; the attempt was ended for it and a person decides."""
+    rec = Recording(root)
+    rec.launch("first launch")
+    rec.steps(1, 24)
+    groups = (
+        ev.RanksAt(ranks=(1,), doing="own", what="in exists()", line_at="train.py:19", lines=(12,)),
+        ev.RanksAt(ranks=(0,), doing="collective", what="in all_reduce", line_at="train.py:50", lines=(6,)),
+    )
+    text = STACKS.splitlines()[0]
+    artifact = "artifacts/stacks-1-1795270400.txt"
+    rec.t += 60
+    rec.fact(
+        ev.HangFound(
+            t=rec.t,
+            attempt=1,
+            waited_s=60,
+            act_s=60,
+            text=text,
+            ranks=(1,),
+            artifact=artifact,
+            line=12,
+            groups=groups,
+        )
+    )
+    rec.fact(ev.StopIntended(t=rec.t, attempt=1, why=ev.StopWhy.HANG, by="keeper", grace_s=5))
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1, last_step=24, rank_exit_codes={0: -15, 1: -9}))
+    followed = (
+        Consequence(FailureClass.HANG, 0, PATH, 6, "", "waited for rank 1 in all_reduce at train.py:50"),
+    )
+    cause = Cause(PATH, 12, "rank 1 in exists() at train.py:19")
+    verdict = Verdict(
+        failure=FailureClass.HANG,
+        reason=None,
+        confidence=0.92,
+        rank=1,
+        ranks=(1,),
+        node=None,
+        title="Training hung on rank 1",
+        cause=cause,
+        consequences=followed,
+        advice=(ADVICE,),
+        action=Action.RESTART,
+        fingerprint="f",
+    )
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict))
+    rec.decide(DecisionKind.HOLD, "hang: it came back after a restart: look at the stacks and the device")
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason="hang", until=rec.t + 86_400))
+    run = rec.close()
+    run.artifacts.mkdir()
+    if file:
+        (run.artifacts / Path(artifact).name).write_text(STACKS, encoding="utf-8")
+    return run
+
+
+def test_card_page_and_ranks_name_the_same_rank_and_its_code(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "os.path.exists" in pane(app, "card"), "the line of code")
+        card = pane(app, "card")
+        assert "hang · 92 % sure" in card
+        assert "rank 1 in exists() at train.py:19" in card
+        assert 'train.py:19  while not os.path.exists("[red]lock[/red]"):' in card
+        assert "L opens the stacks" in card
+        assert "waited for rank 1 in all_reduce at train.py:50 (rank 0)" in card
+        ranks = pane(app, "ranks").splitlines()
+        assert "✗ hung" in next(line for line in ranks if " 1 " in line[:8])
+        assert "■ ended" in next(line for line in ranks if " 0 " in line[:8])
+        await pilot.press("v")
+        page = pane(app, "failure")
+        assert "rank 1 kept the others waiting" in page
+        assert "L opens the stacks" in page
+        assert "▸    12     clean_cache" in page
+
+    drive(hung(tmp_path / "run"), play, size=(200, 50))
+
+
+@pytest.mark.parametrize("from_page", [True, False], ids=["page", "card"])
+def test_the_key_of_the_log_opens_the_stacks_at_the_frame_and_leads_on_to_the_log(
+    tmp_path: Path, from_page: bool
+) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*(("v",) if from_page else ()), "L")
+        await until(pilot, lambda: isinstance(app.screen, StackScreen), "the stacks")
+        await pilot.pause()
+        text = shown(app)
+        assert "stacks · artifacts/stacks-1-1795270400.txt · rank 1" in text
+        assert "▸  12     clean_cache (/home/me/gpt/train.py:19)" in text
+        assert "[red]lock[/red]" in text
+        await pilot.press("escape")
+        assert on_dashboard(app)
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, StackScreen), "the stacks again")
+        await pilot.press("L")
+        await until(pilot, lambda: bool(app.screen.query("#logpage")), "the log")
+
+    drive(hung(tmp_path / "run"), play)
+
+
+def test_stacks_that_are_gone_are_said_to_be(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("L")
+        await until(pilot, lambda: "No such file" in pane(app, "notice"), "the trouble")
+
+    drive(hung(tmp_path / "run", file=False), play)
+
+
+def test_ranks_are_gone_through(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, StackScreen), "the stacks")
+        await pilot.pause()
+        assert "▸  12" in shown(app), "however low the screen"
+        await pilot.press("G", "N")
+        await until(pilot, lambda: "· rank 0" in shown(app), "the rank before")
+        await pilot.press("n")
+        await until(pilot, lambda: "· rank 1" in shown(app), "the next rank")
+
+    drive(hung(tmp_path / "run"), play, size=(80, 10))
+
+
+def test_while_it_lasts_the_table_tells_who_is_stuck_and_who_waits(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        ranks = pane(app, "ranks").splitlines()
+        assert "⚠ stuck" in next(line for line in ranks if " 1 " in line[:8])
+        assert "waits" in next(line for line in ranks if " 0 " in line[:8])
+
+    drive(recorded.stalled(tmp_path / "run"), play)
+
+
+def stopped(root: Path) -> RunPaths:
+    """A person stopped it at step 24."""
+    rec = Recording(root)
+    rec.launch("first launch")
+    rec.steps(1, 24)
+    rec.fact(ev.StopIntended(t=rec.t, attempt=1, why=ev.StopWhy.REQUEST, by="ada", grace_s=5))
+    rec.fact(ev.RequestDone(t=rec.t, request_id="1", request=ev.RequestKind.STOP, by="ada"))
+    for rank in (0, 1):
+        rec.fact(ev.RankExited(t=rec.t, attempt=1, local_rank=rank))
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1, last_step=24))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=stopped_verdict()))
+    rec.decide(DecisionKind.STOP, "stopped on request")
+    rec.fact(ev.RunEnded(t=rec.t, outcome=ev.Outcome.STOPPED, exit_code=5, reason="stopped on request"))
+    return rec.close()
+
+
+def test_what_a_person_stopped_shows_no_failure(tmp_path: Path) -> None:
+    run = stopped(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        text = shown(app)
+        assert "■ stopped by ada" in pane(app, "header")
+        assert "■ stopped by ada" in pane(app, "attempts")
+        assert "terminated" not in text
+        assert "✗" not in text
+        assert "v why" not in pane(app, "footer")
+        await pilot.press("r")
+        await until(
+            pilot, lambda: "start it again with `stoker run train.py" in pane(app, "notice"), "the command"
+        )
+
+    drive(run, play, size=(200, 50))
+    assert requests(run) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (200, "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64"),
+        (80, "global batch 64"),
+    ],
+)
+def test_each_number_of_the_batch_has_its_name_where_there_is_room(
+    tmp_path: Path, width: int, said: str
+) -> None:
+    async def play(app: StokerApp, _pilot: Pilot[None]) -> None:
+        header = app.dashboard.query_one(HeaderPanel)
+        assert said in "\n".join(strip.text for strip in header._strips)
+
+    drive(stopped(tmp_path / "run"), play, size=(width, 40))
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (124, "124 steps: it begins at the first step, unless the script resumes by itself"),
+        (224, "24 steps since the checkpoint at step 200"),
+    ],
+)
+def test_a_restart_says_what_it_loses_and_where_it_begins(tmp_path: Path, last: int, said: str) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    rec.steps(1, last)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: f"restart? may be lost: {said}" in shown(app), said)
+
+    drive(rec.close(), play)

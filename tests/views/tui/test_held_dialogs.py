@@ -1,0 +1,139 @@
+"""What a person is asked and told where a run is held: where a restart begins, that an end is final, what to type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run.events import RequestKind
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.runfile import read_run_file, write_run_file
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.batch import BatchScreen
+from supervisor.views.tui.dialogs.prompts import Confirm
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
+from tests.views.tui.recording import Recording
+
+BEGINS = "47 steps: it begins at the first step, unless the script resumes by itself"
+GIVEN = ("--resume", "c2.pt")
+REASON = "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume: e and add --resume PATH"
+
+
+def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
+    """A script that tells of no checkpoint failed at step 47; `argv`: what a person's restart had changed."""
+    rec = Recording(root)
+    if argv is not None:
+        rec.launch("first launch")
+        wish = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange(argv=argv))
+        rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+        rec.fact(ev.Decided(t=rec.t, attempt=1, decision=wish, by="ada"))
+    rec.launch("again")
+    rec.steps(1, 47)
+    verdict, number = rec.out_of_memory(), rec.number
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=number, exit_code=1, last_step=47))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=number, verdict=verdict))
+    rec.decide(DecisionKind.HOLD, REASON)
+    rec.fact(ev.Held(t=rec.t, attempt=number, reason=REASON, until=rec.t + 86_400))
+    run = rec.close()
+    record = read_run_file(run.run_json)
+    knobs = replace(record.job.knobs, resume=None, resume_path="--resume")
+    write_run_file(run.run_json, msgspec.structs.replace(record, job=replace(record.job, knobs=knobs)))
+    return run
+
+
+def test_a_held_run_says_where_another_batch_would_begin(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
+        await until(pilot, lambda: "may be lost: 47 steps: it begins" in shown(app), "what is lost")
+
+    drive(held(tmp_path / "run"), play)
+
+
+def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: f"restart? may be lost: {BEGINS}" in shown(app), "the question")
+        await pilot.press("enter")
+        await until(pilot, lambda: "not restarted" in pane(app, "notice"), "the answer to a no")
+
+    drive(run, play)
+    assert requests(run) == []
+
+
+@pytest.mark.parametrize("key", ["s", "S"])
+def test_the_end_of_a_held_run_is_asked_about_and_a_no_is_answered(tmp_path: Path, key: str) -> None:
+    run = held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        assert isinstance(app.screen, Confirm)
+        assert "end the run for good? r, b and e are gone then" in shown(app)
+        await pilot.press("enter")
+        assert on_dashboard(app)
+        await until(pilot, lambda: "not stopped" in pane(app, "notice"), "the answer to a no")
+        assert requests(run) == []
+        await pilot.press(key, "y")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert request.kind is (RequestKind.STOP if key == "s" else RequestKind.STOP_NOW)
+
+
+def test_a_start_given_by_hand_is_named(tmp_path: Path) -> None:
+    run = held(tmp_path / "run", GIVEN)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "with --resume c2.pt, as given" in pane(app, "card")
+        assert "no checkpoint is known" not in pane(app, "card")
+        await pilot.press("r")
+        await until(
+            pilot,
+            lambda: "47 steps: it begins with --resume c2.pt, as given" in shown(app),
+            "where it begins",
+        )
+
+    drive(run, play)
+
+
+def test_the_page_says_the_whole_command_that_would_resume_next_time(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("v")
+        await until(pilot, lambda: "stoker run --resume-knob '--resume=PATH'" in pane(app, "failure"), "it")
+
+    drive(held(tmp_path / "run"), play, size=(120, 60))
+
+
+def test_a_command_too_long_for_its_line_stands_whole_on_page_i(tmp_path: Path) -> None:
+    run = recorded.succeeded(tmp_path / "run")
+    command = "stoker run train.py --lr 3e-4 --batch_size 16 --compile"
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: "i shows the command" in pane(app, "notice"), "where it stands")
+        await pilot.press("i")
+        await until(pilot, lambda: command in pane(app, "settings"), "the command")
+
+    drive(run, play, size=(80, 40))
+
+
+def test_the_page_that_says_why_offers_itself_no_more(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "P why" in pane(app, "notice")
+        await pilot.press("P")
+        await until(pilot, lambda: "P why" not in pane(app, "notice"), "no key to where one is")
+
+    drive(rec.close(), play)

@@ -1,0 +1,394 @@
+"""Each key does what its word says: the right request, and only where it is possible."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from supervisor.run.events import RequestDone, RequestKind, RequestRefused
+from supervisor.run.journal import JournalWriter
+from supervisor.run.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import read_run_file, write_run_file
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dashboard import bars
+from supervisor.views.tui.dialogs.batch import BatchScreen
+from supervisor.views.tui.dialogs.help import HelpScreen
+from supervisor.views.tui.dialogs.prompts import Confirm
+from supervisor.views.tui.terminal import result_of
+from supervisor.views.tui.theme.styles import inks_of
+from supervisor.views.tui.widgets.paint import TextStyle
+from supervisor.views.tui.widgets.panel import Panel
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, on_dashboard, pane, requests, shown, until
+
+Maker = Callable[[Path], RunPaths]
+
+
+@pytest.mark.parametrize(
+    ("maker", "keys", "kind", "attempt"),
+    [
+        (recorded.healthy, ("s", "y"), RequestKind.STOP, 2),
+        (recorded.healthy, ("S", "y"), RequestKind.STOP_NOW, 2),
+        (recorded.healthy, ("r", "y"), RequestKind.RESTART, 2),
+        (recorded.healthy, ("K",), RequestKind.STACKS, 2),
+        (recorded.backing_off, ("enter",), RequestKind.START_NOW, 1),
+        (recorded.backing_off, ("escape",), RequestKind.HOLD, 1),
+        (recorded.backing_off, ("s",), RequestKind.STOP, 1),
+        (recorded.backing_off, ("r",), RequestKind.RESTART, 1),
+        (recorded.held, ("r",), RequestKind.RESTART, 1),
+    ],
+)
+def test_key_sends_its_request(
+    tmp_path: Path, maker: Maker, keys: tuple[str, ...], kind: RequestKind, attempt: int
+) -> None:
+    run = maker(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.if_attempt) == (kind, attempt)
+
+
+def test_no_request_without_a_yes(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        assert isinstance(app.screen, Confirm)
+        assert "40 steps since the checkpoint at step 1 800" in shown(app)
+        assert "y yes" in shown(app)
+        await pilot.press("enter")
+        assert on_dashboard(app)
+
+    drive(run, play, size=(80, 24))
+    assert requests(run) == []
+
+
+def test_smaller_batch_shows_its_arithmetic(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        assert isinstance(app.screen, BatchScreen)
+        field = app.screen.query_one(Input)
+        assert field.value == "8"
+        assert "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in shown(app)
+        await pilot.press("backspace", "5", "enter")
+        assert isinstance(app.screen, BatchScreen), "a number that does not divide is not sent"
+        assert "does not divide" in shown(app)
+        await pilot.press("backspace", "4")
+        await pilot.pause()
+        assert "micro-batch 16 → 4, accumulation 2 → 8, global batch 64 unchanged" in shown(app)
+        await pilot.press("down")
+        assert field.value == "2"
+        await pilot.press("up", "enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert request.kind is RequestKind.RESTART_WITH
+    assert request.args.micro_batch == 4
+
+
+def test_note_is_text_as_typed(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("m", *"q s [b]", "enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+        assert on_dashboard(app)
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.text, request.if_attempt) == (RequestKind.NOTE, "q s [b]", None)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_answer_is_shown(tmp_path: Path, refused: bool) -> None:
+    run = recorded.held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+        await until(pilot, lambda: "asked the keeper" in pane(app, "notice"), "the notice")
+        writer = JournalWriter(run.node().journal)
+        request = requests(run)[0]
+        if refused:
+            writer.append(
+                RequestRefused(
+                    t=recorded.T0, request_id=request.id, request="restart", by="me", reason="stale"
+                )
+            )
+        else:
+            writer.append(RequestDone(t=recorded.T0, request_id=request.id, request=request.kind, by="me"))
+        writer.close()
+        wanted = "restart refused: stale" if refused else "restart: done"
+        await until(pilot, lambda: wanted in pane(app, "notice"), wanted)
+
+    drive(run, play)
+
+
+def test_control_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+    run.control.rmdir()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: "restart: not sent" in pane(app, "notice"), "the refusal")
+
+    drive(run, play)
+
+
+@pytest.mark.parametrize(
+    ("maker", "has", "lacks"),
+    [
+        (recorded.healthy, {"b", "r", "s", "K", "q"}, {"Enter", "Esc", "A"}),
+        (recorded.backing_off, {"Enter", "Esc", "b", "r", "s", "q"}, {"K", "A"}),
+        (recorded.held, {"b", "r", "s", "q"}, {"Enter", "Esc", "K"}),
+        (recorded.succeeded, {"?", "q"}, {"b", "r", "s", "K", "m"}),
+        (recorded.empty, {"s", "q"}, {"b", "r", "K"}),
+    ],
+)
+def test_footer_offers_only_what_is_possible(
+    tmp_path: Path, maker: Maker, has: set[str], lacks: set[str]
+) -> None:
+    run = maker(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        keys = {
+            part.strip().split(" ", 1)[0] for part in pane(app, "footer").strip().split("  ") if part.strip()
+        }
+        assert has <= keys
+        assert not lacks & keys
+
+    drive(run, play)
+
+
+def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+    record = read_run_file(run.run_json)
+    knobs = dataclasses.replace(record.job.knobs, accumulation=None)
+    write_run_file(
+        run.run_json, msgspec.structs.replace(record, job=dataclasses.replace(record.job, knobs=knobs))
+    )
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "smaller batch" not in pane(app, "footer")
+        await pilot.press("b")
+        await until(pilot, lambda: "no accumulation flag beside" in pane(app, "notice"), "the reason")
+        assert on_dashboard(app)
+
+    drive(run, play)
+
+
+def test_the_frame_shows_at_once_who_has_the_keys(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        inks = inks_of(app.theme_variables)
+        seen = set()
+        for _ in range(3):
+            panels = [p for p in app.dashboard.query(Panel) if p.can_focus and p.framed and p._strips]
+            edges = {p.id: next(iter(p._strips[0])).style for p in panels}
+            assert app.focused is not None
+            assert [name for name, style in edges.items() if style == inks[TextStyle.FOCUS]] == [
+                app.focused.id
+            ]
+            seen.add(app.focused.id)
+            await pilot.press("tab")
+            await pilot.pause()
+        assert len(seen) > 1
+
+    drive(recorded.succeeded(tmp_path / "run"), play)
+
+
+def test_footer_goes_with_what_is_looked_at(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "Esc hold" in pane(app, "footer")
+        for key in ("M", "v", "z"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert "Esc back" in pane(app, "footer"), key
+            await pilot.press("escape")
+            await pilot.pause()
+            assert "Esc hold" in pane(app, "footer"), key
+        await pilot.press("M")
+        assert "freeze" not in pane(app, "footer"), "Space draws a series there"
+
+    drive(recorded.backing_off(tmp_path / "run"), play)
+
+
+def test_read_only_asks_nothing(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("enter", "escape", "r", "b", "s", "S", "K", "m")
+        await pilot.pause()
+        assert on_dashboard(app)
+
+    drive(run, play, read_only=True)
+    assert requests(run) == []
+
+
+@pytest.mark.parametrize(
+    ("maker", "key", "said"),
+    [
+        (recorded.succeeded, "s", "the run is over: start it again with `stoker run "),
+        (recorded.empty, "r", "it is only starting: ask again when it runs"),
+        (recorded.held, "K", "nothing runs"),
+        (recorded.healthy, "A", "a keeper is there already"),
+    ],
+)
+def test_a_key_that_cannot_act_says_why(tmp_path: Path, maker: Maker, key: str, said: str) -> None:
+    run = maker(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+        await until(pilot, lambda: said in pane(app, "notice"), said)
+
+    drive(run, play)
+    assert requests(run) == []
+
+
+def test_read_only_says_so(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: "this view only looks" in pane(app, "notice"), "the reason")
+
+    drive(recorded.healthy(tmp_path / "run"), play, read_only=True)
+
+
+def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    adopted: list[KeeperLock] = []
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
+        await pilot.press("s")
+        assert isinstance(app.screen, Confirm)
+        assert "Adopt the run first?" in shown(app)
+        await pilot.press("n")
+        assert not adopted
+        await pilot.press("s", "y")
+        await until(pilot, lambda: "adopted: a new keeper" in pane(app, "notice"), "the new keeper")
+        await pilot.press("s")
+        assert "lost: 40 steps" in shown(app), "now it is asked for"
+
+    drive(
+        run,
+        play,
+        keeper=False,
+        adopt=lambda of: adopted.append(KeeperLock(of.node().lock, start_time=1.0)),
+    )
+    (lock,) = adopted
+    lock.release()
+
+
+def test_without_a_keeper_and_nobody_to_adopt_it_is_said(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("s")
+        await until(pilot, lambda: "nobody would do it: `stoker attach" in pane(app, "notice"), "the reason")
+
+    drive(recorded.healthy(tmp_path / "run"), play, keeper=False)
+
+
+def test_observed_log_takes_notes_and_stacks_only(tmp_path: Path) -> None:
+    run = recorded.observed(tmp_path / "run", tmp_path / "train.log")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        footer = pane(app, "footer")
+        assert "K stacks" in footer
+        assert "restart" not in footer
+        assert "stop" not in footer
+        assert "41/100" in pane(app, "log"), "of a progress bar the last state is shown"
+        assert "40/100" not in pane(app, "log")
+
+    drive(run, play)
+
+
+@pytest.mark.parametrize("key", ["q", "d", "ctrl+c", "ctrl+q"])
+def test_leaving_ends_nothing(tmp_path: Path, key: str) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    before = run.node().journal.read_bytes()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(key)
+
+    app = drive(run, play)
+    assert requests(run) == []
+    assert run.node().journal.read_bytes() == before
+    result = result_of(run, app.dashboard.snapshot)
+    assert result.live
+    assert "stoker attach run" in result.lines[0]
+
+
+def test_leaving_a_finished_run_says_its_outcome(tmp_path: Path) -> None:
+    run = recorded.failed(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("q")
+
+    result = result_of(run, drive(run, play).dashboard.snapshot)
+    assert (result.live, result.exit_code) == (False, 1)
+    assert "failed: NameError" in result.lines[0]
+
+
+def test_help_is_made_of_the_live_bindings(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        lines = {line.key: line for line in app.screen.lines}
+        assert lines["Enter"].possible
+        assert not lines["K"].possible
+        await pilot.press("escape")
+        assert on_dashboard(app)
+
+    drive(run, play)
+    assert requests(run) == [], "Esc closed the help and held nothing"
+
+
+def test_footer_can_be_clicked(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.click("#footer", offset=(pane(app, "footer").index("Esc"), 0))
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    assert requests(run)[0].kind is RequestKind.HOLD
+
+
+def test_a_key_that_does_nothing_says_so_once(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("w")
+        assert "w does nothing here, ? shows the keys" in pane(app, "notice")
+        app.dashboard.notice.say("note: done")
+        await pilot.press("j", "k", "shift", "ctrl+y")
+        assert "note: done" in pane(app, "notice"), (
+            "keys that move, and those no person would miss, are no news"
+        )
+        await pilot.press("f5")
+        assert "F5 does nothing here" in pane(app, "notice")
+
+    drive(recorded.healthy(tmp_path / "run"), play)
+
+
+def test_an_answer_fades_though_the_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bars, "ANSWER_S", 0.05)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        app.dashboard.notice.say("note: done")
+        assert "note: done" in pane(app, "notice")
+        await until(pilot, lambda: "note: done" not in pane(app, "notice"), "the answer to fade")
+
+    drive(recorded.succeeded(tmp_path / "run"), play)

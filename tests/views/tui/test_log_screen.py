@@ -1,0 +1,313 @@
+"""The log screen: opened, moved in, searched, filtered, followed, copied from, and left."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from supervisor.views.logs.place import LogAt
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.charts.live import LossPanel
+from supervisor.views.tui.dashboard.screen import Dashboard
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, on_dashboard, shown, until
+from tests.views.tui.log_driving import counted, cursor, opened, page, settled
+from tests.views.tui.test_log_pane import HOSTILE
+
+
+def test_nothing_is_painted_on_a_dashboard_that_the_log_covers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, rec = counted(tmp_path / "run", lines=100)
+    painted: list[Dashboard] = []
+    shows = Dashboard._show
+
+    def show(dashboard: Dashboard) -> None:
+        painted.append(dashboard)
+        shows(dashboard)
+
+    monkeypatch.setattr(Dashboard, "_show", show)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "line 100" in shown(app), "the last line")
+        buffer = app.dashboard.log_panel.buffer
+        painted.clear()
+        first = buffer.total
+        for number in range(3):
+            rec.say(0, f"beneath the log {number}")
+        await until(pilot, lambda: buffer.total == first + 3, "the lines")
+        assert not painted, "Textual would compose the log screen anew for each"
+        screen.dismiss(None)
+        await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")
+        await until(pilot, lambda: "beneath the log 2" in shown(app), "the line in the pane")
+        assert painted
+
+    drive(run, play)
+
+
+def test_opens_on_the_newest_line_and_follows(tmp_path: Path) -> None:
+    run, rec = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "line 30000" in shown(app), "the last line")
+        assert page(screen).following
+        rec.say(0, "a new line")
+        await settled(pilot, lambda: "a new line" in shown(app), "the followed line")
+        await pilot.press("k")
+        await settled(pilot, lambda: not page(screen).following, "the frozen page")
+        rec.say(0, "another line")
+        seen = page(screen).size_bytes
+        rec.say(0, "and one more")
+        await settled(pilot, lambda: page(screen).size_bytes > seen, "its bytes")
+        assert "another line" not in shown(app), "what is read does not run away"
+        await pilot.press("G")
+        await settled(pilot, lambda: "and one more" in shown(app), "the newest line")
+        assert page(screen).following
+
+    drive(run, play)
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("stoker-log")]
+
+
+def test_moves_to_any_line(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("right_square_bracket", "o", "g")
+        await settled(pilot, lambda: cursor(screen) == "line 1 of the log", "the first line")
+        await settled(pilot, lambda: page(screen).line_count == 30_000, "the count of one log")
+        await pilot.press("colon", *"12345", "enter")
+        await settled(pilot, lambda: cursor(screen) == "line 12345 of the log", "line 12 345")
+        assert "line 12 345 of 30 000" in shown(app)
+        await pilot.press("pagedown")
+        await settled(pilot, lambda: page(screen).numbers[0] == 12345 - 18 + 35, "a page down, one row kept")
+        await pilot.press("pageup")
+        await settled(pilot, lambda: page(screen).numbers[0] == 12345 - 18, "and up again")
+        await pilot.press("colon", *"99999", "enter")
+        await settled(pilot, lambda: "has 30000 lines" in shown(app), "the remark")
+        await pilot.press("colon", *"nonsense", "enter")
+        await settled(pilot, lambda: "give a line's number" in shown(app), "the remark")
+
+    drive(run, play)
+
+
+def test_search_counts_and_goes_both_ways(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("slash", *"error", "enter")
+        await settled(pilot, lambda: "30 of 30" in shown(app), "the newest match and the count")
+        assert cursor(screen).startswith("line 29007 ")
+        await pilot.press("n")
+        await settled(pilot, lambda: "29 of 30" in shown(app), "an older one")
+        assert cursor(screen).startswith("line 28007 ")
+        await pilot.press("N")
+        await settled(pilot, lambda: "30 of 30" in shown(app), "a newer one")
+        await pilot.press("N")
+        await settled(pilot, lambda: "no match further down" in shown(app), "the end of them")
+        await pilot.press("escape", "slash", *"/line 1?5 /", "enter")
+        await settled(pilot, lambda: "2 of 2" in shown(app), "an expression")
+        await pilot.press("escape", "slash", *"/(/")
+        await settled(pilot, lambda: "missing )" in shown(app), "what is wrong with it")
+
+    drive(run, play)
+
+
+def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("f", *"error -29007 /[02]7 of/", "enter")
+        await settled(pilot, lambda: "28 lines" in shown(app), "the count")
+        assert cursor(screen).startswith("line 28007 ")
+        assert len(page(screen).rows) == 28
+        await pilot.press("f", *"zzz", "enter")
+        await settled(pilot, lambda: "no line matches" in shown(app), "the empty page")
+        await pilot.press("escape")
+        await settled(pilot, lambda: "line 30000" in shown(app), "all lines again")
+        await pilot.press("escape")
+        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+
+    drive(run, play)
+
+
+def test_all_lines_again_keep_the_cursor_on_its_line(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        assert "Space freeze" in shown(app)
+        await pilot.press("f", *"error", "enter")
+        await settled(pilot, lambda: "error" in shown(app), "the filter")
+        await pilot.press("up", *["k"] * 9)
+        await settled(pilot, lambda: not page(screen).following, "it stands")
+        assert "Space follow" in shown(app)
+        stood = cursor(screen)
+        await pilot.press("escape")
+        await settled(pilot, lambda: not page(screen).query, "all lines again")
+        assert cursor(screen) == stood
+
+    drive(run, play)
+
+
+def test_ranks_are_one_log_and_each_its_own(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "0-1 ×2" in shown(app), "the folded lines")
+        assert "ranks 0-1, merged by arrival" in shown(app)
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        await settled(pilot, lambda: page(screen).query.who == {"1"}, "rank 1")
+        assert "×2" not in shown(app)
+        await pilot.press("f", *"dataloader", "enter")
+        await settled(pilot, lambda: len(page(screen).rows) == 1, "the warning")
+        await pilot.press("left_parenthesis")
+        await settled(pilot, lambda: page(screen).attempt == 1, "the attempt before")
+
+    drive(run, play)
+
+
+def test_failure_and_chart_and_back(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("F")
+        await settled(pilot, lambda: cursor(screen).startswith("torch.OutOfMemoryError"), "the cause")
+        assert page(screen).attempt == 1
+        await pilot.press("escape")
+        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+        screen = await opened(app, pilot, LogAt(attempt=2, who="1", step=1000.0))
+        await settled(pilot, lambda: cursor(screen).startswith("step  1000 "), "the step's line")
+        await pilot.press("c")
+        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+        await pilot.pause()
+        assert app.focused is app.dashboard.query_one("#loss", LossPanel)
+
+    drive(run, play)
+
+
+def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for text in HOSTILE:
+        rec.say(0, text)
+    rec.say(0, "last line")
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        for _ in range(2):
+            await settled(pilot, lambda: "last line" in shown(app), "the log")
+            text = shown(app)
+            assert "[bold red]markup[/] [@click=app.quit]click[/]" in text
+            for bad in (
+                "\x1b",
+                "\x9b",
+                "\x9d",
+                "\x07",
+                "\x00",
+                "\u202e",
+                "\u2066",
+                "\u200b",
+                "aGVsbG8",
+                "eHl6",
+            ):
+                assert bad not in text
+            assert all(strip.cell_length == screen.log_page.size.width for strip in screen.log_page._strips)
+            await pilot.press("w")
+            await pilot.pause()
+        await pilot.press("slash", *"[bold", "enter")
+        await settled(pilot, lambda: "1 of 1" in shown(app), "markup is searched as text")
+
+    drive(run, play, size=(120, 70))
+
+
+def test_copy_by_keys_and_by_mouse(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", 100)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "line 100 " in shown(app), "the log")
+        await pilot.press("k", "V", "k", "k", "y")
+        await settled(pilot, lambda: "3 lines copied" in shown(app), "the copy")
+        assert app.clipboard == "line 97 of the log\nline 98 of the log\nline 99 of the log"
+        panel = screen.log_page
+        y = panel.region.y + 3
+        await pilot.mouse_down(offset=(20, y))
+        await pilot._post_mouse_events([events.MouseMove], offset=(20, y + 1), button=1)
+        await pilot.mouse_up(offset=(20, y + 1))
+        await pilot.press("y")
+        await settled(pilot, lambda: "2 lines copied" in shown(app), "the copy")
+        assert app.clipboard.count("\n") == 1
+
+    drive(run, play)
+
+
+def test_survives_what_happens_to_the_file(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", 500)
+    path = run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        await settled(pilot, lambda: "line 500 " in shown(app), "the log")
+        path.write_bytes(b"cut short\n")
+        await settled(pilot, lambda: "cut short" in shown(app) and "read anew" in shown(app), "the cut log")
+        path.rename(path.with_suffix(".old"))
+        path.write_bytes(b"rotated in\n")
+        await settled(pilot, lambda: "rotated in" in shown(app), "the new file")
+        path.unlink()
+        await settled(pilot, lambda: "was removed" in shown(app), "the remark")
+        assert "rotated in" in shown(app), "what was open is still shown"
+        path.write_bytes(b"back again\n")
+        await settled(pilot, lambda: "back again" in shown(app), "the file that came back")
+
+    drive(run, play)
+
+
+def test_help_and_footer_name_the_keys(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", 50)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot)
+        assert "F failure" not in shown(app), "there is none"
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "search: words in any case" in shown(app)
+
+    drive(run, play, size=(120, 50))
+
+
+def test_wheel_wrap_and_small_terminal(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", ranks=1)
+    rec.launch("first start")
+    for number in range(60):
+        rec.say(0, f"line {number} " + "words " * 40 + f"end{number}")
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "line 59 " in shown(app), "the log")
+        assert "end59" not in shown(app)
+        await pilot.press("w")
+        await settled(pilot, lambda: "end59" in shown(app), "the wrapped line")
+        screen.log_page.post_message(
+            events.MouseScrollUp(screen.log_page, 5, 3, 0, -1, 0, False, False, False)
+        )
+        await settled(pilot, lambda: not page(screen).following, "the frozen page")
+        for width, height in ((20, 6), (200, 50), (80, 24)):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+        await pilot.press("g")
+        await settled(pilot, lambda: "line 0 " in shown(app) or "attempt 1" in shown(app), "the beginning")
+
+    drive(run, play, size=(80, 24))

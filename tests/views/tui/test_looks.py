@@ -1,0 +1,120 @@
+"""Themes, plain ASCII, sizes of panes and the order of ranks, each remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run.paths import RunPaths
+from supervisor.views.appearance import Appearance, ThemeName
+from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.kept import load
+from tests.views.tui import recorded
+from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, until
+
+
+def drive(
+    run: RunPaths,
+    scenario: Callable[[StokerApp, Pilot[None]], Awaitable[None]],
+    taste: Appearance,
+    keep: Path | None = None,
+    size: tuple[int, int] = (120, 40),
+) -> None:
+    app = StokerApp(run, clock=clock_after(run), taste=taste, keep=keep)
+
+    async def play() -> None:
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: is_read(app), "the whole of the run")
+            await pilot.pause()
+            await scenario(app, pilot)
+
+    with keeper_of(run):
+        asyncio.run(play())
+
+
+@pytest.mark.parametrize("maker", [recorded.healthy, recorded.backing_off, recorded.many])
+@pytest.mark.parametrize("keys", [(), ("question_mark",), ("v",), ("M",), ("colon",), ("b",)])
+def test_ascii_leaves_no_other_glyph(
+    tmp_path: Path, maker: Callable[[Path], RunPaths], keys: tuple[str, ...]
+) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        picture = app.export_screenshot()
+        text = picture[picture.rindex("</clipPath>") :].replace("&#160;", " ")
+        strange = sorted({c for c in text if not c.isascii()})
+        assert not strange
+
+    drive(maker(tmp_path / "run"), play, Appearance(ascii=True))
+
+
+def test_themes_are_gone_through_and_the_last_is_remembered(tmp_path: Path) -> None:
+    keep = tmp_path / "ui.json"
+
+    async def choose(app: StokerApp, pilot: Pilot[None]) -> None:
+        seen = [app.theme]
+        for _ in range(2):
+            await pilot.press("T")
+            seen.append(app.theme)
+        assert seen == ["stoker-dark", "stoker-light", "stoker-safe"]
+
+    drive(recorded.healthy(tmp_path / "run"), choose, Appearance(), keep)
+    assert load(keep).theme == "stoker-safe"
+
+    async def look(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.theme == "stoker-safe"
+
+    drive(RunPaths(tmp_path / "run"), look, Appearance(), keep)
+
+    async def told(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.theme == "stoker-light", "what is asked for now comes before what was chosen once"
+
+    drive(RunPaths(tmp_path / "run"), told, Appearance(ThemeName.LIGHT), keep)
+
+
+def test_panes_are_resized_and_stay_so(tmp_path: Path) -> None:
+    keep = tmp_path / "ui.json"
+    heights: list[int] = []
+    widths: list[int] = []
+
+    async def resize(app: StokerApp, pilot: Pilot[None]) -> None:
+        heights.append(app.dashboard.log_panel.size.height)
+        widths.append(app.dashboard.query_one("#ranks").size.width)
+        await pilot.press("ctrl+up", "ctrl+up", "ctrl+left")
+        await pilot.pause()
+        heights.append(app.dashboard.log_panel.size.height)
+        widths.append(app.dashboard.query_one("#ranks").size.width)
+        for _ in range(40):
+            await pilot.press("ctrl+up")
+        assert pane(app, "footer"), "whatever is done, the footer stays"
+        assert app.kept.log_more < 40, "what the terminal has no room for is not remembered"
+        await pilot.press(*["ctrl+down"] * 60)
+        assert app.dashboard.log_panel.size.height >= 3
+
+    drive(recorded.healthy(tmp_path / "run"), resize, Appearance(), keep)
+    assert heights[1] == heights[0] + 4
+    assert widths[1] == widths[0] + 4
+    assert load(keep).side_more == 4
+
+
+def test_ranks_are_sorted_by_key_and_by_click(tmp_path: Path) -> None:
+    keep = tmp_path / "ui.json"
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        def first() -> str:
+            return pane(app, "ranks").splitlines()[2].strip("│ ").split()[0]
+
+        assert first() == "0"
+        await pilot.press("3", "o", "o", "o")
+        assert "by ms/step" in pane(app, "ranks")
+        assert first() == "17", "the slow one comes first"
+        header = pane(app, "ranks").splitlines()[1]
+        await pilot.click("#ranks", offset=(header.index("step"), 1))
+        assert "by step" in pane(app, "ranks")
+
+    drive(recorded.many(tmp_path / "run"), play, Appearance(), keep, (200, 50))
+    assert load(keep).ranks_by == "step"

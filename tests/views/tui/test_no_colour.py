@@ -1,0 +1,89 @@
+"""With NO_COLOR no colour reaches the terminal: bold, dim and reversed characters tell what colours told."""
+
+from __future__ import annotations
+
+import io
+import re
+from functools import partial
+from pathlib import Path
+
+import pexpect
+import pytest
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+
+from supervisor.views.palette import PALETTES, Palette
+from supervisor.views.tui.theme.no_color import no_colour
+from tests.integration.harness import STOKER, environment
+from tests.views.tui import recorded
+from tests.views.tui.driving import keeper_of
+from tests.views.tui.test_real_terminal import COLUMNS, ROWS, Terminal
+
+
+def colours_in(sent: str) -> list[str]:
+    """Every select-graphic-rendition parameter that names a colour (ECMA-48, 8.3.117)."""
+    found = []
+    for codes in re.findall(r"\x1b\[([\d;:]*)m", sent):
+        found += [code for code in re.split("[;:]", codes) if re.fullmatch(r"[349]\d|10\d", code)]
+    return [code for code in found if code not in {"39", "49"}]
+
+
+def test_what_a_colour_code_is() -> None:
+    assert colours_in("\x1b[0;1;2;7mx\x1b[39;49m\x1b[22m") == []
+    assert colours_in("\x1b[1;37;40m\x1b[97m\x1b[38;5;9m") == ["37", "40", "97", "38"]
+
+
+@pytest.mark.parametrize("palette", PALETTES.values(), ids=lambda palette: palette.name)
+def test_what_colours_told_is_told_otherwise(palette: Palette) -> None:
+    def told(colour: str, behind: str, *, bold: bool = False) -> str:
+        style = Style(color=colour, bgcolor=behind, bold=bold or None)
+        (segment,) = no_colour(palette.foreground).apply(
+            [Segment("x", style)], Color.parse(palette.background)
+        )
+        assert segment.style is not None
+        assert segment.style.color is None
+        assert segment.style.bgcolor is None
+        names = ("bold", "dim", "reverse")
+        return " ".join(name for name in names if getattr(segment.style, name))
+
+    ground = palette.background
+    assert told(palette.foreground, ground) == ""
+    assert told(palette.strong, ground, bold=True) == "bold"
+    assert told(palette.live, ground) == ""
+    assert told(palette.warn, ground) == ""
+    assert told(palette.bad, ground, bold=True) == "bold"
+    assert told(palette.dim, ground) == "dim"
+    assert told(palette.faint, ground) == "dim"
+    assert told(ground, palette.live) == "reverse", "the cursor"
+    assert told(ground, palette.bad, bold=True) == "bold reverse", "the cause"
+    assert told(palette.foreground, palette.panel) == "", "a bar"
+
+
+def lacks(screen: Terminal, text: str) -> bool:
+    return text not in screen.read()
+
+
+def test_no_colour_is_sent(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "20261121-1412-brave-otter")
+    env = environment({"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": "1"})
+    command, *rest = [*STOKER, "attach", str(run.root)]
+    sent = io.BytesIO()
+    with keeper_of(run):
+        process = pexpect.spawn(command, rest, cwd=str(tmp_path), env=env, dimensions=(ROWS, COLUMNS))
+        process.logfile_read = sent
+        try:
+            screen = Terminal(process)
+            screen.wait_for("cuda_oom", "rank 1")
+            for key, shown in (("?", "Esc closes"), ("v", "what followed"), ("L", "merged by arrival")):
+                screen.press(key)
+                screen.wait_for(shown)
+                screen.press("\x1b")
+                screen.until(partial(lacks, screen, shown))
+            screen.press("q")
+            screen.wait_for_exit()
+        finally:
+            process.close(force=True)
+    stream = sent.getvalue().decode()
+    assert "\x1b[1m" in stream
+    assert colours_in(stream) == []

@@ -1,0 +1,144 @@
+"""Pictures of each state at three sizes, compared cell by cell with those kept in __snapshots__.
+
+A difference is a question, not an error: look at snapshot_report.html, then ``pytest --snapshot-update``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
+from syrupy.assertion import SnapshotAssertion
+from textual.pilot import Pilot
+
+from supervisor.run.paths import RunPaths
+from supervisor.views.appearance import Appearance, ThemeName
+from supervisor.views.tui.app import StokerApp
+from tests.views.tui import recorded
+from tests.views.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs
+from tests.views.tui.driving import clock_after, is_read, keeper_of, until
+
+SIZES = [(80, 24), (120, 40), (200, 50)]
+STATES: dict[str, Callable[[Path], RunPaths]] = {
+    "healthy": recorded.healthy,
+    "cpu": recorded.healthy_cpu,
+    "backing_off": recorded.backing_off,
+    "held": recorded.held,
+    "succeeded": recorded.succeeded,
+    "failed": recorded.failed,
+    "empty": recorded.empty,
+}
+
+
+def compare(
+    snap_compare: Any,
+    run: RunPaths,
+    size: tuple[int, int],
+    keys: tuple[str, ...] = (),
+    *,
+    light: bool = False,
+) -> None:
+    """Compare the app on a run with its kept picture, after some keys."""
+    taste = Appearance(ThemeName.LIGHT if light else None)
+    app = StokerApp(run, clock=clock_after(run), taste=taste)
+
+    async def settle(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: is_read(app), "the whole of the run")
+        await pilot.pause()
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    with keeper_of(run):
+        assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("state", STATES)
+def test_state(snap_compare: Any, tmp_path: Path, state: str, size: tuple[int, int]) -> None:
+    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), size)
+
+
+@pytest.mark.parametrize("size", SIZES[1:], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_many_ranks(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+    compare(snap_compare, recorded.many(tmp_path / "20261121-1412-vast-heron"), size)
+
+
+def test_observed_log(snap_compare: Any, tmp_path: Path) -> None:
+    run = recorded.observed(tmp_path / "20261121-1412-calm-crane", tmp_path / "train.log")
+    compare(snap_compare, run, (120, 40))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("state", STATES)
+def test_light_theme(snap_compare: Any, tmp_path: Path, state: str, size: tuple[int, int]) -> None:
+    compare(snap_compare, STATES[state](tmp_path / "20261121-1412-brave-otter"), size, light=True)
+
+
+@pytest.mark.parametrize("size", SIZES[:2], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("key", ["question_mark", "b", "s", "slash"])
+def test_what_opens_over_it(snap_compare: Any, tmp_path: Path, key: str, size: tuple[int, int]) -> None:
+    compare(snap_compare, recorded.healthy(tmp_path / "20261121-1412-brave-otter"), size, (key,))
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the same name at any time: pages show paths."""
+    monkeypatch.chdir(tmp_path)
+    return Path("runs")
+
+
+def keep_all(snapshot: SnapshotAssertion, pictures: dict[str, str]) -> None:
+    """Compare pictures with those kept; all that differ are named at once."""
+    kept = snapshot.use_extension(SVGImageExtension)
+    assert [name for name, svg in pictures.items() if kept(name=name) != svg] == []
+
+
+PAGES = (
+    Shot("metrics", ("M",), ("grad_norm",)),
+    Shot("advisories", ("a",), ("num_workers",)),
+    Shot("processes", ("p",), ("torchrun",)),
+    Shot("preflight", ("P",), ("interpreter",)),
+    Shot("settings", ("i",), ("command",)),
+)
+OVER_IT = (
+    Shot("edit", ("e",), ("what follows",)),
+    Shot("palette", ("colon", "=lo"), ("any size",)),
+)
+BOTH = (ThemeName.DARK, ThemeName.LIGHT)
+
+
+def test_pages(snapshot: SnapshotAssertion, runs: Path) -> None:
+    run = recorded.healthy(runs / NAME)
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, PAGES, SIZES, BOTH))
+
+
+def test_what_asks(snapshot: SnapshotAssertion, runs: Path) -> None:
+    run = recorded.held(runs / NAME)
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, OVER_IT, SIZES, BOTH))
+
+
+def test_failure_page_and_log(snapshot: SnapshotAssertion, runs: Path) -> None:
+    run = recorded.backing_off(runs / NAME)
+    shots = (Shot("failure", ("v",), ("cause", "what followed")), Shot("log", ("L",), ("step", "line")))
+    keep_all(snapshot, shoot(run_app(run, Appearance()), run, shots, SIZES, BOTH))
+
+
+def test_replay(snapshot: SnapshotAssertion, runs: Path) -> None:
+    app = replayed(recorded.succeeded(runs / NAME), Appearance(), 0.6)
+    keep_all(snapshot, shoot(app, None, (Shot("replay", (), ("stepping",)),), SIZES, BOTH))
+
+
+def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> None:
+    app = browsed(some_runs(runs), Appearance())
+    shots = (Shot("deleted", ("slash", "=state:failed", "enter", "x", "y"), ("u brings it back",)),)
+    keep_all(snapshot, shoot(app, None, shots, SIZES[1:2]))
+
+
+@pytest.mark.parametrize("state", ["healthy", "backing_off"])
+@pytest.mark.parametrize("taste", [Appearance(ThemeName.SAFE), Appearance(ascii=True)], ids=["safe", "ascii"])
+def test_other_tastes(snapshot: SnapshotAssertion, tmp_path: Path, state: str, taste: Appearance) -> None:
+    run = STATES[state](tmp_path / NAME)
+    keep_all(snapshot, shoot(run_app(run, taste), run, (Shot(state),), SIZES[1:2]))

@@ -1,0 +1,191 @@
+"""The pure parts of the screen: rows, canvases, ticks, the log's buffer, the layout."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.style import Style
+
+from supervisor.views.logs.newest import LogLine, Tone
+from supervisor.views.model.history import single
+from supervisor.views.tui.charts.canvas import Canvas
+from supervisor.views.tui.charts.plotting import Scale, buckets, labels, loss_bounds, ticks
+from supervisor.views.tui.dashboard.layout import Needs, plan
+from supervisor.views.tui.logs.buffer import MAX_ENTRIES, LogBuffer, LogFilter
+from supervisor.views.tui.widgets.paint import (
+    Span,
+    TextStyle,
+    bar,
+    between,
+    cells,
+    clip,
+    fit,
+    padded,
+    spark,
+    to_strip,
+    wrap,
+)
+
+STYLES = {ink: Style() for ink in TextStyle}
+texts = st.text(st.characters(exclude_categories=["Co", "Cs"]), max_size=40)
+
+
+@given(texts, st.integers(1, 60))
+def test_strips_have_their_width_and_no_control_characters(text: str, width: int) -> None:
+    strip = to_strip((Span(text), Span("x", TextStyle.BAD)), width, STYLES)
+    assert strip.cell_length == width
+    assert strip.text.isprintable()
+
+
+@given(st.text(st.characters(categories=["L", "N", "Zs"]), max_size=40), st.integers(0, 50))
+def test_texts_fit(text: str, width: int) -> None:
+    text = " ".join(text.split())
+    assert cells((Span(fit(text, width)),)) == width
+    assert cells(clip((Span(text),), width)) <= width
+    assert cells(padded((Span(text),), width)) == width
+
+
+@given(st.text("ab 字", max_size=80), st.integers(2, 30), st.integers(1, 4))
+def test_wrapped_lines_fit(text: str, width: int, most: int) -> None:
+    lines = wrap(text, width, most)
+    assert len(lines) <= most
+    assert all(cells((Span(text),)) <= width for text in lines)
+
+
+def test_right_gives_way() -> None:
+    assert between((Span("left"),), (Span("right"),), 8) == (Span("left"),)
+    assert cells(between((Span("left"),), (Span("right"),), 20)) == 20
+
+
+@given(st.one_of(st.none(), st.floats(-1, 2)), st.integers(0, 40))
+def test_bars_fill_their_width(ratio: float | None, width: int) -> None:
+    assert cells(bar(ratio, width, TextStyle.LIVE)) == width
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=80), st.integers(0, 30))
+def test_sparks_fill_their_width(values: list[float], width: int) -> None:
+    assert len(spark(values, width)) == width
+
+
+def test_noise_looks_like_noise() -> None:
+    assert len(set(spark([100.0, 101.0, 99.5, 100.2], 4))) == 1
+    assert spark([0.0, 1.0], 2, 0.0, 1.0) == "▁▇"
+
+
+@given(st.integers(1, 30), st.integers(1, 8), st.integers(-5, 70), st.integers(-9, 40), st.integers(-9, 40))
+def test_canvas_clips(columns: int, rows: int, x: int, y0: int, y1: int) -> None:
+    canvas = Canvas(columns, rows)
+    layer = canvas.layer(TextStyle.LIVE)
+    canvas.line(layer, 0, 0, x, y1)
+    canvas.span(layer, x, y0, y1)
+    assert [cells(drawn) for drawn in canvas.drawn()] == [columns] * rows
+
+
+@given(st.integers(1, 9), st.integers(1, 6), st.integers(-2, 20), st.integers(-9, 30), st.integers(-9, 30))
+def test_a_span_is_each_of_its_dots(columns: int, rows: int, x: int, y0: int, y1: int) -> None:
+    canvas, other = Canvas(columns, rows), Canvas(columns, rows)
+    whole, single_dots = canvas.layer(TextStyle.LIVE), other.layer(TextStyle.LIVE)
+    canvas.span(whole, x, y0, y1)
+    for y in range(min(y0, y1), max(y0, y1) + 1):
+        other.span(single_dots, x, y, y)
+    assert whole == single_dots
+    assert canvas.drawn() == other.drawn()
+
+
+@given(
+    st.floats(-1e6, 1e6),
+    st.floats(0, 1e6),
+    st.integers(1, 200),
+    st.booleans(),
+    st.lists(st.floats(-2e6, 2e6), max_size=20),
+)
+def test_many_values_have_the_dots_of_each(
+    low: float, span: float, dots: int, flipped: bool, values: list[float]
+) -> None:
+    scale = Scale(low, low + span, dots, flipped=flipped)
+    dot = scale.dotter()
+    assert [dot(value) for value in values] == [scale.dot(value) for value in values]
+
+
+def test_a_line_has_no_gap() -> None:
+    canvas = Canvas(10, 5)
+    layer = canvas.layer(TextStyle.LIVE)
+    canvas.line(layer, 0, 0, 19, 19)
+    canvas.line(layer, 3, 19, 5, 0)
+    for number, drawn in enumerate(canvas.drawn()):
+        assert drawn[0].text.strip() or number
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(1, 12))
+def test_ticks_are_few_and_inside(low: float, span: float, most: int) -> None:
+    found = ticks(low, low + span, most)
+    assert len(found) <= most + 1
+    near = 1e-6 * span + 4 * math.ulp(abs(low) + span)  # what floats of this size can tell apart
+    assert all(low - near <= value <= low + span + near for value in found)
+    assert len(labels(found)) == len(found)
+
+
+def test_labels_have_as_many_digits() -> None:
+    assert labels([2.0, 2.5, 3.0]) == ["2.0", "2.5", "3.0"]
+    assert labels([0.0, 1000.0]) == ["0", "1000"]
+
+
+def test_buckets_keep_extremes() -> None:
+    points = [single(i, i, 100.0 if i == 500 else 1.0, 1) for i in range(1000)]
+    scale = Scale(0, 999, 50)
+    found = buckets(points, lambda p: p.step or 0.0, scale)
+    assert len(found) == 50
+    assert max(b.high for b in found) == 100.0
+    low, high = loss_bounds(points, [1.0] * 1000)
+    assert high < 100, "one wild value does not press the curve flat"
+    assert low < 1
+
+
+def log(who: str, text: str, attempt: int = 1) -> LogLine:
+    return LogLine(attempt, who, "stdout", text, Tone.PLAIN, "p", 0)
+
+
+def test_equal_lines_fold_and_filters_see_all_ranks() -> None:
+    buffer = LogBuffer()
+    buffer.set_filter(LogFilter.parse("r1"))
+    buffer.add([log("0", "same"), log("0", "other"), log("1", "same")])
+    assert [entry.text for entry in buffer.visible] == ["same"]
+    assert buffer.visible[0].who == ("0", "1")
+    buffer.add([log("1", "same")])
+    assert len(buffer.visible) == 2, "a rank that says it again says it anew"
+
+
+def test_buffer_is_bounded() -> None:
+    buffer = LogBuffer()
+    gone = buffer.add([log("0", str(number)) for number in range(MAX_ENTRIES + 100)])
+    assert gone == 100
+    assert len(buffer.visible) == MAX_ENTRIES
+    assert buffer.visible[0].text == "100"
+
+
+def test_filters_are_read_as_typed() -> None:
+    assert LogFilter.parse("r0-2,7 Loss  x").who == {"0", "1", "2", "7"}
+    assert LogFilter.parse("r0-2,7 Loss  x").text == "loss x"
+    assert LogFilter.parse("error r").text == "error r"
+    assert LogFilter.parse("ragent").who == {"agent"}
+    for typed in ("r0-2,7 loss x", "ragent", "abc", ""):
+        assert LogFilter.parse(LogFilter.parse(typed).typed) == LogFilter.parse(typed)
+
+
+@given(
+    st.integers(1, 320),
+    st.integers(1, 100),
+    st.integers(0, 70),
+    st.integers(0, 70),
+    st.integers(0, 30),
+)
+def test_layout_leaves_room_for_the_log(width: int, height: int, devices: int, ranks: int, card: int) -> None:
+    layout = plan(width, height, Needs(devices=devices, ranks=ranks, card_rows=card))
+    assert {"header", "log", "notice", "footer"} <= layout.shown
+    assert ("card" in layout.shown) == bool(card)
+    assert "timeline" not in layout.shown or width >= 160
+    if height >= 24 and layout.middle_height is not None:
+        bars = 4 + len(layout.shown & {"attempts", "tiles"})
+        assert height - bars - layout.middle_height >= 5

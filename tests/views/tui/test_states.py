@@ -1,0 +1,122 @@
+"""What is old shows its age, what stands still is not said to move, and what has no room is summed up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run.series import HOST, METRICS
+from supervisor.views.tui.app import StokerApp
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, pane, until
+
+
+def test_a_stall_is_no_stepping_and_has_no_eta(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        header = pane(app, "header")
+        assert "⚠ stalled · no step for" in header
+        assert "stepping" not in header
+        assert "ETA --:--:--" in header
+
+    drive(recorded.stalled(tmp_path / "run"), play)
+
+
+def test_old_readings_of_a_run_that_goes_on_show_their_age(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "12 s ⚠" in pane(app, "util").splitlines()[0]
+
+    drive(recorded.stalled(tmp_path / "run"), play)
+
+
+def test_fresh_readings_and_those_of_a_run_that_is_over_do_not(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "⚠" not in pane(app, "util").splitlines()[0]
+
+    drive(recorded.healthy(tmp_path / "fresh"), play)
+    drive(recorded.succeeded(tmp_path / "over"), play)
+
+
+def test_ranks_without_room_stand_side_by_side_and_the_slow_one_stands_out(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        (rest,) = [line for line in pane(app, "ranks").splitlines() if "more" in line]
+        bars = rest.partition("ms/step ")[2].strip(" │")
+        assert bars.count(max(bars)) == 1
+        assert abs(bars.index(max(bars)) - (17 - 2) * len(bars) / 62) <= 1
+
+    drive(recorded.many(tmp_path / "run"), play)
+
+
+def test_a_wide_terminal_shows_two_more_curves_and_leaves_no_half_empty_table(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: bool(app.dashboard.query("#trend1")), "the curves")
+        await until(pilot, lambda: "26.9k" in pane(app, "trend0"), "the speed")
+        assert "tok/s" in pane(app, "trend0").splitlines()[0]
+        assert "grad norm" in pane(app, "trend1").splitlines()[0]
+        assert len(pane(app, "ranks").splitlines()) == 5
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert not app.dashboard.query_one("#trends").display
+        assert len(pane(app, "loss").splitlines()) > 5
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(200, 50))
+
+
+def test_many_ranks_need_the_room_themselves(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert not any(found.display for found in app.dashboard.query("#trends"))
+
+    drive(recorded.many(tmp_path / "run"), play, size=(200, 50))
+
+
+def test_a_total_that_was_passed_was_none(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", total_steps=4)
+    rec.launch("first start")
+    rec.steps(1, 30)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        header = pane(app, "header")
+        assert "step 30" in header
+        assert "/ 4" not in header
+        assert "%" not in header
+        assert "ETA --:--:--" in header
+
+    drive(rec.close(), play)
+
+
+def test_a_low_terminal_has_the_time_of_a_step_in_its_header(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "1.19 s/step" in pane(app, "header")
+        await pilot.resize_terminal(120, 40)
+        await pilot.pause()
+        assert "/step" not in pane(app, "header"), "there a tile says it"
+
+    drive(recorded.healthy(tmp_path / "run"), play, size=(80, 24))
+
+
+def test_a_watched_log_of_one_job_has_its_step_in_its_one_row(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        (line,) = [line for line in pane(app, "ranks").splitlines() if " 0 " in line and "stepping" in line]
+        assert " 20 " in line
+        assert "~500" in line
+
+    rec = recorded.Recording(tmp_path / "run", mode="observed", gpus=0, total_steps=None)
+    rec.number = 1
+    rec.fact(ev.LaunchIntended(t=rec.t, attempt=1, argv=(), reason="watching train.log"))
+    rec.fact(ev.AttemptStarted(t=rec.t, attempt=1, pid=0, start_time=0.0))
+    rec.fact(ev.RankStarted(t=rec.t, attempt=1, local_rank=0, stdout=str(tmp_path / "train.log")))
+    for step in range(1, 21):
+        rec.t += 0.5
+        rec.series.append(METRICS, rec.t, "job", 1, {"step": step, "loss": 3.0})
+        rec.series.append(HOST, rec.t, "machine", 1, {"cpu_ratio": 0.5})
+        rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=3.0))
+    drive(rec.close(), play)

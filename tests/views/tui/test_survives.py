@@ -1,0 +1,384 @@
+"""What the screen says when things are not as they should be; it never crashes and never lies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+from textual.pilot import Pilot
+
+from supervisor.run import events as ev
+from supervisor.run import series as se
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.views.tui.app import StokerApp
+from tests.conftest import wait_until
+from tests.integration.harness import environment
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, keeper_of, pane, shown, until
+from tests.views.tui.wire import SHOW_RUN, on_a_terminal
+
+
+def test_run_directory_is_removed(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        shutil.rmtree(run.root)
+        await until(pilot, lambda: "the run directory is gone" in pane(app, "notice"), "the notice")
+        assert "1 840" in pane(app, "header"), "the last that was read stays"
+        assert "restart" not in pane(app, "footer")
+
+    drive(run, play)
+
+
+def test_journal_is_cut(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        journal = run.node().journal
+        journal.write_bytes(journal.read_bytes()[:700])
+        await until(pilot, lambda: "no step yet" in pane(app, "header"), "the shorter state")
+
+    drive(run, play)
+
+
+def test_folder_that_is_no_run(tmp_path: Path) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "no journal yet" in pane(app, "notice")
+
+    drive(RunPaths(tmp_path), play)
+
+
+def test_keeper_is_gone(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    adopted: list[bool] = []
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "the keeper is gone" in pane(app, "notice")
+        assert "no keeper" in pane(app, "header")
+        assert "A adopt" in pane(app, "footer")
+        await pilot.press("r", "n", "A")
+        await until(pilot, lambda: bool(adopted), "the adoption")
+
+    drive(run, play, keeper=False, adopt=lambda orphan: adopted.append(orphan == run))
+
+
+def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    def refuse(_run: RunPaths) -> None:
+        raise OSError("no such host")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("A")
+        await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
+
+    drive(run, play, keeper=False, adopt=refuse)
+
+
+def test_keeper_is_gone_and_nobody_can_adopt(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "`stoker attach` adopts" in pane(app, "notice")
+        await pilot.press("A")
+
+    drive(run, play, keeper=False)
+
+
+SIZES = [(80, 24), (120, 40), (200, 50), (60, 15), (40, 10), (20, 5), (300, 80), (99, 29), (100, 30)]
+
+
+@pytest.mark.parametrize("name", ["healthy", "backing_off", "many", "empty", "failed"])
+def test_every_size_paints_whole_rows(tmp_path: Path, name: str) -> None:
+    run = getattr(recorded, name)(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for width, height in SIZES:
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            strips = app.screen._compositor.render_strips()
+            assert len(strips) == height
+            assert {strip.cell_length for strip in strips} == {width}
+            assert "stoker" in shown(app)
+            assert "q" in pane(app, "footer")
+
+    drive(run, play)
+
+
+def test_escape_codes_in_facts_do_nothing(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run", name="\x1b]52;c;eA==\x07evil[bold]")
+    rec.launch("because \x1b[2J[red]of this[/]")
+    rec.fact(ev.NoteAdded(t=rec.t, text="\x1b[31mnote\u202e [@click=app.quit]x[/]", by="me"))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        text = shown(app)
+        assert "evil[bold]" in text
+        assert "[@click=app.quit]x[/]" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+    drive(run, play, size=(200, 50))
+
+
+@pytest.mark.parametrize("value", [0.0, -5.0, 1e300, -1e300, 1e-300, None, float("nan"), float("inf")])
+def test_odd_readings(tmp_path: Path, value: float | None) -> None:
+    rec = recorded.Recording(tmp_path / "run", gpus=1, ranks=1)
+    rec.launch("first start")
+    rec.steps(1, 3)
+    names = ["step", "loss", "val_loss", "lr", "grad_norm", "tokens_per_sec", "step_time_s", "data_wait_s"]
+    devices = [
+        "util_ratio",
+        "memory_used_bytes",
+        "memory_total_bytes",
+        "temperature_c",
+        "power_w",
+        "throttle",
+    ]
+    host = ["cpu_ratio", "rss_bytes", "threads", "memory_total_bytes", "shm_used_ratio", "load1"]
+    rec.t += 1
+    rec.series.append(se.METRICS, rec.t, "job", 1, dict.fromkeys(names, value))
+    rec.series.append(se.RANKS, rec.t, "0", 1, dict.fromkeys(names, value))
+    rec.series.append(se.GPU, rec.t, "0", 1, dict.fromkeys(devices, value))
+    rec.series.append(se.HOST, rec.t, "0", 1, dict.fromkeys(host, value))
+    rec.series.append(se.HOST, rec.t, "machine", 1, dict.fromkeys(host, value))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        strips = app.screen._compositor.render_strips()
+        assert {strip.cell_length for strip in strips} == {200}
+
+    drive(run, play, size=(200, 50))
+
+
+def test_a_run_that_went_quiet_is_said(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "no step for 1 m" in pane(app, "header")
+        assert "1 m ⚠" in pane(app, "ranks"), "an old reading shows its age"
+
+    drive(run, play, later_s=65)
+
+
+def test_without_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.no_color
+        text = shown(app)
+        for sign in ("✗ attempt 1 failed", "↻ restarts in", "cuda_oom"):
+            assert sign in text, "a glyph or a word says what colour says"
+
+    drive(run, play)
+
+
+def test_slow_rank_is_named_though_out_of_sight(tmp_path: Path) -> None:
+    run = recorded.many(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "slow: 17" in pane(app, "ranks")
+
+    drive(run, play)
+
+
+def test_new_facts_move_the_screen(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "restarts by itself in 8 s" in pane(app, "card")
+        writer = JournalWriter(run.node().journal)
+        writer.append(ev.LaunchIntended(t=recorded.T0 + 300, attempt=2, argv=(), reason="smaller"))
+        writer.append(ev.AttemptStarted(t=recorded.T0 + 301, attempt=2, pid=5, start_time=1.0))
+        writer.close()
+        await until(pilot, lambda: "rendezvous" in pane(app, "header"), "attempt 2")
+        assert not app.dashboard.query_one("#card").display
+        assert app.dashboard.query_one("#loss").display
+        assert "Enter" not in pane(app, "footer")
+
+    drive(run, play)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_leave_and_give_the_terminal_back(tmp_path: Path, number: signal.Signals) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    script = "import sys; from pathlib import Path; from supervisor.run.paths import RunPaths\n"
+    script += "from supervisor.views.tui.terminal import run_tui\n"
+    script += "print(run_tui(RunPaths(Path(sys.argv[1]))).lines[0])"
+    process = pexpect.spawn(sys.executable, ["-c", script, str(run.root)], dimensions=(30, 100), timeout=30)
+    try:
+        process.expect("healthy|stepping")
+        process.kill(number)
+        process.expect_exact("\x1b[?1049l")
+        process.expect("its keeper is gone")
+        process.expect(pexpect.EOF)
+        process.close()
+        assert process.exitstatus == 0
+    finally:
+        process.close(force=True)
+
+
+@pytest.mark.parametrize("pane_key", ["1", "2", "3", "4", "5"])
+def test_panes_by_number_and_zoom(tmp_path: Path, pane_key: str) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    names = {"1": "loss", "2": "devices", "3": "ranks", "4": "log", "5": "timeline"}
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press(pane_key)
+        assert app.focused is not None
+        assert app.focused.id == names[pane_key]
+        assert app.focused.size.height > 1, "a pane without room is zoomed"
+        await pilot.press("escape")
+        await pilot.press("4", "z")
+        assert app.dashboard.log_panel.size.height > 15
+        await pilot.press("z")
+        assert app.dashboard.log_panel.size.height < 15
+
+    drive(run, play, size=(80, 24))
+
+
+def test_two_hundred_sizes_in_a_real_terminal(tmp_path: Path) -> None:
+    run = recorded.backing_off(tmp_path / "run")
+    sizes = random.Random(7)
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("cuda_oom")
+        for turn in range(200):
+            wire.resize(sizes.randint(1, 240), sizes.randint(1, 70))
+            if turn % 20 == 0:
+                wire.press("v")  # pages are resized too
+            wire.take(0.005)
+        wire.resize(1, 1)
+        wire.take()
+        wire.resize(120, 40)
+        text = wire.wait_for("stoker", "cuda_oom", "leave")
+        frames = [line.rstrip() for line in text.splitlines() if line.startswith(("│", "╭", "╰"))]
+        assert frames
+        assert all(line.endswith(("│", "╮", "╯")) for line in frames), text
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        assert wire.process.exitstatus == 0
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTSTP, signal.SIGSTOP])
+def test_stopped_and_continued(tmp_path: Path, stop: signal.Signals) -> None:
+    """A shell's `kill -TSTP` and `fg`, and a debugger's or a container's freeze."""
+    run = recorded.healthy(tmp_path / "run")
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("stepping")
+        os.kill(wire.process.pid, stop)
+        wire.until(lambda: process_state(wire.process.pid) == "T", "the stop")
+        if stop is signal.SIGTSTP:
+            wire.take()
+            assert b"\x1b[?1049l" in wire.written, "the shell has its screen back"
+        wire.resize(100, 30)
+        os.kill(wire.process.pid, signal.SIGCONT)
+        wire.wait_for("stepping", "leave")
+        wire.press("?")
+        wire.wait_for("Esc closes")
+        wire.press("?")
+        wire.until(lambda: "Esc closes" not in wire.text(), "the help's end")
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        assert wire.process.exitstatus == 0
+
+
+def test_the_terminal_itself_goes_away(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("stepping")
+        pid = wire.process.pid
+        wire.process.ptyproc.fileobj.close()  # what the kernel does when ssh drops: SIGHUP, then EIO
+        wire.process.closed = wire.process.ptyproc.closed = True
+        assert wait_until(lambda: not wire.process.isalive(), 20), process_state(pid)
+
+
+def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
+    """It is said at once, and adoption is offered; a press on A asks for it."""
+    run = recorded.healthy(tmp_path / "run")
+    hold = "import sys, time; from pathlib import Path; from supervisor.run.lock import KeeperLock\n"
+    hold += "lock = KeeperLock(Path(sys.argv[1]), start_time=1.0); print(flush=True); time.sleep(600)"
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", hold, str(run.node().lock)], stdout=subprocess.PIPE, env=environment()
+    )
+    assert keeper.stdout is not None
+    with keeper, on_a_terminal(SHOW_RUN, run.root) as wire:
+        keeper.stdout.readline()
+        wire.wait_for("stepping", "training goes on")
+        keeper.kill()
+        text = wire.wait_for("the keeper is gone", "A adopt")
+        assert "training goes on" not in text
+        wire.press("A")
+        wire.wait_for("adopting")
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 2 MiB; skips where it cannot be mounted."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        pytest.skip("a file system of our own cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.skipif(shutil.which("mount") is None, reason="no mount command")
+def test_the_disk_is_full(tmp_path: Path) -> None:
+    """Nothing more can be written: what can be read is shown, a request says why it was not put down."""
+    with small_disk(tmp_path / "disk") as disk:
+        run = recorded.backing_off(disk / "run")
+        with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1 << 12))
+
+        async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+            assert "cuda_oom" in pane(app, "card")
+            await pilot.press("r")
+            await until(pilot, lambda: "No space left" in pane(app, "notice"), "the reason")
+            await pilot.press("m", *"note", "enter")
+            await pilot.press("T", "T")
+
+        drive(run, play)
+
+
+def test_choices_that_cannot_be_kept_are_no_trouble(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    script = SHOW_RUN.replace("adopt=", "keep=Path(sys.argv[2]), adopt=")
+    with keeper_of(run), on_a_terminal(script, run.root, nowhere / "ui.json") as wire:
+        wire.wait_for("stepping")
+        wire.press("TTT")
+        wire.press("q")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        assert wire.process.exitstatus == 0
+
+
+def test_keys_typed_ahead_while_leaving_do_nothing(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    with keeper_of(run), on_a_terminal(SHOW_RUN, run.root) as wire:
+        wire.wait_for("stepping")
+        wire.press("qiMpvP?Lb")
+        wire.until(lambda: not wire.process.isalive(), "its end")
+        wire.take()
+        assert b"Traceback" not in wire.written
+        assert wire.process.exitstatus == 0

@@ -1,0 +1,154 @@
+"""The app in a real pseudo-terminal: the very bytes it writes, and the screen that a terminal makes of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pexpect
+import pyte
+
+from tests.integration.harness import environment
+
+DEADLINE_S = 30.0
+STANDING_S = 0.1
+# A control sequence, another escape, a C0 or C1 control, or a character that turns or joins what stands around it.
+_NOT_TEXT = re.compile(
+    r"\x1b\[(?P<csi>[0-?]*[ -/]*[@-~])|(?P<pointer>\x1b\]22;[a-z-]*\x07)|\x1b(?P<escape>.)|(?P<control>[\x00-\x1f\x7f-\x9f])"
+    r"|(?P<format>[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff])",
+    re.DOTALL,
+)
+# What Textual itself sends: modes when it starts and leaves, places, colours, one frame's begin and end.
+_OWN = re.compile(
+    r"\?(?:1049|1000|1002|1003|1004|1006|1007|1015|1016|25|2004|2026|2048|7)[hl]|\?20(?:26|48)\$p|[<>=]?[0-9;]*u"
+    r"|[0-9;]*[HABCD]|c|\?[0-9]*u|[0-9;]*m"
+)
+# Attributes that no theme uses: blinking, hidden, struck through, doubly underlined.
+_STRANGE_ATTRIBUTES = {"5", "6", "8", "9", "21"}
+
+
+class Wire:
+    """What a program wrote to its terminal. Size in cells, as (columns, rows)."""
+
+    def __init__(self, process: pexpect.spawn, size: tuple[int, int]) -> None:
+        self.process = process
+        self.written = b""
+        self._screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self._screen)
+
+    def take(self, timeout_s: float = 0.05) -> int:
+        """Take in what was written; how many bytes that were."""
+        taken = 0
+        try:
+            while True:
+                data = self.process.read_nonblocking(1 << 16, timeout=timeout_s)
+                self.written += data
+                self._stream.feed(data)
+                taken += len(data)
+        except (pexpect.TIMEOUT, pexpect.EOF):
+            return taken
+
+    @property
+    def rows(self) -> list[str]:
+        """The screen, row by row."""
+        self.take()
+        return list(self._screen.display)
+
+    def text(self) -> str:
+        """The screen."""
+        return "\n".join(self.rows)
+
+    def wait_for(self, *texts: str, deadline_s: float = DEADLINE_S) -> str:
+        """The first screen that shows all of `texts`."""
+        self.until(lambda: all(text in "\n".join(self._screen.display) for text in texts), texts, deadline_s)
+        return self.text()
+
+    def until(self, condition: Callable[[], object], what: object, deadline_s: float = DEADLINE_S) -> None:
+        """Wait for a condition; reading goes on, or a full pty would stop the app."""
+        end = time.monotonic() + deadline_s
+        while not condition():
+            self.take()
+            assert time.monotonic() < end, f"{what} never came; the screen shows:\n{self.text()}"
+
+    def settle(self, deadline_s: float = 10.0) -> str:
+        """The screen once nothing was written for a while (a clock's tick may still come)."""
+        end = time.monotonic() + deadline_s
+        while self.take(STANDING_S) and time.monotonic() < end:
+            pass
+        return self.text()
+
+    def press(self, keys: str) -> None:
+        """Send keys."""
+        self.process.send(keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Another size of the terminal."""
+        self._screen.resize(rows, columns)
+        self.process.setwinsize(rows, columns)
+
+
+def strange(written: bytes) -> list[str]:
+    """Whatever in the output is neither text nor what the app sends of its own."""
+    found = []
+    for match in _NOT_TEXT.finditer(written.decode("utf-8")):
+        csi = match["csi"]
+        if match["pointer"]:
+            continue  # the mouse pointer's shape: Textual's own
+        if csi is None:
+            if match.group() not in {"\r", "\n", "\r\n"}:
+                found.append(written.decode("utf-8")[max(match.start() - 20, 0) : match.end() + 20])
+        elif not _OWN.fullmatch(csi) or (csi.endswith("m") and _attributes(csi) & _STRANGE_ATTRIBUTES):
+            found.append(written.decode("utf-8")[max(match.start() - 20, 0) : match.end() + 20])
+    return found
+
+
+def _attributes(sgr: str) -> set[str]:
+    """The attributes of an SGR sequence, without the numbers of colours."""
+    return set(re.sub(r"[34]8;(?:5;\d+|2;\d+;\d+;\d+)", "", sgr[:-1]).split(";"))
+
+
+@contextmanager
+def on_a_terminal(
+    script: str,
+    *args: str | Path,
+    size: tuple[int, int] = (120, 40),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[Wire]:
+    """A Python program on a pseudo-terminal; ended with the block."""
+    surroundings = environment(
+        {"TERM": "xterm-256color", "COLORTERM": "truecolor", "TZ": "UTC", **(env or {})}
+    )
+    columns, rows = size
+    process = pexpect.spawn(
+        sys.executable,
+        ["-c", script, *map(str, args)],
+        env=surroundings,
+        dimensions=(rows, columns),
+        timeout=DEADLINE_S,
+    )
+    try:
+        yield Wire(process, size)
+    finally:
+        process.close(force=True)
+
+
+SHOW_RUN = """
+import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
+from supervisor.views.tui.terminal import run_tui
+print(*run_tui(RunPaths(Path(sys.argv[1])), adopt=lambda _run: None).lines, sep="\\n")
+"""
+SHOW_REPLAY = """
+import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
+from supervisor.views.model.replay import record_of
+from supervisor.views.tui.terminal import run_replay
+run_replay(record_of(RunPaths(Path(sys.argv[1]))), speed=600)
+"""
+SHOW_RUNS = """
+import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
+from supervisor.views.tui.terminal import run_browser
+run_browser(lambda: [RunPaths(Path(path)) for path in sys.argv[1:]])
+"""
