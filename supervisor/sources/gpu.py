@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from supervisor.sources.periodic import PeriodicSampler
+
 # nvml.h: what NVML_ERROR_… means for one card, and for all of NVML.
 _LOST = frozenset({15, 16})  # GPU_IS_LOST, RESET_REQUIRED
 _NVML_GONE = frozenset(
@@ -295,7 +297,7 @@ class GpuReader:
             self._on_note(GpuNote(time.time(), GpuNoteCode.XID, f"{where}: Xid {number}", index, number))
 
 
-class GpuSampler:
+class GpuSampler(PeriodicSampler):
     """A thread that reads all GPUs every `interval_s` and hands the samples over.
 
     Without NVML it says so once (a note ABSENT) and ends. When the driver goes away midway it says so and
@@ -312,44 +314,35 @@ class GpuSampler:
         retry_s: float = _RETRY_S,
         load: Callable[[], Any] = load_nvml,
     ) -> None:
-        self._stop = stop
+        super().__init__("stoker-gpu", stop)
         self._on_samples = on_samples
         self._on_note = on_note
         self._interval_s = interval_s
         self._retry_s = retry_s
         self._load = load
-        # Daemon: a call into a wedged driver never returns, and must not keep the keeper from leaving.
-        self._thread = threading.Thread(target=self._run, name="stoker-gpu", daemon=True)
+        self._reader: GpuReader | None = None
+        self._had_one = False
 
-    def start(self) -> None:
-        """Begin to sample."""
-        self._thread.start()
+    def sample(self) -> float | None:
+        """Read all GPUs once; returns the seconds until the next reading, None where there are none."""
+        try:
+            if self._reader is None:
+                self._reader = GpuReader(self._on_note, self._load)
+                self._had_one = True
+            self._on_samples(self._reader.read())
+        except NvmlUnavailableError as error:
+            if self._reader is not None:
+                self._on_note(GpuNote(time.time(), GpuNoteCode.NVML_FAILED, str(error)))
+                self.close()
+            elif not self._had_one:
+                self._on_note(GpuNote(time.time(), GpuNoteCode.ABSENT, str(error)))
+                return None
+            return self._retry_s
+        return self._interval_s
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end (set the stop event first); False when it did not."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        reader: GpuReader | None = None
-        had_one = False
-        wait_s = 0.0
-        while not self._stop.wait(wait_s):
-            wait_s = self._interval_s
-            try:
-                if reader is None:
-                    reader = GpuReader(self._on_note, self._load)
-                    had_one = True
-                self._on_samples(reader.read())
-            except NvmlUnavailableError as error:
-                if reader is not None:
-                    self._on_note(GpuNote(time.time(), GpuNoteCode.NVML_FAILED, str(error)))
-                    reader.close()
-                    reader = None
-                elif not had_one:
-                    self._on_note(GpuNote(time.time(), GpuNoteCode.ABSENT, str(error)))
-                    return
-                wait_s = self._retry_s
+    def close(self) -> None:
+        """Let go of NVML."""
+        reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 

@@ -1,0 +1,42 @@
+"""A thread that samples something at intervals until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+
+
+class PeriodicSampler(ABC):
+    """Calls `sample` until the stop event is set or there is nothing to sample.
+
+    A daemon thread: a call into a wedged driver, or statvfs(2) on a dead network filesystem, never returns and must not
+    keep the process from leaving.
+    """
+
+    def __init__(self, name: str, stop: threading.Event) -> None:
+        self._stop = stop
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @abstractmethod
+    def sample(self) -> float | None:
+        """Take one round; returns the seconds until the next, None to end the thread."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing open
+        """Let go of what was opened. Called in the thread, once it ends."""
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end (set the stop event first); False when it did not."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            wait_s: float | None = 0.0
+            while wait_s is not None and not self._stop.wait(wait_s):
+                wait_s = self.sample()
+        finally:
+            self.close()
