@@ -222,6 +222,6 @@ def _mix(value: int, seed: int, epoch: int, turn: int) -> int:
 if __name__ == "__main__":
     import sys
 
-    from trainer.text import main
+    from trainer.data_cli import main
 
     sys.exit(main(sys.argv[1:]))

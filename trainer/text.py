@@ -1,16 +1,14 @@
-"""Text into tokens: JSON lines and plain files, as bytes, and ``python -m trainer.data prepare|check``."""
+"""Text into tokens: JSON lines and plain files, as bytes."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, NoReturn, Self
+from typing import Any, BinaryIO, Final, Self
 
 from trainer.errors import DataError
 from trainer.tokenfile import HEADER_BYTES, header
@@ -18,7 +16,6 @@ from trainer.tokenfile import HEADER_BYTES, header
 BYTE_VOCABULARY: Final = 256
 SEPARATOR: Final = b"\n"
 PIECE_BYTES: Final = 1 << 20
-CORPUS_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,76 +68,10 @@ def documents(path: str, text_key: str = "text") -> Iterator[Iterable[bytes]]:
         yield _pieces(path)
 
 
-def prepare(sources: Sequence[str], out: Path, *, text_key: str = "text", val_share: float = 0.05) -> str:
-    """Writes train.bin and val.bin: bytes as uint16 tokens with llm.c's header, and a note of the vocabulary.
-
-    Every n-th document goes to validation; of fewer than n documents, the end of the training part. No more
-    than a document's piece is held in memory.
-
-    Returns:
-        One line about what was written.
-
-    Raises:
-        DataError: nothing to read, or a broken line.
-        OSError: a file cannot be read or written.
-    """
-    return _prepare(
-        (text for source in sources for text in documents(source, text_key)), out, val_share, sources
-    )
-
-
-def main(argv: Sequence[str]) -> int:
-    """``python -m trainer.data prepare|check``. Returns: 0, or 2 for what cannot be read or is at fault."""
-    parser = _Parser(prog="python -m trainer.data", description="Make and check token files.")
-    verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
-    verb = verbs.add_parser("prepare", help="write train.bin and val.bin")
-    verb.add_argument(
-        "sources", nargs="*", help="text or .jsonl files, or folders; none: Python's own source"
-    )
-    verb.add_argument("--out", type=Path, required=True, help="folder for train.bin and val.bin")
-    verb.add_argument("--field", default="text", help="the text's key in JSON lines")
-    verb.add_argument("--val_share", "--val-share", type=float, default=0.05, help="share for validation")
-    verb = verbs.add_parser("check", help="say what is wrong with data files")
-    verb.add_argument("paths", nargs="+", help=".bin, .jsonl or text files, or folders of them")
-    verb.add_argument("--vocab_size", "--vocab-size", type=int, default=0, help="token ids must lie below it")
-    verb.add_argument("--data_dtype", "--data-dtype", default="auto", choices=["auto", "uint16", "uint32"])
-    verb.add_argument("--max_seq_len", "--max-seq-len", type=int, default=0, help="tokens of a sample")
-    verb.add_argument("--field", default="text", help="the text's key in JSON lines")
-    chosen = parser.parse_args(argv)
-    if chosen.verb == "check":
-        from trainer.checkdata import run
-
-        return run(
-            chosen.paths,
-            vocab_size=chosen.vocab_size,
-            dtype=chosen.data_dtype,
-            length=chosen.max_seq_len,
-            text_key=chosen.field,
-        )
-    if not 0 < chosen.val_share < 1:
-        parser.error("--val_share is a share between 0 and 1")
-    try:
-        if chosen.sources:
-            print(prepare(chosen.sources, chosen.out, text_key=chosen.field, val_share=chosen.val_share))
-        else:
-            from trainer.corpus import embedded
-
-            text = (embedded(CORPUS_BYTES).tobytes(),)
-            print(_prepare([text], chosen.out, chosen.val_share, ["Python's own source"]))
-    except (DataError, OSError) as error:
-        sys.stderr.write(f"trainer.data: {error}\n")
-        return 2
-    return 0
-
-
-class _Parser(argparse.ArgumentParser):
-    """Bad input is one line; --help has the rest."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"trainer.data: {message}; {self.prog} --help\n")
-
-
-def _prepare(texts: Iterable[Iterable[bytes]], out: Path, val_share: float, sources: Sequence[str]) -> str:
+def prepare_texts(
+    texts: Iterable[Iterable[bytes]], out: Path, val_share: float, sources: Sequence[str]
+) -> str:
+    """As `prepare`, of documents that are at hand; `sources`: where they come from, for messages."""
     every = max(round(1 / val_share), 2)
     blank = True
     out.mkdir(parents=True, exist_ok=True)
@@ -160,6 +91,24 @@ def _prepare(texts: Iterable[Iterable[bytes]], out: Path, val_share: float, sour
     return (
         f"{out}: train.bin {train.count} tokens, val.bin {val.count} tokens, "
         f"vocabulary {BYTE_VOCABULARY} (bytes)"
+    )
+
+
+def prepare(sources: Sequence[str], out: Path, *, text_key: str = "text", val_share: float = 0.05) -> str:
+    """Writes train.bin and val.bin: bytes as uint16 tokens with llm.c's header, and a note of the vocabulary.
+
+    Every n-th document goes to validation; of fewer than n documents, the end of the training part. No more
+    than a document's piece is held in memory.
+
+    Returns:
+        One line about what was written.
+
+    Raises:
+        DataError: nothing to read, or a broken line.
+        OSError: a file cannot be read or written.
+    """
+    return prepare_texts(
+        (text for source in sources for text in documents(source, text_key)), out, val_share, sources
     )
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from trainer.config import Config, UsageError
 from trainer.corpus import embedded
 from trainer.data import SampleOrder, Samples, Stream, open_data, open_stream
+from trainer.data_cli import main as data_main
 from trainer.errors import DataError
-from trainer.text import main as data_main
 from trainer.textfile import jsonl_bytes
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.runs import flags, losses, run, train_here
-from trainer import checkpoint, text
+from trainer import checkpoint, data_cli
 from trainer.config import UsageError
 from trainer.errors import DataError
 from trainer.loading import worker_count
@@ -33,7 +33,7 @@ def test_prepared_data_is_trained_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     source.mkdir()
     for number in range(40):
         (source / f"{number:02}.txt").write_text(f"Text number {number}. " * 20)
-    assert text.main(["prepare", str(source), "--out", str(tmp_path / "out")]) == 0
+    assert data_cli.main(["prepare", str(source), "--out", str(tmp_path / "out")]) == 0
     assert "vocabulary 256" in capsys.readouterr().out
     data = {
         "train_data_path": str(tmp_path / "out" / "train.bin"),
@@ -42,7 +42,7 @@ def test_prepared_data_is_trained_on(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert train_here(tmp_path, None, **data, num_iterations=2, eval_every=2) == 0
     path = tmp_path / "ck" / "step_00000002"
     assert checkpoint.load(path).meta["shape"]["vocab_size"] == 256
-    assert text.main(["prepare", str(tmp_path / "nothing"), "--out", str(tmp_path / "out")]) == 2
+    assert data_cli.main(["prepare", str(tmp_path / "nothing"), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 

@@ -1,0 +1,64 @@
+"""``python -m trainer.data prepare|check``: make token files, and say what is wrong with data files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from trainer import checkdata
+from trainer.errors import DataError
+from trainer.text import prepare, prepare_texts
+
+CORPUS_BYTES: Final = 64 << 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """``python -m trainer.data prepare|check``. Returns: 0, or 2 for what cannot be read or is at fault."""
+    parser = _Parser(prog="python -m trainer.data", description="Make and check token files.")
+    verbs = parser.add_subparsers(dest="verb", required=True, parser_class=_Parser)
+    verb = verbs.add_parser("prepare", help="write train.bin and val.bin")
+    verb.add_argument(
+        "sources", nargs="*", help="text or .jsonl files, or folders; none: Python's own source"
+    )
+    verb.add_argument("--out", type=Path, required=True, help="folder for train.bin and val.bin")
+    verb.add_argument("--field", default="text", help="the text's key in JSON lines")
+    verb.add_argument("--val_share", "--val-share", type=float, default=0.05, help="share for validation")
+    verb = verbs.add_parser("check", help="say what is wrong with data files")
+    verb.add_argument("paths", nargs="+", help=".bin, .jsonl or text files, or folders of them")
+    verb.add_argument("--vocab_size", "--vocab-size", type=int, default=0, help="token ids must lie below it")
+    verb.add_argument("--data_dtype", "--data-dtype", default="auto", choices=["auto", "uint16", "uint32"])
+    verb.add_argument("--max_seq_len", "--max-seq-len", type=int, default=0, help="tokens of a sample")
+    verb.add_argument("--field", default="text", help="the text's key in JSON lines")
+    chosen = parser.parse_args(argv)
+    if chosen.verb == "check":
+        return checkdata.run(
+            chosen.paths,
+            vocab_size=chosen.vocab_size,
+            dtype=chosen.data_dtype,
+            length=chosen.max_seq_len,
+            text_key=chosen.field,
+        )
+    if not 0 < chosen.val_share < 1:
+        parser.error("--val_share is a share between 0 and 1")
+    try:
+        if chosen.sources:
+            print(prepare(chosen.sources, chosen.out, text_key=chosen.field, val_share=chosen.val_share))
+        else:
+            from trainer.corpus import embedded  # numpy, which a check does not need
+
+            text = (embedded(CORPUS_BYTES).tobytes(),)
+            print(prepare_texts([text], chosen.out, chosen.val_share, ["Python's own source"]))
+    except (DataError, OSError) as error:
+        sys.stderr.write(f"trainer.data: {error}\n")
+        return 2
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Bad input is one line; --help has the rest."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"trainer.data: {message}; {self.prog} --help\n")
