@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple, TypeAlias
 
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
@@ -77,6 +77,11 @@ _NOT_HOSTS = frozenset(
 )  # fmt: skip
 # How a line begins that `_WRAPPED` may take a prefix off, digits and brackets aside: "stderr:", "stdout:", a month's name.
 _WRAPPED_FIRST = frozenset("sADFJMNOS")
+# Names that lead so large a share of the lines together, and are so many, are the hosts of one cluster.
+MIN_HOSTS = 2
+MIN_HOST_SHARE = 0.34
+MIN_NUMBERED_LINES = 8
+MIN_NUMBERED_SHARE = 0.5
 # The mark in a set of hosts that says: a bare number in brackets leads the lines.
 NUMBERED = "[N]"
 _PATH_ATTEMPT = Lazy(r"(?:^|[/\\])attempts?[_/\\](\d+)[/\\]")
@@ -105,54 +110,95 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
     return origin, rest
 
 
-def _wrapper(text: str) -> int:
-    """The length of a logger's or a collector's prefix before a traceback's own lines; 0 if there is none."""
-    match = _WRAPPED.match(text)
-    return match.end() if match and _TRACE.match(text[match.end() :]) else 0
-
-
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
-    head = text[:1]
-    if head == "[":
-        if (match := _RANK.match(text)) and (match.group(1) or match.group(4).startswith(":")):
-            number = match.group(1)
-            if number is not None:
-                return Origin(rank=int(number)), text[match.end() :]
-            # torchrun's --tee puts no blank after its colon: what follows is the line's own indentation.
-            return Origin(local_rank=int(match.group(3))), text[match.start(4) + 1 :]
-        if match := _MPI.match(text):
-            return Origin(task=int(match.group(1)), stream="std" + match.group(2)), text[match.end() :]
-        if match := _POD.match(text):
-            return Origin(node=match.group(1), worker=match.group(1)), text[match.end() :]
-        if (match := _NODE.match(text)) and text[match.end(1)] == "]":
-            return Origin(node=match.group(1)), text[match.end() :]
-        if text[1:2].isdigit() and (end := _wrapper(text)):
-            return NOWHERE, text[end:]
-    elif head == "(":
-        if match := _RAY.match(text):
-            name, rank, pid, address = match.groups()
-            number = int(rank) if rank else None
-            return Origin(rank=number, pid=whole(pid), node=address, worker=f"{name} pid={pid}"), text[
-                match.end() :
-            ]
-    elif head.isdigit() or head == " ":
-        if so_far.task is None and (match := _TASK.match(text)):
-            return Origin(task=int(match.group(1))), text[match.end() :]
-        if match := _TIME.match(text):
-            return NOWHERE, text[match.end() :]
-        if end := _wrapper(text):
-            return NOWHERE, text[end:]
-    elif head in _WRAPPED_FIRST and (end := _wrapper(text)):
-        return NOWHERE, text[end:]
-    elif (match := _NODE.match(text)) and text[match.end(1)] in ": |":
-        return Origin(node=match.group(1)), text[match.end() :]
-    if hosts and (match := _HOST.match(text)):
-        name = match.group(1) or match.group(2) or match.group(3)
-        if name in hosts:
-            return Origin(node=name), text[match.end() :]
+    """The outermost prefix of a line and what follows it; None where there is none."""
+    for read in _STYLES.get(_kind_of(text[:1]), _OTHER_STYLES):
+        if (found := read(text, so_far)) is not None:
+            origin, end = found
+            return origin, text[end:]
+    if hosts and (match := _HOST.match(text)) and (name := _host_in(match)) in hosts:
+        return Origin(node=name), text[match.end() :]
     if NUMBERED in hosts and so_far.task is None and (match := _BARE_TASK.match(text)):
         return Origin(task=int(match.group(1))), text[match.end() :]
     return None, text
+
+
+def _kind_of(head: str) -> str:
+    """What the first character of a line says about the styles that it may have."""
+    return "0" if head.isdigit() or head == " " else head
+
+
+_Found: TypeAlias = tuple[Origin, int] | None
+"""Who said it, and where what was said begins."""
+
+
+def _rank(text: str, _so_far: Origin) -> _Found:
+    match = _RANK.match(text)
+    if match is None or not (match.group(1) or match.group(4).startswith(":")):
+        return None
+    if match.group(1) is not None:
+        return Origin(rank=int(match.group(1))), match.end()
+    # torchrun's --tee puts no blank after its colon: what follows is the line's own indentation.
+    return Origin(local_rank=int(match.group(3))), match.start(4) + 1
+
+
+def _mpi(text: str, _so_far: Origin) -> _Found:
+    match = _MPI.match(text)
+    return (Origin(task=int(match.group(1)), stream="std" + match.group(2)), match.end()) if match else None
+
+
+def _pod(text: str, _so_far: Origin) -> _Found:
+    match = _POD.match(text)
+    return (Origin(node=match.group(1), worker=match.group(1)), match.end()) if match else None
+
+
+def _node_in_brackets(text: str, _so_far: Origin) -> _Found:
+    match = _NODE.match(text)
+    return (Origin(node=match.group(1)), match.end()) if match and text[match.end(1)] == "]" else None
+
+
+def _node(text: str, _so_far: Origin) -> _Found:
+    match = _NODE.match(text)
+    return (Origin(node=match.group(1)), match.end()) if match and text[match.end(1)] in ": |" else None
+
+
+def _ray(text: str, _so_far: Origin) -> _Found:
+    match = _RAY.match(text)
+    if match is None:
+        return None
+    name, rank, pid, address = match.groups()
+    number = int(rank) if rank else None
+    return Origin(rank=number, pid=whole(pid), node=address, worker=f"{name} pid={pid}"), match.end()
+
+
+def _task(text: str, so_far: Origin) -> _Found:
+    match = _TASK.match(text) if so_far.task is None else None
+    return (Origin(task=int(match.group(1))), match.end()) if match else None
+
+
+def _time(text: str, _so_far: Origin) -> _Found:
+    match = _TIME.match(text)
+    return (NOWHERE, match.end()) if match else None
+
+
+def _logger(text: str, _so_far: Origin) -> _Found:
+    """A logger's or a collector's prefix before a traceback's own lines."""
+    match = _WRAPPED.match(text)
+    return (NOWHERE, match.end()) if match and _TRACE.match(text[match.end() :]) else None
+
+
+def _logger_in_brackets(text: str, so_far: Origin) -> _Found:
+    return _logger(text, so_far) if text[1:2].isdigit() else None
+
+
+# The styles that a line may have, by its first character (0: a digit or a blank), in the order in which they are tried.
+_STYLES: dict[str, tuple[Callable[[str, Origin], _Found], ...]] = {
+    "[": (_rank, _mpi, _pod, _node_in_brackets, _logger_in_brackets),
+    "(": (_ray,),
+    "0": (_task, _time, _logger),
+    **dict.fromkeys(_WRAPPED_FIRST, (_logger, _node)),
+}
+_OTHER_STYLES: tuple[Callable[[str, Origin], _Found], ...] = (_node,)
 
 
 def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
@@ -162,46 +208,43 @@ def learn_hosts(lines: Iterable[str]) -> frozenset[str]:
     their last letters or digits lead at least a third of the lines together. `NUMBERED` is in the result
     where a bare number in brackets leads the lines, as Intel MPI and Hydra print.
     """
-    counts: Counter[tuple[str, str]] = Counter()
+    families: dict[
+        tuple[str, str], Counter[str]
+    ] = {}  # by the signs around the name and what its cluster shares
     total = bare = 0
     for line in lines:
         if not line.strip():
             continue
         total += 1
         _, rest = split_prefix(line)
-        if _BARE_TASK.match(rest):
-            bare += 1
+        bare += _BARE_TASK.match(rest) is not None
         # A collector may stand before the hosts, and hosts before the ranks.
-        said = line if _HOST.match(line) else rest
-        match = _HOST.match(said)
-        if match is None:
+        match = _HOST.match(line) or _HOST.match(rest)
+        if match is None or not _may_be_host(name := _host_in(match)):
             continue
-        name = match.group(1) or match.group(2) or match.group(3)
-        if (
-            name.isdigit()
-            or name.rstrip("0123456789").lower() in _NOT_HOSTS
-            or not (name[0].isalpha() or name.count(".") == 3)
-        ):
-            continue
-        shape = (
-            said[match.start() : match.start(match.lastindex or 1)]
-            + said[match.end(match.lastindex or 1) : match.end()]
+        group = match.lastindex or 1
+        around = (
+            match.string[match.start() : match.start(group)] + match.string[match.end(group) : match.end()]
         )
-        counts[name, shape] += 1
-    found: set[str] = set()
-    shapes = {shape for _, shape in counts}
-    for shape in shapes:
-        families: dict[str, list[tuple[str, int]]] = {}
-        for (name, its_shape), count in counts.items():
-            if its_shape == shape:
-                families.setdefault(_family(name), []).append((name, count))
-        for members in families.values():
-            share = sum(count for _, count in members) / max(total, 1)
-            if len(members) >= 2 and share >= 0.34:
-                found.update(name for name, _ in members)
-    if total >= 8 and bare >= 0.5 * total:
+        families.setdefault((around, _family(name)), Counter())[name] += 1
+    found = {
+        name
+        for names in families.values()
+        if len(names) >= MIN_HOSTS and names.total() >= MIN_HOST_SHARE * total
+        for name in names
+    }
+    if total >= MIN_NUMBERED_LINES and bare >= MIN_NUMBERED_SHARE * total:
         found.add(NUMBERED)
     return frozenset(found)
+
+
+def _host_in(match: re.Match[str]) -> str:
+    return match.group(1) or match.group(2) or match.group(3)
+
+
+def _may_be_host(name: str) -> bool:
+    known_word = name.rstrip("0123456789").lower() in _NOT_HOSTS
+    return not name.isdigit() and not known_word and (name[0].isalpha() or name.count(".") == 3)
 
 
 def _family(name: str) -> str:
