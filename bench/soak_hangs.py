@@ -1,7 +1,7 @@
 """Healthy trainings with silences of all kinds under the default thresholds: none may be ended as a hang.
 
 One training of a foreign script that tells nothing (tests/integration/scripts/training.py) lasts all the while, with
-evaluations, checkpoints and a stall of one rank's data of 20 s. Beside it two take turns: the bundled trainer, which tells
+evaluations, checkpoints and a stall of one rank's data of 90 s. Beside it two take turns: the bundled trainer, which tells
 its phases, with evaluations and checkpoints; and the foreign script with other lengths. They are drawn from a seed.
 Counted: acts (a false alarm), flags, advisories a run; of one training more than one advisory is too many.
 
@@ -29,7 +29,7 @@ from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader
 from supervisor.run.paths import RunPaths
 
-STEP_S, EVAL_S, SAVE_S, STALL_S = 0.2, 6.0, 1.0, 20.0
+STEP_S, EVAL_S, SAVE_S, STALL_S = 0.2, 6.0, 1.0, 90.0
 FOREIGN = str(ROOT / "tests" / "integration" / "scripts" / "training.py")
 STOKER = (
     sys.executable,
@@ -103,7 +103,7 @@ def foreign(rng: random.Random) -> list[str]:
         FOREIGN, "--steps", str(steps), "--step-time", f"{rng.uniform(0.05, 0.4):.2f}",
         "--eval-every", str(rng.randint(40, 90)), "--eval-s", f"{rng.uniform(1, 12):.1f}",
         "--save-every", str(rng.randint(20, 60)), "--save-s", f"{rng.uniform(0.2, 4):.1f}",
-        "--stall-at", str(rng.randint(30, steps)), "--stall-s", f"{rng.uniform(3, 20):.1f}",
+        "--stall-at", str(rng.randint(30, steps)), "--stall-s", f"{rng.uniform(3, 100):.1f}",
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -191,9 +192,9 @@ def _fill_disk(folder: Path) -> None:
 
 
 def _never_return() -> None:
-    """Sleeps for ever before a collective; its name shows in a stack dump."""
+    """Waits before a collective for a lock that nobody gives back; its name shows in a stack dump."""
     while True:
-        time.sleep(3600)
+        threading.Event().wait()
 
 
 def _ask_for_another_collective() -> None:

@@ -1,6 +1,6 @@
-"""Watch a run, a log file, a folder of logs, a process, or a pipe.
+"""Watch a run, a log file, a folder of logs, a process, or a pipe: nothing is started, signalled or written there.
 
-Attaching to a run whose keeper died adopts it: the new keeper shows all of it and carries it to its end.
+With --adopt: start a new keeper for the living processes of a run whose keeper died.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.cli.appearance_flags import add_taste, taste_from
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_runs_dir, complain, refuse
 
 if TYPE_CHECKING:
+    from supervisor.run.paths import RunPaths
     from supervisor.views.appearance import Appearance
 
 
@@ -28,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run (path, id, part of an id, name), a log file, a folder of logs, a pid, - for a pipe; nothing: the newest live run",
     )
     parser.add_argument(
-        "--read-only", action="store_true", help="only look: no key acts, a dead keeper is not replaced"
+        "--read-only", action="store_true", help="only look: no key asks anything of a keeper"
     )
     parser.add_argument(
-        "--adopt", action="store_true", help="give a run whose keeper died a new one, open nothing"
+        "--adopt",
+        action="store_true",
+        help="take over what lives of a run whose keeper died: start a new keeper, open nothing (exit 3: refused)",
     )
     parser.add_argument("--no-ui", action="store_true", help="print log lines instead of opening the screen")
     parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
@@ -138,39 +141,26 @@ def _is_there(target: str) -> bool:
 
 def _attach_run(root: Path, args: argparse.Namespace, taste: Appearance) -> int:
     from supervisor.run.journal import StateReader
-    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.ownership import has_keeper, place_of, printable
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
+    if args.adopt:
+        return _adopt(paths)
     journal = StateReader(paths.node().journal)
     while journal.refresh():
         pass
     state = journal.state
-    orphaned = not state.is_over and not keeper_is_alive(paths.node().lock) and state.mode == "launched"
-    if orphaned and state.host != socket.gethostname():
-        # From here its processes cannot be seen: a keeper of ours would take them for dead and launch again.
-        elsewhere = (
-            f"{paths.run_id}: its keeper is not seen from here: it runs, or is adopted, on {state.host}"
-        )
-        if args.adopt:
-            return complain("attach", elsewhere, 1)
-        print(elsewhere, file=sys.stderr)
-        orphaned = False
-    if orphaned and not args.read_only:
-        from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
-
-        try:
-            start_detached(paths, os.environ)
-        except (KeeperDidNotStart, OSError) as error:
-            return complain(
-                "attach", f"{paths.run_id}: its keeper died and no new one could start: {error}", 1
-            )
-        print(f"{paths.run_id}: its keeper had died; a new one has adopted it", file=sys.stderr)
-    elif args.adopt:
-        why = "the run is over" if state.is_over else "it has a keeper"
-        print(f"{paths.run_id}: nothing to adopt: {why}")
-    if args.adopt:
-        return 0
+    if notice := place_of(paths).notice:
+        print(f"{paths.run_id}: {notice}", file=sys.stderr)
+    elif (
+        state.mode == "launched"
+        and not state.is_over
+        and state.host != socket.gethostname()
+        and not has_keeper(paths)
+    ):
+        where = printable(state.host)
+        print(f"{paths.run_id}: its keeper is not seen from here: it ran on {where}", file=sys.stderr)
     if not _has_screen(args):
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.open_app import show
@@ -182,6 +172,28 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Appearance) -> int:
         )
 
 
+def _adopt(paths: RunPaths) -> int:
+    """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
+    from supervisor.keeper.process.detach import KeeperDidNotStart
+    from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
+    from supervisor.run.ownership import has_keeper
+
+    if has_keeper(paths):
+        print(f"{paths.run_id}: nothing to adopt: it has a keeper")
+        return 0
+    offer, _ = examine_adoption(paths)
+    for warning in offer.warnings:
+        print(f"stoker attach: {warning}", file=sys.stderr)
+    try:
+        adopt(paths, os.environ)
+    except NotAdopted as refused:
+        return refuse("attach", f"{paths.run_id}: not adopted", refused.reasons)
+    except (KeeperDidNotStart, OSError) as error:
+        return complain("attach", f"{paths.run_id}: not adopted: no new keeper could start: {error}", 1)
+    print(f"{paths.run_id}: adopted: {'; '.join(offer.deeds)}", file=sys.stderr)
+    return 0
+
+
 def follow(root: Path, *, as_json: bool) -> int:
     """Print a run's facts until it ends.
 
@@ -190,7 +202,7 @@ def follow(root: Path, *, as_json: bool) -> int:
     import time
 
     from supervisor.policy import EXIT_LOST
-    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.ownership import has_keeper, place_of
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
@@ -203,7 +215,7 @@ def follow(root: Path, *, as_json: bool) -> int:
     console.start()
     try:
         while not console.state.is_over:
-            if not keeper_is_alive(paths.node().lock):
+            if not has_keeper(paths):
                 break
             time.sleep(0.2)
     except KeyboardInterrupt:
@@ -216,6 +228,11 @@ def follow(root: Path, *, as_json: bool) -> int:
         return condition.exit_code
     if console.state.mode == "observed":
         return complain("attach", f"{paths.run_id}: it is no longer watched", EXIT_LOST)
+    if place_of(paths).is_copy:
+        return complain("attach", f"{paths.run_id}: how the run goes on is not seen in a copy", EXIT_LOST)
+    take, go_on = f"`stoker attach --adopt {paths.run_id}`", f"`stoker continue {paths.run_id}`"
     return complain(
-        "attach", f"its keeper is gone: `stoker attach {paths.run_id} --adopt` carries the run on", EXIT_LOST
+        "attach",
+        f"its keeper is gone: {take} takes over what lives of it, {go_on} starts the next attempt",
+        EXIT_LOST,
     )

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.cli.appearance_flags import add_taste, taste_from
@@ -37,7 +36,6 @@ def browse(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 
 def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) -> int:
     from supervisor.run.index import known_runs, runs_dir
-    from supervisor.run.trash import empty
     from supervisor.views.appearance import BadAppearance
 
     try:
@@ -46,7 +44,7 @@ def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) 
         return complain("runs", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
-    from supervisor.cli.open_app import adopt, kept_file, load_app, look_of
+    from supervisor.cli.open_app import adopter, kept_file, load_app, look_of
     from supervisor.views.model.run_list import Scope
     from supervisor.views.splash.first_look import runs_scene
     from supervisor.views.wording.translate import speech
@@ -56,11 +54,10 @@ def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) 
     from supervisor.views.tui.terminal import run_browser
 
     place = runs_dir(args.runs_dir, env)
-    empty(place)
     run_browser(
         lambda: known_runs(place, env),
         scope=Scope(place, everywhere=args.all),
-        adopt=partial(adopt, env),
+        adopter=adopter(env),
         taste=taste,
         keep=kept_file(env),
         begun=glimpse.hand_over(),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
+
+EXIT_REFUSED = 3
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +33,13 @@ def complain(verb: str, message: str, code: int = 2) -> int:
     """One line on stderr; returns the exit code."""
     print(f"stoker {verb}: {message}", file=sys.stderr)
     return code
+
+
+def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
+    """Each reason on a line of its own; the exit code of what is refused before anything is done: 3."""
+    for reason in reasons:
+        complain(verb, f"{what}: {reason}")
+    return EXIT_REFUSED
 
 
 def user_settings(env: Mapping[str, str]) -> Path:

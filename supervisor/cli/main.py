@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "launch a training job and watch it (or --no-ui, --detach)"),
     "attach": ("attach", "watch a run, a log file, a folder of logs, a pid, or - for a pipe"),
     "stop": ("stop", "stop a run: gracefully, or --now"),
+    "continue": ("continuing", "start the next attempt of a run of which nothing lives"),
     "runs": ("runs", "list known runs"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "metrics": ("metrics", "print the metrics found in a log"),
@@ -28,7 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
 BROWSER_FLAGS = frozenset(["--theme", "--ascii", "--lang", "--runs-dir", "--all"])
 
 EXIT_CODES = """\
-exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 pre-flight refused ·
+exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage or config · 3 refused ·
   4 gave up, retry budget spent · 5 stopped on request · 6 lost · 75 checkpointed, requeue me · 130 interrupted
   93 in a SLURM job, in place of 1: do not requeue
   diagnose: 0 healthy · 10 a failure · 11 no failure known, at least one unknown · 2 bad input"""
@@ -120,6 +121,7 @@ examples:
   stoker run --nproc-per-node 2 train.py --lr 3e-4
   stoker run --config dual_gpu/balanced --device_batch_size=6
   stoker attach                 back to the newest live run
+  stoker continue brave-otter   its next attempt, after a failure, a stop or a reboot
   stoker diagnose logs/         why did that fail?
 
 {EXIT_CODES}"""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
-from supervisor.run.lock import keeper_is_alive
+from supervisor.run.ownership import Offer, has_keeper, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.text.decode import strip_escapes
@@ -22,6 +21,7 @@ from supervisor.views.tui.kept import load
 from supervisor.views.wording.translate import speech
 
 if TYPE_CHECKING:
+    from supervisor.views.tui.request_client import Adopter
     from supervisor.views.tui.terminal import TuiResult
 
 
@@ -44,7 +44,6 @@ def show(
         glimpse: shows what is known until the app is there.
         journal: the run's, where it was read; the run is then shown at once.
     """
-    adopter = None if read_only else partial(adopt, env)
     if journal is not None:
         kept = load(kept_file(env))
         scene = run_scene(
@@ -55,7 +54,7 @@ def show(
     run_tui(
         run,
         read_only=read_only,
-        adopt=adopter,
+        adopter=None if read_only else adopter(env),
         taste=taste,
         keep=kept_file(env),
         begun=glimpse.hand_over(),
@@ -67,7 +66,9 @@ def show(
         said = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
         print(strip_escapes(tr(said)))  # a folder that somebody copied here may hold anything
         return state.condition.exit_code
-    if keeper_is_alive(run.node().lock):
+    if notice := place_of(run).notice:
+        print(tr(f"{run.run_id}: {notice}"))
+    elif has_keeper(run):
         match state.condition:
             case HeldOpen():
                 what = "the run stays held: nothing trains"
@@ -76,8 +77,11 @@ def show(
             case _:
                 what = "training goes on"
         print(tr(f"{what}; come back with: stoker attach {run.run_id}"))
+    elif state.mode == "observed":
+        print(tr(f"{run.run_id}: it is no longer watched"))
     else:
-        print(tr(f"this run has no keeper; adopt it with: stoker attach {run.run_id}"))
+        take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
+        print(tr(f"its keeper is gone: {take} takes over what lives of it, {go_on} starts the next attempt"))
     return 0
 
 
@@ -102,8 +106,18 @@ def kept_file(env: Mapping[str, str]) -> Path:
     return state_home(env) / "ui.json"
 
 
-def adopt(env: Mapping[str, str], run: RunPaths) -> None:
-    """Give a run whose keeper died a new one. Raises what `start_detached` does."""
-    from supervisor.keeper.process.detach import start_detached
+def adopter(env: Mapping[str, str]) -> Adopter:
+    """What the key A asks, and does: the keeper's room is loaded when it is pressed."""
+    from supervisor.views.tui.request_client import Adopter
 
-    start_detached(run, env)
+    def examine(run: RunPaths) -> Offer:
+        from supervisor.keeper.process.takeover import examine_adoption
+
+        return examine_adoption(run)[0]
+
+    def adopt(run: RunPaths) -> None:
+        from supervisor.keeper.process.takeover import adopt
+
+        adopt(run, env)
+
+    return Adopter(examine, adopt)

@@ -66,18 +66,19 @@ HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME")
 def columns_of(run: RunPaths) -> Columns:
     """What its journal says of a run now."""
     from supervisor.run.journal import read_state
-    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.ownership import has_keeper
     from supervisor.run.state import Finished, HeldOpen
 
     state = read_state(run.node().journal)
     if isinstance(state.condition, Finished):
         word = str(state.condition.outcome)
-    elif not keeper_is_alive(run.node().lock):
+    elif not has_keeper(run):
         word = "no keeper"
     else:
         word = "held" if isinstance(state.condition, HeldOpen) else "live"
     attempt = state.attempt
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
+    step += "+" if attempt is not None and attempt.unread_text else ""  # its log was not read to its end
     total = f"/{state.total_steps}" if state.total_steps else ""
     # The newest attempt's own: what was recovered from is not what the run has now.
     failed = attempt.verdict if attempt is not None and not attempt.ended_by_wish else None

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_runs_dir, complain, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervisor.run.paths import RunPaths
+    from supervisor.run.state import RunState
 
 MAX_LISTED = 10
 
@@ -36,13 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send the request, wait for the end.
 
-    Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant.
+    Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant, 3 when no
+    keeper is there to be asked.
     """
-    from supervisor.run import control
     from supervisor.run.events import RequestKind
     from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
     from supervisor.run.journal import StateReader
-    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.ownership import NotAsked, ask, has_keeper, place_of
     from supervisor.run.state import Finished
 
     try:
@@ -57,23 +58,26 @@ def run(args: argparse.Namespace) -> int:
         return complain(
             "stop", f"no run under {place}; the newest elsewhere is {paths.root}: name it to stop it"
         )
-    node = paths.node()
-    reader = StateReader(node.journal)
+    if refusal := place_of(paths).refusal:
+        return refuse("stop", paths.run_id, [refusal])
+    reader = StateReader(paths.node().journal)
     while reader.refresh():
         continue
     if isinstance(reader.state.condition, Finished):
         print(f"{paths.root} has ended already: {reader.state.condition.outcome}")
         return 0
-    adopt = f"`stoker attach --adopt {paths.run_id}` adopts it, then stop it"
-    if not keeper_is_alive(node.lock):
-        return complain("stop", f"{paths.run_id} has no keeper: {adopt}", 1)
+    adopt = _what_to_do(paths, reader.state)
+    if not has_keeper(paths):
+        return refuse("stop", f"{paths.run_id} has no keeper", [adopt])
     try:
-        request_id = control.send(paths.control, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
+        request_id = ask(paths, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
+    except NotAsked as why:
+        return refuse("stop", paths.run_id, [str(why)])
     except OSError as error:
         return complain("stop", f"{paths.control}: {error.strerror}: not your run?", 1)
     deadline = time.monotonic() + args.timeout
     while time.monotonic() < deadline:
-        keeper_lives = keeper_is_alive(node.lock)
+        keeper_lives = has_keeper(paths)
         reader.refresh()
         answer = reader.state.answered.get(request_id)
         if answer not in {None, "done"}:
@@ -91,6 +95,17 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
+def _what_to_do(run: RunPaths, state: RunState) -> str:
+    """Where a stop would be heard, of a run without a keeper."""
+    import socket
+
+    from supervisor.run.ownership import printable
+
+    if state.host != socket.gethostname():
+        return f"none that is seen from here: it ran on {printable(state.host)}: stop it there"
+    return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"
+
+
 def _meant(text: str | None, place: Path) -> list[RunPaths]:
     """The live runs that may be meant: those in `place`, or those called `text`; none: as `find_run` says.
 
@@ -98,7 +113,7 @@ def _meant(text: str | None, place: Path) -> list[RunPaths]:
     """
     from supervisor.run.index import is_under, known_runs, named_runs
     from supervisor.run.journal import read_state
-    from supervisor.run.lock import keeper_is_alive
+    from supervisor.run.ownership import has_keeper
     from supervisor.run.paths import is_run_directory
 
     known = known_runs(place, os.environ)
@@ -110,7 +125,7 @@ def _meant(text: str | None, place: Path) -> list[RunPaths]:
         asked = named_runs(text, known, os.environ)
         if asked:
             asked = [run for run in known if run in asked or text in run.run_id]
-    live = [run for run in asked if keeper_is_alive(run.node().lock)]
+    live = [run for run in asked if has_keeper(run)]
     return [run for run in live if not read_state(run.node().journal).is_over] if len(live) > 1 else live
 
 

@@ -145,18 +145,29 @@ class Timing:
 class HangSettings:
     """When a silence is a stall, and when it is ended: ``[hang]``. Times in seconds.
 
-    A stall is flagged after max(`flag_s`, `flag_factor` x pace) and acted on after max(`act_s`,
-    `act_factor` x pace), pace being the 99th percentile of what this phase of this run took before. Where no
-    pace is known, neither happens. `act_s` 0: flag, never act. `faulthandler`: ranks register Python's
-    faulthandler at their start, for where py-spy may not attach.
+    A stall is flagged after max(`flag_s`, `flag_factor` x pace), pace being the 99th percentile of what this phase of this
+    run took before. It is ended at the earliest after max(`act_s`, `act_factor` x pace, `return_factor` x the longest
+    silence that the run came back from), and only where all rules of `policy.health.ending` allow it. Where no pace is
+    known, neither happens. `act_s` 0: flag, never end.
+
+    `busy_act_s`: the same for a late rank that computes, by more than `busy_ratio` of a core. `rounds_apart_s`: how far
+    apart two rounds of stacks lie at least. `countdown_s`: from the decision to the end of the attempt. `end_hangs`: a
+    person lets hangs be ended also where nobody watches and no resume is known, and computing ranks like all others.
+    `faulthandler`: ranks register Python's faulthandler at their start, for where py-spy may not attach.
     """
 
     enabled: bool = True
     flag_s: float = 2.0
     flag_factor: float = 3.0
-    act_s: float = 60.0
+    act_s: float = 300.0
     act_factor: float = 10.0
     faulthandler: bool = False
+    return_factor: float = 3.0
+    busy_act_s: float = 1800.0
+    busy_ratio: float = 0.5
+    rounds_apart_s: float = 60.0
+    countdown_s: float = 30.0
+    end_hangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +192,7 @@ class JobSpec:
     `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
     every launch sets besides `entry_args`: knobs in config files and in the environment.
     `outputs`: folders that a foreign script may leave checkpoints in, as it spells them.
+    `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
     setting's name to where it came from (flag, env, file, default), for --show-config.
     """
@@ -214,4 +226,5 @@ class JobSpec:
     metric_rules: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    group_timeout_s: float | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)

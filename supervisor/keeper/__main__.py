@@ -1,6 +1,6 @@
-"""``python -m supervisor.keeper RUN_DIR [-]``: a detached keeper, until its run ends.
+"""``python -m supervisor.keeper RUN_DIR``: a detached keeper, until its run ends.
 
-With ``-`` the job comes through stdin, secrets included; without, from run.json.
+The job comes through stdin, secrets included: a folder alone starts nothing.
 
 Started by `detach.start_detached` in a session of its own, its stdout and stderr in keeper.log.
 """
@@ -16,22 +16,17 @@ from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.detach import taken_over
 from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Finding
-from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.run.runfile import BadRunFile
 from supervisor.sources.processes import become_subreaper
 
 
 def main(argv: list[str]) -> int:
     """Carry the run in `argv[0]` to its end; the exit code of the run."""
-    findings: tuple[Finding, ...] = ()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     run = RunPaths(Path(argv[0]))
     try:
-        if argv[1:] == ["-"]:
-            record, findings = taken_over(sys.stdin.buffer.read())
-        else:
-            record = read_run_file(run.run_json)
-        keeper = Keeper(run, record, env=os.environ, findings=findings)
+        record, findings, continued_by = taken_over(sys.stdin.buffer.read())
+        keeper = Keeper(run, record, env=os.environ, findings=findings, continued_by=continued_by)
     except (BadRunFile, LockTaken, OSError) as error:
         logging.error("%s", error)  # noqa: LOG015 - the process's own log, set up above
         return 2
@@ -43,7 +38,7 @@ def main(argv: list[str]) -> int:
         why = "the run ended"
     finally:
         # Whatever happened here, training goes on: its processes are left as they are, the lock is let
-        # go, and `stoker attach` adopts the run.
+        # go, and `stoker attach --adopt` takes them over.
         keeper.close(why)
     return code
 

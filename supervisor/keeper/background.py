@@ -37,6 +37,10 @@ class Background(Generic[Result]):
         """Whether the thread is at it."""
         return self._thread is not None and self._thread.is_alive()
 
+    def is_idle(self) -> bool:
+        """The opposite of `busy`, as a call: `poll` changes it between two looks."""
+        return self._thread is None
+
     def start(self, work: Callable[[], Result]) -> None:
         """Begin; nothing happens while something is being done."""
         if self._thread is None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.attempt_monitor import Watching
 from supervisor.keeper.planning.fit_batch import Prober
-from supervisor.keeper.planning.judge import decide_next, diagnose_attempt
+from supervisor.keeper.planning.judge import decide_next, diagnose_attempt, log_bytes
+from supervisor.keeper.planning.judging import Judging
 from supervisor.keeper.planning.readiness import ReadinessCheck
 from supervisor.keeper.recording.recovery_report import Aftermath
 from supervisor.keeper.signature_engine import EngineLoader
@@ -17,13 +18,13 @@ from supervisor.run.records import Decision, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """One a keeper. `judge` gives the verdict on an attempt, `decide` what follows the newest one."""
+    """One a keeper. `judging` gives the verdict on an attempt, `decide` what follows the newest one."""
 
     watching: Watching
     gate: ReadinessCheck
     aftermath: Aftermath
     prober: Prober
-    judge: Callable[[int], Verdict]
+    judging: Judging
     decide: Callable[[], Decision]
 
     def close(self) -> None:
@@ -37,15 +38,16 @@ def make_components(charge: RunContext, engine: EngineLoader, *, same_boot: bool
     """Make them, and begin to load the signatures. `same_boot`: the machine was not booted since the journal began."""
     node, record, ledger = charge.node, charge.record, charge.ledger
 
-    def judge(number: int) -> Verdict:
-        return diagnose_attempt(node, ledger.state, number, record.job, engine.get())
+    def judge(number: int, *, whole: bool) -> Verdict:
+        return diagnose_attempt(node, ledger.state, number, record.job, engine.get(), whole=whole)
 
     def decide() -> Decision:
         return decide_next(record, ledger.state, node=node, env=charge.env)
 
     engine.begin()
     aftermath = Aftermath(charge)
-    watching = Watching(charge, engine, judge=judge, stepped=aftermath.say_recovery, same_boot=same_boot)
+    judging = Judging(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
+    watching = Watching(charge, engine, judging=judging, stepped=aftermath.say_recovery, same_boot=same_boot)
     gate = ReadinessCheck(record.job, node, charge.env, charge.clock, ledger.emit)
     prober = Prober(charge, engine.get)
-    return Components(watching, gate, aftermath, prober, judge, decide)
+    return Components(watching, gate, aftermath, prober, judging, decide)

@@ -15,21 +15,23 @@ from supervisor.keeper.background_task import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.process.child import own_identity
+from supervisor.keeper.process.child import own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
+from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.ledger import Ledger
 from supervisor.keeper.recording.start_events import opening
 from supervisor.keeper.requests.control_input import ControlInput
+from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.lock import KeeperLock
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
-from supervisor.sources.processes import boot_id
+from supervisor.sources.processes import boot_id, is_alive
 
 if TYPE_CHECKING:
     from supervisor.keeper.components import Components
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 TICK_S = 0.1
 MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
+LIFE_S = 5.0
 EXIT_INTERRUPTED = 130
 
 
@@ -57,14 +60,17 @@ class Keeper:
         findings: tuple[Finding, ...] = (),
         clock: Clock | None = None,
         node: int = 0,
+        continued_by: str = "",
     ) -> None:
+        """`continued_by`: the person who has the next attempt started, of a run of which nothing lives."""
         self._node = run.node(node)
         self._record = record
         self._env = dict(env)
         self._clock = clock or SystemClock()
-        self._node.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        run.control.mkdir(exist_ok=True, mode=0o700)
-        run.artifacts.mkdir(exist_ok=True, mode=0o700)
+        self._continued_by = continued_by
+        self._life_due = float("-inf")
+        for folder in (self._node.root, run.control, run.artifacts):
+            make_private(folder)
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
         self._ledger = Ledger(self._node)
@@ -76,7 +82,16 @@ class Keeper:
         self._launching = Launching(self._charge)
         self._made: Components | None = None
         adopted = self._ledger.adopted
-        for fact in opening(run.run_id, record, me, self._clock.wall(), adopted=adopted, findings=findings):
+        for fact in opening(
+            run.run_id,
+            record,
+            me,
+            self._clock.wall(),
+            adopted=adopted,
+            findings=findings,
+            env=self._env,
+            continued_by=continued_by,
+        ):
             self.emit(fact)
 
     @property
@@ -106,7 +121,10 @@ class Keeper:
 
     def carry(self) -> int:
         """Run to the end of the run; the exit code of `--no-ui`."""
+        if self._continued_by:
+            self._go_on(self._continued_by)
         while not isinstance(self.state.condition, st.Finished):
+            self._show_life()
             if not self._launches_first():
                 self._rooms.watching.hear(self._patience_s())
                 self._rooms.watching.write()
@@ -115,15 +133,72 @@ class Keeper:
             self._act()
         return self.state.condition.exit_code
 
+    def settle(self) -> None:
+        """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
+        while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
+            if self._rooms.watching.busy:
+                self._show_life()
+                self._rooms.watching.hear(self._patience_s())
+                self._rooms.watching.write()
+                self._rooms.watching.look()
+            elif any(map(is_alive, recorded_processes(self._node, self.state))):
+                # Not known to be the run's: it is not waited for. A person was asked about it.
+                number = self._attempt_number()
+                status = read_exit(self._node.attempt(number))
+                code = status.exit_code if status is not None else None
+                self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+            else:
+                self._rooms.watching.adopt()
+        if isinstance(self.state.condition, st.Ended):
+            self._diagnose(self.state.condition.attempt, hurried=True)
+        view = self.state.attempt
+        if isinstance(self.state.condition, st.DiagnosedAs) and view is not None:
+            decision = view.decision or self._rooms.decide()
+            if decision.kind is DecisionKind.SUCCEED:
+                self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision))
+                self._carry_out(view.number, decision)
+
+    def _go_on(self, by: str) -> None:
+        """Start the next attempt of a run that stands, as a person's request to restart it would."""
+        self._wishes.refuse_waiting("asked before the run was continued")
+        self.settle()
+        view, condition = self.state.attempt, self.state.condition
+        if isinstance(condition, st.Finished) and condition.outcome is ev.Outcome.SUCCEEDED:
+            return
+        if view is not None:
+            decision = plans.continuing(self.state, by)
+            now = self._clock.wall()
+            self.emit(ev.Decided(t=now, attempt=view.number, decision=decision, by=by), durable=True)
+            self.start_now()
+        elif isinstance(condition, st.Finished):  # it ended before anything was launched
+            self._launch(f"{by} continued it")
+
+    def _show_life(self) -> None:
+        """Tell hosts that the lock does not reach that a keeper lives: they watch for longer than `LIFE_S`."""
+        if (now := self._clock.mono()) >= self._life_due:
+            self._life_due = now + LIFE_S
+            self._lock.show_life()
+
     def _launches_first(self) -> bool:
         """Whether nothing runs yet and nothing is to be tried before the first launch."""
         return isinstance(self.state.condition, st.Preflight) and self._record.job.fit is None
 
+    @property
+    def _reads_on(self) -> bool:
+        """Whether the newest attempt's processes are gone and its logs are still being read."""
+        return self.state.attempt is not None and self.state.attempt.reads_on
+
     def _patience_s(self) -> float:
         """How long the next look may wait for the sensors: between attempts nothing is worth waiting for."""
         match self.state.condition:
+            case st.Ended() if self._reads_on:
+                return ENDING_TICK_S
+            case st.Ended() if self._rooms.judging.busy:
+                return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
+            case st.Running() | st.Stopping() if self._rooms.watching.reads_out:
+                return MIN_TICK_S
             case st.Running() if self._rooms.watching.ends_by_itself:
                 return ENDING_TICK_S
             case st.Backoff(until=until):
@@ -145,7 +220,8 @@ class Keeper:
 
     # -- the state machine ---------------------------------------------------------------------
 
-    def _act(self) -> None:
+    def _act(self, *, hurried: bool = False) -> None:
+        """`hurried`: nobody waits for a verdict that reads all of large logs."""
         condition = self.state.condition
         match condition:
             case st.Preflight():
@@ -153,8 +229,10 @@ class Keeper:
                     self._launch("first launch")
             case st.Launching() | st.Running() | st.Stopping():
                 self._watch()
+            case st.Ended() if self._reads_on:
+                self._watch()
             case st.Ended():
-                self._diagnose(condition.attempt)
+                self._diagnose(condition.attempt, hurried=hurried)
             case st.DiagnosedAs():
                 self._decide()
             case st.Backoff():
@@ -226,8 +304,11 @@ class Keeper:
         if launching and not self._rooms.watching.busy:
             self._launch("the keeper died before it was launched")
 
-    def _diagnose(self, number: int) -> None:
-        verdict = self._rooms.judge(number)
+    def _diagnose(self, number: int, *, hurried: bool) -> None:
+        judging = self._rooms.judging
+        verdict = judging.at_once(number) if hurried else judging.look(number, whole=True)
+        if verdict is None:
+            return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
         self._rooms.watching.find_checkpoints()
         self._rooms.aftermath.measure(self.state)
@@ -275,20 +356,20 @@ class Keeper:
         """End the attempt by the ladder, or the run where no attempt lives."""
         if isinstance(self.state.condition, st.Finished):
             return
-        if not self._rooms.watching.busy and isinstance(
-            self.state.condition, st.Launching | st.Running | st.Stopping
-        ):
-            self._rooms.watching.adopt()
-        if self._rooms.watching.busy:
-            self._rooms.watching.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
-        elif why is not ev.StopWhy.RESTART:  # of a restart the decision stands, and nothing is in its way
+        watching = self._rooms.watching
+        if not watching.busy and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
+            watching.adopt()
+        if watching.lives:
+            watching.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
+        elif why is ev.StopWhy.RESTART:
+            watching.cut()  # the decision stands, and nothing else is in its way
+        else:
             self.end_stopped(by, why)
 
     def end_stopped(self, by: str, why: ev.StopWhy = ev.StopWhy.REQUEST) -> None:
         """End a run between two attempts."""
         # An attempt that has just ended may have finished the job: that is settled first.
-        while isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
-            self._act()
+        self._settle()
         if isinstance(self.state.condition, st.Finished):
             return
         batch = why is ev.StopWhy.REQUEUE or (why is ev.StopWhy.SIGNAL and "SLURM_JOB_ID" in self._env)
@@ -296,6 +377,15 @@ class Keeper:
         if self._wishes.interrupts:
             code = EXIT_INTERRUPTED
         self._end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
+
+    def _settle(self) -> None:
+        """Come to what follows an attempt whose processes are gone: somebody does not wait for all of its logs to be read."""
+        watching = self._rooms.watching
+        while watching.reads_out or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
+            watching.cut()
+            if self._reads_on:  # another keeper's, which is not looked at yet
+                watching.hear(MIN_TICK_S)
+            self._act(hurried=True)
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
         """Relaunch with what a person changed. Raises BadChange."""
@@ -309,7 +399,11 @@ class Keeper:
             self.start_now()
 
     def start_now(self) -> None:
-        """The next attempt starts at the next tick, whatever has not been shown yet."""
+        """The next attempt starts at the next tick, whatever has not been shown yet. Raises Refused where none is to start."""
+        if isinstance(self.state.condition, st.Ended):
+            self._settle()
+            if not isinstance(self.state.condition, st.Backoff):
+                raise Refused("no restart is waiting")
         now = self._clock.wall()
         view = self.state.attempt
         if view is not None and view.decision is not None and view.decision.show_first:
@@ -328,6 +422,10 @@ class Keeper:
     def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
         return self._rooms.watching.dump_stacks()
+
+    def keep_waiting(self, by: str) -> None:
+        """Leave the silence that is about to be ended alone."""
+        self._rooms.watching.keep_waiting(by)
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

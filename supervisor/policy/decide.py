@@ -102,7 +102,9 @@ def _requeue(history: PolicyInput, why: str) -> Decision:
 
 
 def _done(history: PolicyInput) -> str:
-    last = history.now.last_step
+    last, unread = history.now.last_step, history.now.unread
+    if unread:  # its last step is not known
+        return f"finished; {unread}" if last is None else f"finished; {unread}, to step {last}"
     return "finished" if last is None else f"finished at step {last}"
 
 

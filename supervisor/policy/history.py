@@ -28,7 +28,7 @@ class PastAttempt:
 
     `decision` is what was settled on after it (None for the newest one); `by_person`: by a request, which
     starts all budgets anew. `steps_seen`: the attempt spoke the wire, or a step was read from its log.
-    `ended_t`: wall seconds.
+    `ended_t`: wall seconds. `unread`: how far its logs were read, in words, where that was not all.
     """
 
     verdict: Verdict | None
@@ -43,6 +43,7 @@ class PastAttempt:
     decision: Decision | None = None
     by_person: bool = False
     ended_t: float | None = None
+    unread: str = ""
 
     @property
     def stepped(self) -> bool:
@@ -117,8 +118,7 @@ class PolicyInput:
     @property
     def resume_known(self) -> bool:
         """Whether a restart can go on from a checkpoint: the script finds it, or can be told one that was found."""
-        by_path = self.knobs.resume_path is not None and self.newest_checkpoint is not None
-        return self.knobs.resume is not None or by_path
+        return is_resume_known(self.knobs, self.newest_checkpoint)
 
     @property
     def finished(self) -> bool:
@@ -131,6 +131,12 @@ class PolicyInput:
         """Every change that was decided so far."""
         decided = (a.decision.change for a in self.attempts if a.decision is not None)
         return tuple(change for change in decided if change is not None)
+
+
+def is_resume_known(knobs: Knobs, newest_checkpoint: str | None) -> bool:
+    """Whether a restart can go on: by the script's own resume flag, or by one that takes a path and a checkpoint for it."""
+    by_path = knobs.resume_path is not None and newest_checkpoint is not None
+    return knobs.resume is not None or by_path
 
 
 def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:

@@ -66,10 +66,10 @@ def new_id() -> str:
 def send(
     control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
 ) -> str:
-    """Put a request; returns its id, under which the journal answers.
+    """Put a request; returns its id, under which the journal answers. Who asks for a person goes through `ownership.ask`.
 
     Raises:
-        OSError: the folder is gone or not ours to write to.
+        OSError: the folder is gone, not ours to write to, or a link to another.
     """
     try:
         user = getpass.getuser()
@@ -82,9 +82,16 @@ def send(
         if_attempt=if_attempt,
         args=args or RequestArgs(),
     )
-    part = control / f".{request.id}.part"
-    part.write_bytes(msgspec.json.encode(request))
-    part.replace(control / f"{request.id}.json")
+    folder = os.open(control, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        part, name = f".{request.id}.part", f"{request.id}.json"
+        # Readable by the run's owner where somebody else, root, asks.
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(request))
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
     return request.id
 
 

@@ -13,6 +13,11 @@ from supervisor.run import state as st
 from supervisor.run import timeline as tl
 from supervisor.run.timeline import mark as _mark
 
+_NO_MEASURE = {"t", "v", "attempt", "lows", "lag_bytes", "log_bytes"}
+MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
+"""What a progress says of the job itself."""
+_NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
+
 
 def fold(state: st.RunState, event: ev.Event) -> st.RunState:
     """The state after `event`.
@@ -47,7 +52,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.LaunchIntended():
             return _launch_intended(s, event)
         case ev.AttemptStarted():
-            s = _edit(s, event.attempt, started_t=event.t, pid=event.pid)
+            s = _edit(s, event.attempt, started_t=event.t, pid=event.pid, start_time=event.start_time)
             return replace(s, condition=st.Running(attempt=event.attempt, phase=ev.Phase.RENDEZVOUS))
         case ev.RankStarted():
             return _rank_started(s, event)
@@ -73,6 +78,9 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             return _processes_left(s, event)
         case ev.LogsDated():
             return _logs_dated(s, event)
+        case ev.ProcessesGone():
+            s = _edit(s, event.attempt, gone_t=event.t, exit_code=event.exit_code, stall=None)
+            return replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
         case ev.AttemptEnded():
             return _attempt_ended(s, event)
         case ev.Diagnosed():
@@ -98,10 +106,21 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.StacksTaken():
             return _edit(s, event.attempt, stacks=event)
         case ev.StallEnded():
-            s = _edit(s, event.attempt, stall=None)
+            s = _edit(s, event.attempt, **_NO_STALL)
             return _mark(s, event.t, "info", f"it moves again, after {event.stalled_s:.0f} s")
+        case ev.OnlyFlagged():
+            return _edit(s, event.attempt, only_flagged=event)
+        case ev.HangCountdown():
+            s = _edit(s, event.attempt, countdown=event, only_flagged=None)
+            return _mark(s, event.t, "warn", f"ended as a hang in {event.left_s:.0f} s")
+        case ev.HangWithdrawn():
+            s = _edit(s, event.attempt, countdown=None)
+            return _mark(s, event.t, "info", f"not ended: {event.why}")
+        case ev.HangKept():
+            return _edit(s, event.attempt, countdown=None, kept=event)  # the request stands on the timeline
         case ev.HangFound():
-            return _mark(_edit(s, event.attempt, hang=event), event.t, "bad", f"hang: {event.text}")
+            s = _edit(s, event.attempt, hang=event, countdown=None)
+            return _mark(s, event.t, "bad", f"hang: {event.text}")
         case ev.MemoryMeasured():
             return _edit(s, event.attempt, trial=event.trial)
         case ev.ChangePlanned():
@@ -156,6 +175,10 @@ def _run_started(s: st.RunState, event: ev.RunStarted) -> st.RunState:
 
 def _keeper_started(s: st.RunState, event: ev.KeeperStarted) -> st.RunState:
     s = replace(s, keeper_pid=event.pid, boot_id=event.boot_id, keeper_left=None, clock_ahead_s=0.0)
+    slurm_job = event.slurm_job or (None if event.continued_by else s.slurm_job)
+    s = replace(s, host=event.host or s.host, slurm_job=slurm_job)
+    if event.continued_by:
+        return _mark(s, event.t, "info", f"{event.continued_by} continues the run")
     return _mark(s, event.t, "info", "a new keeper adopted the run") if event.adopted else s
 
 
@@ -183,6 +206,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         s,
         attempts=(*(a for a in s.attempts if a.number != event.attempt), view),
         condition=st.Launching(attempt=event.attempt),
+        ended_t=None,  # a run that was over may be continued
         progress=None,
     )
     return tl.said(s, event.t, tl.launching(event, s.attempts[-2] if len(s.attempts) > 1 else None))
@@ -284,15 +308,13 @@ def _without_abandoned(s: st.RunState, number: int) -> st.RunState:
 
 
 def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
-    """Later values win; a value not said again stays, within one attempt."""
+    """Later values win; a value not said again stays, within one attempt. What says only how far the logs are read is no progress."""
     if old is None or old.attempt != new.attempt:
         return new
-    kept = {
-        name: getattr(old, name)
-        for name in ev.Progress.__struct_fields__
-        if getattr(new, name) is None and getattr(old, name) is not None
-    }
-    return replace(new, **kept)
+    said = [name for name in MEASURED if getattr(new, name) is not None]
+    if not said:
+        return replace(old, lows=new.lows, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
+    return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in said})
 
 
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
@@ -324,11 +346,13 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
         known = ranks.get(local_rank, st.RankView(local_rank=local_rank))
         ranks[local_rank] = replace(known, exited=True, exit_code=code)
     changes: dict[str, object] = {
-        "ended_t": event.t,
+        "ended_t": found.gone_t if found and found.gone_t is not None else event.t,
         "exit_code": event.exit_code,
         "ranks": ranks,
-        "stall": None,
+        **_NO_STALL,
         "memory_kills": event.memory_kills,
+        "log_read_bytes": event.log_read_bytes,
+        "log_size_bytes": event.log_size_bytes,
     }
     if event.last_step is not None:
         changes["last_step"] = event.last_step
@@ -367,7 +391,7 @@ def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
     waits = st.Backoff(
         attempt=event.attempt, until=event.until, decision=found.decision, delay_s=event.delay_s
     )
-    return replace(s, condition=waits)
+    return replace(s, condition=waits, ended_t=None)  # a run that was over may be continued
 
 
 def _held(s: st.RunState, event: ev.Held) -> st.RunState:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.jsonl import append_line, decoded
-from supervisor.run.lock import keeper_is_alive
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.run_names import ADJECTIVES, ANIMALS
 
@@ -45,7 +45,7 @@ def runs_dir(flag: str | None, env: Mapping[str, str]) -> Path:
 
 
 def claim(parent: Path, now: float | None = None) -> RunPaths:
-    """A fresh run directory, claimed by mkdir: two starts in one second get two folders.
+    """A fresh run directory, claimed by mkdir: two starts in one second get two folders. Its path has no links in it.
 
     Raises:
         OSError: the folder cannot be written.
@@ -53,6 +53,7 @@ def claim(parent: Path, now: float | None = None) -> RunPaths:
     import secrets  # and OpenSSL with it: not to look at a run
 
     parent.mkdir(parents=True, exist_ok=True)
+    parent = parent.resolve()
     stamp = time.strftime("%Y%m%d-%H%M", time.localtime(now))
     for _ in range(50):
         run_id = f"{stamp}-{secrets.choice(ADJECTIVES)}-{secrets.choice(ANIMALS)}"
@@ -85,11 +86,11 @@ def known_runs(runs: Path, env: Mapping[str, str]) -> list[RunPaths]:
     """Runs below `runs` and in the index that still exist, newest first."""
     found: dict[Path, float] = {}
     if runs.is_dir():
-        for path in runs.iterdir():
+        for path in runs.resolve().iterdir():
             if path.is_dir() and not path.is_symlink() and is_run_directory(path):
-                found[path.absolute()] = path.stat().st_mtime
+                found[path] = path.stat().st_mtime
     for line in _index_lines(env):
-        path = Path(line.path)
+        path = Path(os.path.realpath(line.path))
         if path not in found and is_run_directory(path):
             found[path] = line.t
     # Ids begin with their minute; within one, the folder made last is the newer.
@@ -114,7 +115,7 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
             raise RunNotFound(f"no run under {runs} and none in the index: start one with `stoker run`")
         near = [r for r in runs_known if is_under(r, runs)]
         far = [r for r in runs_known if r not in near]
-        live = (r for r in (*near, *far) if keeper_is_alive(r.node().lock))
+        live = (r for r in (*near, *far) if has_keeper(r))
         return next(live, (*near, *far)[0])
     exact = [r for r in runs_known if r.run_id == text]
     matches = exact or [r for r in runs_known if text in r.run_id]
@@ -130,7 +131,7 @@ def find_run(text: str | None, runs: Path, env: Mapping[str, str]) -> RunPaths:
 
 def named_runs(name: str, known: list[RunPaths], env: Mapping[str, str]) -> list[RunPaths]:
     """Those of `known` that were given this very name, in the same order."""
-    names = {line.path: line.name for line in _index_lines(env)}
+    names = {os.path.realpath(line.path): line.name for line in _index_lines(env)}
     return [r for r in known if (names.get(str(r.root)) or _recorded_name(r)) == name]
 
 

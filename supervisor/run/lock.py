@@ -72,6 +72,11 @@ class KeeperLock:
             os.close(self._fd)
             self._fd = -1
 
+    def show_life(self) -> None:
+        """Set the file's times: what another host sees of a keeper whose flock does not reach it."""
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
+
 
 def _locked(path: Path) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -97,9 +102,13 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def keeper_is_alive(path: Path) -> bool:
-    """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches)."""
+    """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
+
+    A copy made of hard links shares the lock with its original: of a run ask `ownership.has_keeper`.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # What lies there may be a pipe, or a link to another run's.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:

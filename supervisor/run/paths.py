@@ -130,4 +130,16 @@ class RunPaths:
 
 def is_run_directory(path: Path) -> bool:
     """True where a keeper wrote a journal below `path`."""
-    return RunPaths(path).node(0).journal.is_file() or any(path.glob("nodes/*/events.jsonl"))
+    journals = (RunPaths(path).node(0).journal, *path.glob("nodes/*/events.jsonl"))
+    return any(journal.is_file() for journal in journals)  # no pipe: reading one would wait for ever
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone whatever the umask is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not folder.is_dir():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.spec import JobSpec
+from supervisor.run.jsonl import read_regular
 
 SCHEMA_VERSION = 1
 
@@ -24,7 +25,11 @@ class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a keeper needs to carry a run on."""
+    """All that a keeper needs to carry a run on.
+
+    `path`: the run directory itself, without links, as it was claimed; `uid`: who claimed it. None in files of before
+    there were such fields.
+    """
 
     run_id: str
     job: JobSpec
@@ -38,6 +43,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     torch_version: str | None = None
     git_commit: str | None = None
     trainer_main: str | None = None
+    path: str | None = None
+    uid: int | None = None
     schema: int = SCHEMA_VERSION
 
 
@@ -67,7 +74,7 @@ def read_run_file(path: Path) -> RunFile:
         BadRunFile: it is missing, half or of another schema.
     """
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except OSError as error:
         raise BadRunFile(
             f"{path}: {error.strerror}: this folder is not a run that stoker launched"

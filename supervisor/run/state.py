@@ -16,6 +16,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, Verdict
+from supervisor.text.numbers import read_to
 
 # Ends that somebody wished, as opposed to those that follow a failure.
 WISHES = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
@@ -57,7 +58,7 @@ class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):
-    """The attempt's processes are gone; no verdict yet."""
+    """The attempt's processes are gone; no verdict yet, and (`AttemptView.reads_on`) not all of its logs are read."""
 
     attempt: int
     exit_code: int | None
@@ -118,7 +119,9 @@ class AttemptView(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
     `found_over`: its logs were watched after its end; `started_t` is then what they say, None where they say nothing.
-    `stall` is set while nothing moves; `stacks` is the newest round; `hang` is why the attempt was ended, if it was.
+    `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
+    `stall` is set while nothing moves, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
+    waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was.
     """
 
     number: int
@@ -132,6 +135,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     first_step_t: float | None = None
     ended_t: float | None = None
     pid: int | None = None
+    start_time: float | None = None
     exit_code: int | None = None
     ranks: dict[int, RankView] = {}
     phase: ev.Phase | None = None
@@ -155,10 +159,26 @@ class AttemptView(Part, frozen=True, kw_only=True):
     stack_note: str = ""
     left: tuple[ev.ProcessesLeft, ...] = ()
     stall: ev.StallFlagged | None = None
+    only_flagged: ev.OnlyFlagged | None = None
+    countdown: ev.HangCountdown | None = None
+    kept: ev.HangKept | None = None
     stacks: ev.StacksTaken | None = None
     hang: ev.HangFound | None = None
     memory_kills: int | None = None
     found_over: bool = False
+    gone_t: float | None = None
+    log_read_bytes: int | None = None
+    log_size_bytes: int | None = None
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether its processes are gone and their logs are still being read."""
+        return self.gone_t is not None and self.ended_t is None
+
+    @property
+    def unread_text(self) -> str:
+        """``log read to 120 of 600 MB``; empty where all was read."""
+        return read_to(self.log_read_bytes, self.log_size_bytes)
 
     @property
     def ended_by_wish(self) -> bool:
@@ -227,6 +247,7 @@ class RunState(Part, frozen=True, kw_only=True):
     last_t: float | None = None
     keeper_pid: int | None = None
     boot_id: str | None = None
+    slurm_job: str | None = None
     keeper_left: str | None = None
     condition: Condition = Preflight()
     total_steps: int | None = None

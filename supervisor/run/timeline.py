@@ -57,13 +57,17 @@ def stopping(event: ev.StopIntended) -> Said | None:
 
 
 def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
-    """The end, whose it was or how it came."""
+    """The end, whose it was or how it came, and how far its logs were read if that was not all."""
+    unread, code = event.unread_text, event.exit_code
+    said = f"attempt {event.attempt} ended, {unread}" if unread else f"attempt {event.attempt} ended"
     if attempt is not None and attempt.wish_text:
-        return "info", f"attempt {event.attempt} ended: {attempt.wish_text}"
-    if event.exit_code is None:
-        return "info", f"attempt {event.attempt} ended"  # nobody could see how
-    tone = "good" if event.exit_code == 0 else "bad"
-    return tone, f"attempt {event.attempt} ended, exit {event.exit_code}"
+        return "info", f"{said}: {attempt.wish_text}"
+    if code is None:
+        return "warn" if unread else "info", said  # nobody could see how
+    said = f"attempt {event.attempt} ended, exit {code}"
+    if unread:
+        return "bad" if code else "warn", f"{said}, {unread}"
+    return "bad" if code else "good", said
 
 
 def left(event: ev.ProcessesLeft) -> str:

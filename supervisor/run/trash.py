@@ -1,4 +1,7 @@
-"""Deleting a run in a way that can be undone: it moves to ``<runs>/.trash/`` and is removed for good after a week."""
+"""Deleting a run in a way that can be undone: it moves to ``<runs>/.trash/``.
+
+It is removed for good when another is deleted a week later or more.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from pathlib import Path
 
 from supervisor.run.journal import read_state
-from supervisor.run.lock import keeper_is_alive
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths, is_run_directory
 from supervisor.run.state import Finished
 
@@ -27,13 +30,14 @@ def throw_away(run: RunPaths) -> RunPaths:
         StillLives: a keeper holds it, or its ranks may live on without one.
         OSError: it cannot be moved: another's folder, a name that is taken.
     """
-    if keeper_is_alive(run.node().lock):
+    if has_keeper(run):
         raise StillLives(f"{run.run_id} is kept by a live keeper: stop it first")
     state = read_state(run.node().journal)
     if state.mode == "launched" and state.attempts and not isinstance(state.condition, Finished):
         raise StillLives(
-            f"{run.run_id} has no keeper, but its ranks may live: adopt it with Enter, then stop it"
+            f"{run.run_id} has no keeper, but its ranks may live: open it, A takes it over, then stop it"
         )
+    empty(run.root.parent)  # now, when something is deleted: to look at the list of runs removes nothing
     trash = run.root.parent / TRASH
     trash.mkdir(mode=0o700, exist_ok=True)
     target = trash / run.run_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from supervisor.text.patterns import Lazy
 
@@ -75,30 +75,35 @@ def is_binary(head: bytes) -> bool:
     return broken or len(rest.translate(None, _FOREIGN)) < len(rest)
 
 
-def gunzip(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Unpack gzip members as they come; a cut or damaged end gives what could be read before it."""
+def gunzip(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+    """Unpack gzip members as they come; a cut or damaged end gives what could be read before it, and `on_torn` is called."""
     window = 1 << 20
     unpacker = zlib.decompressobj(wbits=31)
+    begun = False
     for chunk in chunks:
         rest = chunk
         while rest:
             try:
                 out = unpacker.decompress(rest, window)
             except zlib.error:
+                on_torn()
                 return
             if out:
                 yield out
+            begun = not unpacker.eof
             if unpacker.eof:
                 rest = unpacker.unused_data.lstrip(b"\0")
                 unpacker = zlib.decompressobj(wbits=31)
             else:
                 rest = unpacker.unconsumed_tail
+    if begun:
+        on_torn()
 
 
-def plain_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def plain_chunks(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None) -> Iterator[bytes]:
     """Give a log as UTF-8 bytes whatever it came as: gzip is unpacked, UTF-16 recoded, a BOM dropped.
 
-    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file.
+    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file. `on_torn`: see `gunzip`.
     """
     source = iter(chunks)
     head = b""
@@ -110,7 +115,7 @@ def plain_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
         return
     whole = _joined(head, source)
     if head.startswith(_GZIP_MAGIC):
-        yield from plain_chunks(gunzip(whole))
+        yield from plain_chunks(gunzip(whole, on_torn), on_torn)
         return
     name = sniff_encoding(head)
     if name == "utf-8":

@@ -1,6 +1,8 @@
-"""Numbers as logs print them."""
+"""Numbers as logs print them, and how far a log was read, as people are told it."""
 
 from __future__ import annotations
+
+import math
 
 MOST_DIGITS = 18
 
@@ -11,3 +13,20 @@ def whole(digits: str) -> int:
     `int` refuses more than 4300 digits (Python's guide, "Integer string conversion length limitation").
     """
     return int(digits if len(digits) <= MOST_DIGITS else digits[:MOST_DIGITS])
+
+
+def read_to(read_bytes: int | None, size_bytes: int | None) -> str:
+    """``log read to 120 of 600 MB``; empty where nothing is said to be unread.
+
+    What was read is rounded down and the whole up, so that they never look alike.
+    """
+    if read_bytes is None or size_bytes is None:
+        return ""
+    unit, step = next(
+        (known for known in ((1e9, 0.1), (1e6, 1.0), (1e3, 1.0)) if size_bytes >= 10 * known[0]), (1.0, 1.0)
+    )
+    digits = 0 if step == 1.0 else 1
+    done = math.floor(read_bytes / unit / step) * step
+    whole = math.ceil(size_bytes / unit / step) * step
+    name = {1e9: "GB", 1e6: "MB", 1e3: "KB"}.get(unit, "bytes")
+    return f"log read to {done:.{digits}f} of {whole:.{digits}f} {name}"

@@ -26,7 +26,7 @@ from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
 from supervisor.run.state import AttemptView, RunState
-from supervisor.run.timeline import left
+from supervisor.run.timeline import left as processes_left
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
@@ -69,17 +69,25 @@ class ConsoleSettings:
 
 
 class ConsoleView:
-    """Follows one run in a thread and prints what happens. Reads the run directory only."""
+    """Follows one run in a thread and prints what happens. Reads the run directory only.
 
-    def __init__(self, run: RunPaths, settings: ConsoleSettings, *, node: int = 0) -> None:
+    `only_news`: what the journal holds already is not printed.
+    """
+
+    def __init__(
+        self, run: RunPaths, settings: ConsoleSettings, *, node: int = 0, only_news: bool = False
+    ) -> None:
         self._run = run
         self._node = run.node(node)
         self._settings = settings
         self._reader = StateReader(self._node.journal)
+        while only_news and self._reader.refresh():
+            pass
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="stoker-console")
         self._last_progress_t = float("-inf")
         self._progress: ev.Progress | None = None
+        self._reads_on = 0
         self._encoder = msgspec.json.Encoder()
         self._file: TextIO | None = None
         if settings.log_file is not None:
@@ -146,6 +154,12 @@ class ConsoleView:
         if isinstance(event, ev.Diagnosed) and not event.provisional:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
             return
+        if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
+            # All of its logs may take minutes to read; what they seem to say is worth knowing before.
+            yield Level.WARNING, f"so far {event.verdict.failure}: {event.verdict.title}"
+            return
+        if isinstance(event, ev.ProcessesGone):
+            self._reads_on = event.attempt
         yield from fact_lines(event)
 
 
@@ -163,6 +177,8 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
     match event:
         case ev.RunStarted():
             yield Level.INFO, f"run {event.run_id}: {event.name} on {event.host}"
+        case ev.KeeperStarted(continued_by=by) if by:
+            yield Level.INFO, f"{by} continues the run"
         case ev.PreflightFound(finding=finding):
             if finding.level in {FindingLevel.WARNING, FindingLevel.REFUSE}:
                 fix = f": {finding.fix}" if finding.fix else ""
@@ -191,12 +207,19 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
         case ev.StopStepTaken(rung=ev.StopStep.SURVIVORS):
             yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
         case ev.ProcessesLeft():
-            yield Level.WARNING, left(event)
+            yield Level.WARNING, processes_left(event)
+        case ev.ProcessesGone():
+            code = "unknown" if event.exit_code is None else event.exit_code
+            yield (
+                Level.INFO,
+                f"attempt {event.attempt}: its processes have ended, exit code {code}; reading its logs",
+            )
         case ev.AttemptEnded():
-            level = Level.INFO if event.exit_code == 0 else Level.WARNING
+            cut = f", {event.unread_text}" if event.unread_text else ""
+            level = Level.INFO if event.exit_code == 0 and not cut else Level.WARNING
             at = f" at step {event.last_step}" if event.last_step is not None else ""
             code = "unknown" if event.exit_code is None else event.exit_code
-            yield level, f"attempt {event.attempt} ended{at}, exit code {code}"
+            yield level, f"attempt {event.attempt} ended{at}, exit code {code}{cut}"
         case ev.Decided():
             bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
             level = Level.ERROR if bad else Level.INFO
@@ -226,6 +249,13 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             yield Level.WARNING, f"request {event.request} refused: {event.reason}"
         case ev.Advisory():
             yield Level.WARNING, event.text
+        case ev.HangCountdown():
+            left = f"will be ended in {event.left_s:.0f} s"
+            yield Level.WARNING, f"hang: {left}: {event.text}; Esc in the dashboard keeps waiting"
+        case ev.HangWithdrawn():
+            yield Level.INFO, f"hang: not ended: {event.why}"
+        case ev.HangKept():
+            yield Level.INFO, f"hang: {event.by} keeps waiting"
         case ev.ClockSet():
             yield (
                 Level.WARNING,
@@ -306,6 +336,7 @@ def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
     add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
     add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
     add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
+    parts += [progress.unread_text] if progress.unread_text else []
     return " · ".join(parts) or "alive, no step seen yet"
 
 
@@ -351,7 +382,8 @@ def _attempt_story(attempt: AttemptView, run: RunPaths) -> list[str]:
     steps = "no step" if attempt.last_step is None else f"steps {attempt.first_step}–{attempt.last_step}"
     batch = f", {batch_text(attempt.batch)}" if attempt.batch else ""
     code = "unknown" if attempt.exit_code is None else attempt.exit_code
-    lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{batch}"]
+    cut = f", {attempt.unread_text}" if attempt.unread_text else ""
+    lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{cut}{batch}"]
     verdict = attempt.verdict
     if attempt.wish_text:
         lines.append(f"ended     {attempt.wish_text}")

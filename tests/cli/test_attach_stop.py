@@ -17,9 +17,10 @@ from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
+from supervisor.sources.writers import any_is_written
 from supervisor.views.model.nearby import read_context
 from tests.conftest import wait_until
-from tests.keeper.fakes import run_in
+from tests.keeper.fakes import job_of, own_run_in, run_in
 
 T = 1_795_000_000.0
 STARTED = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host=socket.gethostname())
@@ -38,20 +39,20 @@ def append(run: RunPaths, *facts: ev.Event) -> None:
 def test_a_finished_run_opens_and_gives_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_in(tmp_path, STARTED, LAUNCHED, OVER)
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, OVER)
     assert main(["attach", "--no-ui", str(run.root)]) == 4
     assert "gave up: too often" in capsys.readouterr().out
-    assert main(["attach", "--adopt", str(run.root)]) == 0
-    assert "nothing to adopt: the run is over" in capsys.readouterr().out
+    assert main(["attach", "--adopt", str(run.root)]) == 3
+    assert "not adopted: the run is over (gave up): `stoker continue run-1`" in capsys.readouterr().err
 
 
 def test_a_run_of_another_host_is_shown_and_never_adopted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elsewhere = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host="another-box")
-    run = run_in(tmp_path, elsewhere, LAUNCHED, RUNS)
+    run = own_run_in(tmp_path, job_of(tmp_path), elsewhere, LAUNCHED, RUNS)
     before = run.node().journal.read_bytes()
-    assert main(["attach", "--adopt", str(run.root)]) == 1
+    assert main(["attach", "--adopt", str(run.root)]) == 3
     assert "another-box" in capsys.readouterr().err
     main(["attach", "--no-ui", str(run.root)])
     assert "another-box" in capsys.readouterr().err
@@ -62,18 +63,28 @@ def test_adopting_what_is_no_launched_run_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
-    assert main(["attach", "--adopt", str(run.root)]) == 1
+    assert main(["attach", "--adopt", str(run.root)]) == 3
     said = capsys.readouterr().err
     assert len(said.strip().splitlines()) == 1
-    assert "keeper.log" in said
-    assert "run.json" in run.node().log.read_text(encoding="utf-8")
+    assert "run.json: No such file" in said
+    assert not run.node().log.exists(), "no keeper was started"
+
+
+def test_adopting_what_has_a_keeper_needs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, RUNS)
+    lock = KeeperLock(run.node().lock, start_time=own_identity().start_time)
+    try:
+        assert main(["attach", "--adopt", str(run.root)]) == 0
+    finally:
+        lock.release()
+    assert "it has a keeper" in capsys.readouterr().out
 
 
 def test_stop_says_what_is_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_in(tmp_path, STARTED, LAUNCHED, RUNS)
     run.control.mkdir()
-    assert main(["stop", str(run.root)]) == 1
-    assert "has no keeper" in capsys.readouterr().err
+    assert main(["stop", str(run.root)]) == 3
+    assert "has no keeper: `stoker attach --adopt run-1`" in capsys.readouterr().err
     append(run, OVER)
     assert main(["stop", str(run.root)]) == 0
     assert "has ended already" in capsys.readouterr().out
@@ -201,8 +212,6 @@ def test_what_a_killed_observer_left_is_cleared_away_and_a_live_one_is_not(tmp_p
 def test_a_log_still_written_through_a_link_is_followed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from supervisor.cli.attaching.targets import any_is_written
-
     log = tmp_path / "x.log"
     with log.open("w", encoding="utf-8") as writer:
         (tmp_path / "link.log").symlink_to(log)

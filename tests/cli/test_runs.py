@@ -107,7 +107,11 @@ def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str
     [
         (Appearance(), True, "training goes on; come back with: stoker attach run"),
         (Appearance(lang=Lang.ZH), True, "训练继续；用以下命令回来：stoker attach run"),
-        (Appearance(lang=Lang.ZH), False, "此运行没有 keeper；用以下命令接管：stoker attach run"),
+        (
+            Appearance(lang=Lang.ZH),
+            False,
+            "它的 keeper 已退出：用 `stoker attach --adopt run` 接管仍在运行的进程，用 `stoker continue run` 开始下一次尝试",
+        ),
         (Appearance(lang=Lang.ZH, ascii=True), True, "training goes on; come back with: stoker attach run"),
     ],
 )
@@ -139,3 +143,10 @@ def test_what_is_said_after_leaving_is_in_the_persons_language(
         if lock is not None:
             lock.release()
     assert capsys.readouterr().out.strip() == said
+
+
+def test_a_last_step_that_was_read_and_may_not_be_the_last_bears_a_plus(tmp_path: Path) -> None:
+    first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
+    cut = ev.AttemptEnded(t=2.0, attempt=1, exit_code=0, last_step=360, log_read_bytes=27, log_size_bytes=600)
+    over = ev.RunEnded(t=3.0, outcome=ev.Outcome.SUCCEEDED, exit_code=0, reason="finished")
+    assert columns_of(journal(tmp_path / "cut", first, cut, over)).step == "step 360+"

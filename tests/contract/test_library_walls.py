@@ -70,3 +70,34 @@ def test_a_pure_room_opens_nothing_and_knows_no_time(room: str) -> None:
                 assert not called.endswith((".read_text", ".read_bytes", ".write_text", ".open")), path
             elif isinstance(node, ast.Attribute):
                 assert ast.unparse(node) != "os.environ", f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("send", {"supervisor/run/control.py", "supervisor/run/ownership.py"}),
+        (
+            "start_detached",
+            {
+                "supervisor/keeper/process/detach.py",
+                "supervisor/keeper/process/takeover.py",
+                "supervisor/cli/starting/start_run.py",
+                "supervisor/cli/continuing.py",
+            },
+        ),
+    ],
+)
+def test_what_acts_on_a_run_has_its_gates(name: str, places: set[str]) -> None:
+    """A request is put, and a keeper is started, only where it was checked whose the folder is."""
+    found = set()
+    for path in sorted((ROOT / "supervisor").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case (
+                    ast.FunctionDef(name=called)
+                    | ast.Call(
+                        func=ast.Name(id=called) | ast.Attribute(value=ast.Name(id="control"), attr=called)
+                    )
+                ) if called == name:
+                    found.add(path.relative_to(ROOT).as_posix())
+    assert found == places

@@ -71,12 +71,12 @@ def facts(run: RunPaths) -> list[ev.Event]:
 
 
 @contextmanager
-def background(*args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+def background(*args: str, cwd: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """`stoker ARGS` running while the block runs; ended with it."""
     process = subprocess.Popen(
         [*STOKER, *args],
         cwd=cwd,
-        env=environment(),
+        env=environment(env),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

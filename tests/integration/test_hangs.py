@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState
+from supervisor.run.viewers import Presence
 from tests.conftest import wait_until
 from tests.integration.harness import (
     SCRIPTS,
@@ -28,13 +32,15 @@ from tests.integration.harness import (
     stoker,
     wait_for_run,
     wait_for_state,
+    wait_for_step,
 )
+from tests.views.tui.test_real_terminal import terminal
 
 TRAINING = str(SCRIPTS / "training.py")
 HANG_LINE = next(
     number
     for number, line in enumerate(Path(TRAINING).read_text(encoding="utf-8").splitlines(), start=1)
-    if "os.read(ours" in line
+    if "threading.Event().wait()" in line
 )
 OURS = {"ended by stoker after the hang", "lost the connection to a peer", "lost the connection to the store"}
 DIES_WHEN_ASKED = """
@@ -52,19 +58,27 @@ FLAG_DEADLINE_S = 15.0
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
-def settings(cwd: Path, act_s: float, *more: str) -> None:
-    (cwd / "stoker.toml").write_text("\n".join(["[hang]", f"act_s = {act_s}", *more, ""]), encoding="utf-8")
+def settings(cwd: Path, act_s: float, *more: str, countdown_s: float = 2.0) -> None:
+    """Short times in which all that is to happen happens; what the run came back from still counts threefold."""
+    short = ("rounds_apart_s = 1.0", f"countdown_s = {countdown_s}")
+    lines = ["[hang]", f"act_s = {act_s}", *short, *more, ""]
+    (cwd / "stoker.toml").write_text("\n".join(lines), encoding="utf-8")
 
 
 def launch(
-    cwd: Path, *args: str, path: str | None = None, timeout_s: float = 240.0
+    cwd: Path, *args: str, path: str | None = None, timeout_s: float = 240.0, flags: Sequence[str] = ()
 ) -> tuple[Done, RunPaths, RunState]:
     env = {"PATH": path} if path is not None else None
-    flags = ("--nproc-per-node", "4", "--resume-knob", "--resume=auto")
-    command = ("run", "--no-ui", "--python", sys.executable, *flags, TRAINING, *args)
+    known = ("--nproc-per-node", "4", "--resume-knob", "--resume=auto")
+    command = ("run", "--no-ui", "--python", sys.executable, *known, *flags, TRAINING, *args)
     done = stoker(*command, cwd=cwd, timeout_s=timeout_s, env=env)
     run = only_run(cwd)
     return done, run, read_state(run.node().journal)
+
+
+def advisories(run: RunPaths) -> list[str]:
+    """What was advised so far."""
+    return [fact.code for fact in facts(run) if isinstance(fact, ev.Advisory)]
 
 
 def pids_of(run: RunPaths) -> list[int]:
@@ -124,7 +138,7 @@ def check_code(run: RunPaths, hang: ev.HangFound) -> None:
     assert hang.line is not None
     lines = (run.root / hang.artifact).read_text(encoding="utf-8").splitlines()
     assert "wait_for_ever" in lines[hang.line - 1]
-    assert lines[hang.line].strip() == "os.read(ours, 1)"
+    assert lines[hang.line].strip() == "threading.Event().wait()"
 
 
 def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_path: Path) -> None:
@@ -134,7 +148,9 @@ def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_pat
     hang = state.attempts[0].hang
     assert hang is not None
     assert "3 ranks in all_reduce" in hang.text, hang
-    assert f"rank 1 in read() at training.py:{HANG_LINE}" in hang.text, hang
+    assert f"rank 1 in Event.wait() at training.py:{HANG_LINE}" in hang.text, hang
+    assert hang.rule == "lock_for_ever"
+    assert "hang: will be ended in 2 s: rank 1 in Event.wait()" in done.out, "said before it was done"
     check_code(run, hang)
     assert state.attempts[0].stack_source == "py-spy"
     judged = stoker("diagnose", str(run.root), "--attempt", "1", "--json", cwd=tmp_path)
@@ -142,12 +158,162 @@ def test_a_hang_before_a_collective_is_named_with_its_line_and_restarted(tmp_pat
     assert '"rank":1' in judged.out
 
 
-def test_with_py_spy_denied_the_kernel_still_names_the_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["socket", "input", "kernel"])
+def test_what_may_come_by_itself_is_named_within_seconds_and_only_flagged(tmp_path: Path, how: str) -> None:
+    """Also where the kernel alone can be asked. `--end-hangs` changes nothing about it."""
     settings(tmp_path, 4.0)
-    done, run, state = launch(tmp_path, "--hang-at", "18", path=path_with_denied_py_spy(tmp_path / "bin"))
-    check_hang(done, run, state)
-    assert state.attempts[0].stack_source == "proc"
-    assert "Permission Denied" in state.attempts[0].stack_note
+    path = path_with_denied_py_spy(tmp_path / "bin") if how == "kernel" else os.environ["PATH"]
+    way = "input" if how == "kernel" else how  # of a lock the kernel says what it says of a collective
+    flags = ("--no-ui", "--end-hangs", "--nproc-per-node", "4", "--resume-knob", "--resume=auto")
+    words = ("run", *flags, "--python", sys.executable, TRAINING, "--hang-at", "18", "--hang-how", way)
+    with background(*words, cwd=tmp_path, env={"PATH": path}) as keeper:
+        run = wait_for_run(tmp_path)
+        rule = "no_python_stacks" if how == "kernel" else "late_may_come"
+        assert wait_until(lambda: f"hang_{rule}" in advisories(run), 150, 0.2), advisories(run)
+        told = facts(run)
+        flagged = next(fact for fact in told if isinstance(fact, ev.StallFlagged))
+        stacks = next(fact for fact in told if isinstance(fact, ev.StacksTaken))
+        assert flagged.waited_s < FLAG_DEADLINE_S
+        assert stacks.t - flagged.since < FLAG_DEADLINE_S
+        assert stacks.odd == (1,), stacks
+        why = next(fact.why for fact in told if isinstance(fact, ev.OnlyFlagged) and fact.rule == rule)
+        # Well beyond what would be ended: the silence is asked about again and again.
+        assert not wait_until(lambda: keeper.poll() is not None, 15)
+        control.send(run.control, RequestKind.STOP_NOW)
+        assert keeper.wait(90) == 5
+    state = read_state(run.node().journal)
+    assert len(state.attempts) == 1
+    assert not [fact for fact in facts(run) if isinstance(fact, ev.HangCountdown | ev.HangFound)]
+    expected = {
+        "socket": "rank 1 waits for the network in recvfrom() at training.py:",
+        "input": "rank 1 reads or writes in read() at training.py:",
+        "kernel": "there is no Python stack of rank ",
+    }
+    assert why.startswith(expected[how])
+    if how == "kernel":
+        assert state.attempts[0].stack_source == "proc"
+        assert "Permission Denied" in state.attempts[0].stack_note
+
+
+@pytest.mark.parametrize("end_hangs", [False, True], ids=["after busy_act_s", "end hangs"])
+def test_an_endless_loop_is_ended_later_or_as_soon_as_a_person_wants(tmp_path: Path, end_hangs: bool) -> None:
+    settings(tmp_path, 4.0, f"busy_act_s = {600.0 if end_hangs else 25.0}")
+    flags = ("--end-hangs",) if end_hangs else ()
+    done, run, state = launch(tmp_path, "--hang-at", "18", "--hang-how", "loop", flags=flags)
+    told = check_hang(done, run, state)
+    hang = state.attempts[0].hang
+    assert hang is not None
+    assert hang.rule == "computes_for_ever"
+    if not end_hangs:
+        assert hang.waited_s > 25
+        reasons = [fact for fact in told if isinstance(fact, ev.OnlyFlagged)]
+        assert "late_computes" in {fact.rule for fact in reasons}
+
+
+def test_a_hang_of_a_run_that_cannot_resume_is_ended_only_where_somebody_watches_or_wants_it(
+    tmp_path: Path,
+) -> None:
+    settings(tmp_path, 4.0, countdown_s=30.0)
+    flags = ("--no-ui", "--nproc-per-node", "2", "--python", sys.executable)
+    with background("run", *flags, TRAINING, "--hang-at", "18", cwd=tmp_path) as keeper:
+        run = wait_for_run(tmp_path)
+        assert wait_until(lambda: "hang_unwatched" in advisories(run), 150, 0.2), advisories(run)
+        assert not [fact for fact in facts(run) if isinstance(fact, ev.HangCountdown)]
+        presence = Presence(run.control)
+
+        def counted() -> bool:
+            presence.refresh(time.monotonic())
+            return any(isinstance(fact, ev.HangCountdown) for fact in facts(run))
+
+        assert wait_until(counted, 90, 0.2), "somebody opened a screen"
+        control.send(run.control, RequestKind.KEEP_WAITING)
+        assert wait_until(lambda: any(isinstance(fact, ev.HangKept) for fact in facts(run)), 10)
+        assert keeper.poll() is None
+        control.send(run.control, RequestKind.KEEP_WAITING)
+        refused = wait_until(lambda: any(isinstance(fact, ev.RequestRefused) for fact in facts(run)), 10)
+        assert refused, "nothing is counted down any more"
+        control.send(run.control, RequestKind.STOP_NOW)
+        assert keeper.wait(90) == 5
+
+
+def test_a_rank_that_a_signal_stopped_is_only_flagged_and_goes_on(tmp_path: Path) -> None:
+    settings(tmp_path, 2.0)
+    flags = ("--no-ui", "--end-hangs", "--nproc-per-node", "2", "--resume-knob", "--resume=auto")
+    words = ("run", *flags, "--python", sys.executable, TRAINING, "--steps", "150")
+    with background(*words, cwd=tmp_path) as keeper:
+        run = wait_for_run(tmp_path)
+        wait_for_step(run, 20, 120)
+        pid = read_state(run.node().journal).attempts[-1].ranks[1].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: "hang_no_python_stacks" in advisories(run), 120, 0.2)
+            reasons = [fact.why for fact in facts(run) if isinstance(fact, ev.OnlyFlagged)]
+            assert "rank 1 is stopped by a signal" in reasons
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert keeper.wait(200) == 0
+    assert len(read_state(run.node().journal).attempts) == 1
+
+
+PAUSE_S = 90
+
+
+@pytest.mark.timeout(900)
+def test_a_pause_of_90_s_survives_however_the_run_is_watched_and_whether_or_not_it_resumes(
+    tmp_path: Path,
+) -> None:
+    """The default settings; six runs at once, most of the time asleep."""
+    words = ("--python", sys.executable, "--nproc-per-node", "2")
+    script = (
+        TRAINING,
+        "--steps",
+        "45",
+        "--stall-at",
+        "30",
+        "--stall-s",
+        str(PAUSE_S),
+        "--save-every",
+        "1000",
+    )
+    resume = ("--resume-knob", "--resume=auto")
+    ways = {
+        (way, resumes): tmp_path / f"{way}-{resumes}"
+        for way in ("headless", "detached", "screen")
+        for resumes in (False, True)
+    }
+    with contextlib.ExitStack() as stack:
+        screens = []
+        for (way, resumes), cwd in ways.items():
+            cwd.mkdir()
+            command = ("run", *words, *(resume if resumes else ()))
+            match way:
+                case "headless":
+                    stack.enter_context(background(*command, "--no-ui", *script, cwd=cwd))
+                case "detached":
+                    assert stoker(*command, "--detach", *script, cwd=cwd).code == 0
+                case _:
+                    screens.append(stack.enter_context(terminal(*command, *script, cwd=cwd)))
+            wait_for_step(wait_for_run(cwd), 3, 240)  # not all imports of torch at once
+
+        def over() -> bool:
+            for screen in screens:
+                screen.read()  # a full pty would stop the app
+            return all(read_state(only_run(cwd).node().journal).is_over for cwd in ways.values())
+
+        assert wait_until(over, 600, 0.5)
+    for mode, cwd in ways.items():
+        run = only_run(cwd)
+        state, told = read_state(run.node().journal), facts(run)
+        assert isinstance(state.condition, Finished), mode
+        assert state.condition.outcome is Outcome.SUCCEEDED, mode
+        assert len(state.attempts) == 1, mode
+        flagged = next(fact for fact in told if isinstance(fact, ev.StallFlagged) and fact.waited_s > 2)
+        assert flagged.waited_s < FLAG_DEADLINE_S, mode
+        assert any(isinstance(fact, ev.StallEnded) and fact.stalled_s > PAUSE_S - 5 for fact in told), mode
+        reasons = [fact.why for fact in told if isinstance(fact, ev.OnlyFlagged)]
+        assert any(why.startswith("rank 1 sleeps in sleep() at training.py:") for why in reasons), mode
+        assert not [fact for fact in told if isinstance(fact, ev.HangCountdown | ev.HangFound)], mode
 
 
 def test_with_py_spy_denied_and_faulthandler_asked_for_the_line_is_named_too(tmp_path: Path) -> None:

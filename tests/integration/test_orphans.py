@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.keeper.process.detach import handover
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import read_run_file
 from supervisor.run.state import Finished, HeldOpen, Running
 from supervisor.sources.processes import identify, is_alive
 from tests.conftest import wait_until
@@ -218,8 +220,10 @@ def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
         assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+        # A keeper that replaces the dead one at once, as none would be started by hand: nothing known to be the run's lives.
         adopter = subprocess.run(
             [sys.executable, "-m", "supervisor.keeper", str(run.root)],
+            input=handover(read_run_file(run.run_json), ()),
             env=environment(),
             timeout=60,
             check=False,

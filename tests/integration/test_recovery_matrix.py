@@ -34,7 +34,8 @@ def test_each_fault_has_its_verdict_decision_and_outcome(tmp_path: Path, case: C
     # The times below hold once the signatures are compiled, which the first start on a machine does: 2 s, or
     # twenty on cores that others use.
     load_engine(default_cache_dir())
-    (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    hang = "\n".join(["[hang]", *case.settings, ""]) if case.settings else ""
+    (tmp_path / "job.toml").write_text(JOB + hang, encoding="utf-8")
     words = (*case.flags, "--config", "job.toml", *TINY, *case.args, f"--fault={case.fault}")
     done, run, state = run_headless(*words, cwd=tmp_path)
     story = done.out + done.err

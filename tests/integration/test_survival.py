@@ -77,9 +77,12 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
     gate.touch()
     exit_file = run.node().attempt(1).exit
     assert wait_until(exit_file.exists, 60)
-    assert stoker("attach", run.run_id, "--adopt", cwd=tmp_path).code == 0
-    state = wait_for_state(run, (HeldOpen, Finished))
-    assert state.attempts[0].exit_code == 1
+    assert wait_until(lambda: stoker("attach", run.run_id, "--adopt", cwd=tmp_path).code == 3, 30)
+    done = stoker("continue", run.run_id, "--yes", "--detach", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "KeyError" in done.err, "why it had failed is said before it is started again"
+    state = wait_for_state(run, HeldOpen)
+    assert [attempt.exit_code for attempt in state.attempts] == [1, 1]
     verdict = state.attempts[0].verdict
     assert verdict is not None
     assert verdict.failure == "code_error"

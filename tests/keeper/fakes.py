@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.env import EnvChange
@@ -14,7 +17,7 @@ from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Reason, Verdict
-from supervisor.run.runfile import KeeperSettings, RunFile
+from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 
 HOST = "box"
 KNOBS = Knobs(
@@ -151,6 +154,16 @@ def run_in(tmp_path: Path, *facts: ev.Event) -> RunPaths:
     for fact in facts:
         writer.append(fact)
     writer.close()
+    return run
+
+
+def own_run_in(tmp_path: Path, record: RunFile, *facts: ev.Event) -> RunPaths:
+    """A run directory with this journal, as `stoker run` leaves it: ours, and with the path where it lies."""
+    run = run_in(tmp_path, *facts)
+    for folder in (run.root, run.root / "nodes", run.node().root):
+        folder.chmod(0o700)
+    here = msgspec.structs.replace(record, path=os.path.realpath(run.root), uid=os.geteuid())
+    write_run_file(run.run_json, here)
     return run
 
 

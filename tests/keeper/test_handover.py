@@ -30,10 +30,13 @@ FINDING = Finding(FindingLevel.WARNING, "restarts", "no resume flag\nis known (-
 
 @pytest.mark.parametrize("findings", [(), (FINDING, dataclasses.replace(FINDING, level=FindingLevel.INFO))])
 def test_what_is_handed_over_arrives(findings: tuple[Finding, ...]) -> None:
-    assert taken_over(handover(RECORD, findings)) == (RECORD, findings)
+    assert taken_over(handover(RECORD, findings)) == (RECORD, findings, "")
+    assert taken_over(handover(RECORD, findings, "kim")) == (RECORD, findings, "kim")
 
 
-def test_a_job_alone_is_enough_and_half_of_one_is_refused() -> None:
-    assert taken_over(msgspec.json.encode(RECORD)) == (RECORD, ())
+@pytest.mark.parametrize(
+    "data", [b"", b"\n\n", msgspec.json.encode(RECORD), handover(RECORD, (FINDING,))[:40]]
+)
+def test_less_than_all_of_it_is_refused(data: bytes) -> None:
     with pytest.raises(BadRunFile):
-        taken_over(handover(RECORD, (FINDING,))[:40])
+        taken_over(data)

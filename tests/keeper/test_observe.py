@@ -10,11 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.keeper.monitoring.log_monitor import thinned
+from supervisor.keeper.monitoring.log_monitor import LogWatch, thinned
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
@@ -218,6 +221,126 @@ def test_leaving_in_a_hurry_does_not_read_on(tmp_path: Path) -> None:
         began = time.monotonic()
         observer.leave(hurried=True)
         assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading 256 KiB takes 0.4 s more."""
+    measure = LogWatch._measure
+
+    def slow(self: LogWatch, *args: object) -> None:
+        measure(self, *args)  # type: ignore[arg-type]  # passed on
+        time.sleep(0.4)
+
+    monkeypatch.setattr(LogWatch, "_measure", slow)
+
+
+LARGE = b"".join(
+    b"step %d/400 loss: 1.5\n" % step + b"some words that make a log long\n" * 650 for step in range(1, 401)
+)
+
+
+def is_behind(observer: Observer) -> bool:
+    progress = observer.state.progress
+    return progress is not None and progress.step is not None and bool(progress.lag_bytes)
+
+
+@pytest.mark.usefixtures("slow_reader")
+@pytest.mark.parametrize("ended", [True, False], ids=["finished", "live"])
+def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, ended: bool) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(LARGE)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=ended)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: is_behind(observer), 30)
+        began = time.monotonic()
+        observer.leave(patience_s=0.5)
+        assert time.monotonic() - began < 10
+    assert ending(run) == (Outcome.LOST, 6)
+    state = read_state(run.node().journal)
+    attempt, condition = state.attempt, state.condition
+    assert attempt is not None
+    assert attempt.verdict is not None
+    assert attempt.verdict.failure is FailureClass.UNKNOWN
+    assert attempt.verdict_provisional is not ended
+    assert isinstance(condition, st.Finished)
+    assert "log read to" in condition.reason
+    if ended:
+        assert attempt.log_read_bytes is not None
+        assert 0 < attempt.log_read_bytes < len(LARGE) == attempt.log_size_bytes
+        assert attempt.unread_text in condition.reason
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(LARGE)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        note = control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="hi"))
+        assert wait_until(lambda: note in observer.state.answered, 10), "requests are answered meanwhile"
+        assert observer.join(0.0) is False
+        assert observer.join(90)
+    assert ending(run) == (Outcome.SUCCEEDED, 0)
+    attempt = read_state(run.node().journal).attempt
+    assert attempt is not None
+    assert (attempt.last_step, attempt.unread_text) == (400, "")
+    progress = [fact for fact in facts_of(run) if isinstance(fact, ev.Progress)]
+    assert any(fact.lag_bytes for fact in progress)
+    assert max(b.t - a.t for a, b in pairwise(progress)) < 20, "at least every 10 s, on a busy machine too"
+
+
+@pytest.mark.usefixtures("slow_reader")
+def test_who_does_not_even_wait_for_the_end_still_gets_an_honest_one(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_bytes(LARGE)
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        assert wait_until(lambda: is_behind(observer), 30)
+        first = threading.Thread(target=lambda: observer.leave(patience_s=600.0))
+        first.start()
+        time.sleep(0.5)
+        observer.leave(hurried=True)
+        first.join(10)
+        assert not first.is_alive()
+    assert ending(run) == (Outcome.LOST, 6)
+
+
+@pytest.mark.parametrize("rest", [b"", b"no gzip at all" * 20], ids=["cut", "damaged"])
+def test_a_packed_log_that_was_not_unpacked_to_its_end_is_no_success(tmp_path: Path, rest: bytes) -> None:
+    log = tmp_path / "x.log.gz"
+    log.write_bytes(gzip.compress(b"step 1 loss 2.5\n" * 2000)[:-20] + rest)
+    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(30)
+    assert ending(run) == (Outcome.LOST, 6)
+
+
+def test_a_packed_log_is_unpacked_whole_before_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.observer.spooled_input.PIPE_BYTES", 64)
+    chunks = Unpacking._chunks
+
+    def slowly(self: Unpacking) -> Iterator[bytes]:
+        for chunk in chunks(self):
+            time.sleep(0.05)
+            yield chunk
+
+    monkeypatch.setattr(Unpacking, "_chunks", slowly)
+    log = tmp_path / "x.log.gz"
+    lines = "".join(f"step {n} loss {n % 7}.{n * n % 9973}\n" for n in range(1, 1001))
+    log.write_bytes(gzip.compress(lines.encode()))
+    target = Target("x.log.gz", str(log), (ObservedLog(str(log), "x.log.gz", packed=True),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(60)
+    attempt = read_state(run.node().journal).attempt
+    assert attempt is not None
+    assert attempt.last_step == 1000
+    assert ending(run) == (Outcome.SUCCEEDED, 0)
 
 
 def test_of_a_backlog_the_extremes_are_kept() -> None:

@@ -25,6 +25,7 @@ from supervisor.run.fold import replay
 from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
 from supervisor.run.state import RunState
+from supervisor.sources.tail.tailer import Backlog
 from tests.keeper.fakes import Emitted, FakeClock
 
 BEFORE: tuple[ev.Event, ...] = (
@@ -238,3 +239,54 @@ def test_the_state_keeps_when_a_phase_began() -> None:
     state: RunState = replay((*BEFORE, ev.PhaseChanged(t=7.0, attempt=1, phase=Phase.STEPPING)))
     assert state.attempt is not None
     assert (state.attempt.phase, state.attempt.phase_t) == (Phase.STEPPING, 7.0)
+
+
+def behind(folder: Path, sizes: list[Backlog | None]) -> Bench:
+    """A recorder of logs that are read as far as the last of `sizes` says."""
+    bench = Bench(folder)
+    bench.recorder = Recorder(folder / "series", bench.emitted, bench.clock, lambda: sizes[-1])
+    bench.recorder.begin(1)
+    return bench
+
+
+def lags(bench: Bench) -> list[tuple[int | None, int | None]]:
+    return [(fact.step, fact.lag_bytes) for fact in bench.emitted.facts if isinstance(fact, ev.Progress)]
+
+
+def test_while_the_reading_is_behind_that_is_told_every_ten_seconds_at_least(tmp_path: Path) -> None:
+    sizes: list[Backlog | None] = [Backlog(1 << 20, 100 << 20)]
+    bench = behind(tmp_path, sizes)
+    for _ in range(250):
+        bench.clock.now += 0.1
+        bench.recorder.tick()
+    assert lags(bench) == [(None, 99 << 20)] * 3, "after a second, then every ten"
+    bench.see(step(7))
+    assert lags(bench)[3:] == [(7, 99 << 20)]
+    sizes.append(Backlog(100 << 20, 100 << 20))
+    for _ in range(250):
+        bench.clock.now += 0.1
+        bench.recorder.tick()
+    assert lags(bench)[4:] == [(None, None)], "once: it has caught up"
+    bench.recorder.close()
+
+
+@pytest.mark.parametrize("backlog", [None, Backlog(0, 1000), Backlog(1 << 30, (1 << 30) + (1 << 19))])
+def test_nothing_is_said_of_a_little_that_waits(tmp_path: Path, backlog: Backlog | None) -> None:
+    bench = behind(tmp_path, [backlog])
+    for _ in range(250):
+        bench.clock.now += 0.1
+        bench.recorder.tick()
+    assert lags(bench) == []
+    bench.recorder.close()
+
+
+def test_what_was_written_at_once_and_is_read_at_once_is_no_lag(tmp_path: Path) -> None:
+    sizes: list[Backlog | None] = [Backlog(0, 50 << 20)]
+    bench = behind(tmp_path, sizes)
+    bench.recorder.tick()
+    bench.clock.now += 0.9
+    sizes.append(Backlog(50 << 20, 50 << 20))
+    bench.clock.now += 0.2
+    bench.recorder.tick()
+    assert lags(bench) == []
+    bench.recorder.close()

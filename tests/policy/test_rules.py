@@ -235,3 +235,9 @@ def test_nothing_ended_nothing_decided() -> None:
 
 def test_rules_name_only_answers_that_exist() -> None:
     assert {rule.answer for rule in RULES.values()} <= set(Answer)
+
+
+def test_of_a_log_that_was_not_read_to_its_end_the_last_step_is_not_known() -> None:
+    cut = replace(ended(F.HEALTHY, exit_code=0, last=360), unread="log read to 27 of 600 MB")
+    assert one(cut).reason == "finished; log read to 27 of 600 MB, to step 360"
+    assert one(replace(cut, exit_code=None)).exit_code == 6, "nothing says that it finished"

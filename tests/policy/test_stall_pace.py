@@ -59,13 +59,11 @@ def test_thresholds_are_those_agreed(gaps: list[float], extra_s: float) -> None:
     assert limit is not None
     assert limit.stage is Stage.STEP
     assert limit.flag_s == max(2.0, 3 * limit.pace_s)
-    assert limit.act_s == max(60.0, 10 * limit.pace_s)
+    assert limit.act_s == max(300.0, 10 * limit.pace_s, 3 * max(gaps))
     assert watch.flag(now + 0.99 * limit.flag_s) is None
-    assert not watch.due(now + 0.99 * limit.act_s)
     flagged = watch.flag(now + limit.flag_s + extra_s)
     assert flagged == limit
     assert watch.flag(now + limit.flag_s + extra_s) is None, "a stall is flagged once"
-    assert watch.due(now + limit.act_s + 1e-3)
 
 
 def stepping(paces: Paces | None = None, *, steps: int = 20, gap_s: float = 0.2) -> tuple[StallWatch, float]:
@@ -137,6 +135,35 @@ def test_a_stall_that_ends_is_told_and_only_a_longer_one_is_flagged_again() -> N
     assert watch.flag(now + 41) is not None
 
 
+@pytest.mark.parametrize("flagged", [True, False])
+def test_a_silence_that_the_run_came_back_from_makes_the_end_of_later_ones_later(flagged: bool) -> None:
+    paces = Paces()
+    watch, now = stepping(paces)
+    if flagged:
+        assert watch.flag(now + 3) is not None
+    watch.step(now + 250)
+    for _ in range(300):
+        now += 0.2
+        watch.step(now + 250)
+    limit = watch.threshold()
+    assert limit is not None
+    assert limit.act_s == pytest.approx(3 * 250), "not the 99th percentile: it was one step of 320"
+    following = StallWatch(paces, HangSettings(), started=now + 300)
+    following.step(now + 301)
+    limit = following.threshold()
+    assert limit is not None
+    assert limit.act_s == pytest.approx(3 * 250), "also in the next attempt"
+
+
+def test_how_long_a_start_takes_says_nothing_of_later_silences() -> None:
+    watch = StallWatch(Paces(), HangSettings(), started=0.0)
+    for step in range(20):
+        watch.step(900 + 0.2 * step)
+    limit = watch.threshold()
+    assert limit is not None
+    assert limit.act_s == 300
+
+
 def test_lines_alone_are_a_pace_only_after_a_while_and_are_acted_on_later() -> None:
     watch = StallWatch(Paces(), HangSettings(), started=0.0)
     watch.step(1.0)
@@ -148,7 +175,7 @@ def test_lines_alone_are_a_pace_only_after_a_while_and_are_acted_on_later() -> N
     limit = watch.threshold()
     assert limit is not None
     assert limit.stage is Stage.LOG
-    assert limit.act_s == pytest.approx(300)
+    assert limit.act_s == pytest.approx(5 * 300)
 
 
 def test_switched_off_it_sees_nothing_and_without_act_it_only_flags() -> None:
@@ -161,8 +188,9 @@ def test_switched_off_it_sees_nothing_and_without_act_it_only_flags() -> None:
         paces.add(Stage.STEP, 0.2)
     flags_only = StallWatch(paces, HangSettings(act_s=0.0), started=0.0)
     flags_only.step(1.0)
-    assert flags_only.flag(1000.0) is not None
-    assert not flags_only.due(1e9)
+    flagged = flags_only.flag(1000.0)
+    assert flagged is not None
+    assert flagged.act_s is None
 
 
 def test_helpers_that_work_are_movement_and_heartbeats_are_not() -> None:

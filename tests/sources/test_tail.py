@@ -162,3 +162,83 @@ def test_the_best_events_here_are_inotify() -> None:
     events = folder_events(lambda: None)
     assert isinstance(events, InotifyEvents)
     events.close()
+
+
+def test_a_long_reading_to_the_end_is_asked_for_and_looked_at(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+) -> None:
+    (tmp_path / "a.log").write_bytes(b"line\n" * 400_000 + b"half")
+    tailer = make_tailer(read_bytes=1 << 14)
+    tailer.add(tmp_path / "a.log", "a")
+    tailer.start()
+    told: list[int] = []
+    drain = tailer.ask_drain(lambda: told.append(len(heard.lines())))
+    assert wait_until(drain.done.is_set, 30)
+    assert drain.complete
+    assert told == [400_001], "after the last line, half as it is"
+    assert tailer.backlog() == (2_000_004, 2_000_004)
+
+
+def test_a_reading_that_is_broken_off_tells_how_far_it_came(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"line\n" * 400_000)
+    (tmp_path / "b.log").write_bytes(b"half")
+    begun = threading.Event()
+
+    def reader(_batch: Batch) -> None:
+        begun.set()
+        time.sleep(0.02)
+
+    stop = threading.Event()
+    tailer = Tailer(stop, reader, read_bytes=1 << 10)
+    tailer.add(tmp_path / "a.log", "a")
+    tailer.add(tmp_path / "b.log", "b")
+    tailer.start()
+    drain = tailer.ask_drain()
+    assert begun.wait(10)
+    stop.set()
+    assert tailer.close()
+    assert not drain.complete
+    backlog = tailer.backlog()
+    assert backlog.size_bytes == 2_000_004
+    assert 0 < backlog.read_bytes < backlog.size_bytes
+    assert tailer.close(), "a second time too"
+
+
+def test_a_log_that_is_written_on_and_on_is_read_to_where_it_was(
+    make_tailer: Callable[..., Tailer], tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"line\n" * 1000)
+
+    def writes_on(_batch: Batch) -> None:
+        with log.open("ab") as out:
+            out.write(b"line\n" * 1000)
+
+    tailer = Tailer(threading.Event(), writes_on, events=no_events, read_bytes=1 << 10)
+    tailer.add(log, "a")
+    assert tailer.drain(10), "though more was there at every look"
+    assert tailer.backlog().unread_bytes > 0
+    assert tailer.close()
+
+
+def test_what_cannot_be_read_counts_as_unread(
+    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that gives an error in the middle of a log: nobody may take that for its end."""
+    (tmp_path / "a.log").write_bytes(b"fine\nhalf")
+    (tmp_path / "bad.log").write_bytes(b"lost\n")
+    tailer = make_tailer(events=no_events)
+    for name in ("a", "bad"):
+        tailer.add(tmp_path / f"{name}.log", name)
+    pread = os.pread
+
+    def broken(fd: int, size: int, offset: int) -> bytes:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith("bad.log"):
+            raise OSError(5, "Input/output error")
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", broken)
+    tailer.start()
+    assert not tailer.drain(10)
+    assert heard.lines("a") == ["fine", "half"]
+    assert tailer.backlog() == (9, 14)

@@ -21,6 +21,7 @@ from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.console import (
     ConsoleSettings,
     ConsoleView,
+    Level,
     fact_lines,
     progress_text,
     story,
@@ -207,8 +208,43 @@ def test_a_line_per_kind_of_fact_that_people_care_for() -> None:
     assert not list(fact_lines(ev.StopStepTaken(t=T, attempt=1, rung=ev.StopStep.SIGTERM)))
 
 
+def test_a_hang_that_is_about_to_be_ended_is_said_before_it_is() -> None:
+    text = "rank 1 in Event.wait() at data.py:41, rank 0 in all_reduce at train.py:88"
+    facts = (
+        ev.HangCountdown(t=T, attempt=1, until=T + 30, left_s=30.0, text=text, rule="lock_for_ever"),
+        ev.HangWithdrawn(t=T, attempt=1, rule="something_moves", why="the stacks change"),
+        ev.HangKept(t=T, attempt=1, by="ada"),
+    )
+    assert [line for fact in facts for line in fact_lines(fact)] == [
+        (Level.WARNING, f"hang: will be ended in 30 s: {text}; Esc in the dashboard keeps waiting"),
+        (Level.INFO, "hang: not ended: the stacks change"),
+        (Level.INFO, "hang: ada keeps waiting"),
+    ]
+
+
 def test_progress_of_what_is_known() -> None:
     assert progress_text(ev.Progress(t=T, attempt=1)) == "alive, no step seen yet"
     full = ev.Progress(t=T, attempt=1, step=3, total_steps=9, loss=1.5, lr=1e-3, tokens_per_sec=1234.5)
     assert progress_text(full) == "step 3/9 · loss 1.5000 · lr 1.00e-03 · 1,234 tokens/s"
     assert progress_text(ev.Progress(t=T, attempt=1, step=3), 9) == "step 3/9"
+
+
+def test_how_far_a_log_was_read_is_said_only_where_that_was_not_all(tmp_path: Path) -> None:
+    lag = ev.Progress(t=T, attempt=1, step=3, lag_bytes=480_000_000, log_bytes=600_000_000)
+    assert progress_text(lag) == "step 3 · log read to 120 of 600 MB"
+    gone = ev.ProcessesGone(t=T + 1, attempt=1, exit_code=0)
+    cut = ev.AttemptEnded(
+        t=T + 2, attempt=1, exit_code=0, last_step=3, log_read_bytes=123_000_000, log_size_bytes=600_000_000
+    )
+    ((level, said),) = fact_lines(cut)
+    assert (level, said) == (
+        Level.WARNING,
+        "attempt 1 ended at step 3, exit code 0, log read to 123 of 600 MB",
+    )
+    (verdict,) = (fact.verdict for fact in journal() if isinstance(fact, ev.Diagnosed))
+    seems = ev.Diagnosed(t=T + 1, attempt=1, verdict=verdict, provisional=True)
+    text = printed(run_in(tmp_path, *journal()[:3], lag, gone, seems, cut))
+    assert "attempt 1: its processes have ended, exit code 0; reading its logs" in text
+    assert "[WARNING]" in text
+    assert "so far host_oom: out of memory on rank 1" in text
+    assert "exit 0 after 1 s, log read to 123 of 600 MB" in text

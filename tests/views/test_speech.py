@@ -17,6 +17,7 @@ from hypothesis import strategies as some
 from textual.binding import Binding
 
 from supervisor.cli import diagnose
+from supervisor.diagnosis.hang.waits import WAITINGS
 from supervisor.diagnosis.wording.classes import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
 from supervisor.run.records import DecisionKind, FailureClass, Reason
@@ -46,11 +47,13 @@ RECORDS = [
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
     ),
-    *(ROOT / "policy/health" / f"{name}.py" for name in ("early", "straggler")),
+    *(ROOT / "policy/health" / f"{name}.py" for name in ("early", "straggler", "ending")),
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
-    *(ROOT / "run" / f"{name}.py" for name in ("fold", "timeline", "trash")),
+    *(ROOT / "run" / f"{name}.py" for name in ("fold", "timeline", "trash", "ownership")),
     ROOT / "keeper/requests/request_rules.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
+    ROOT / "keeper/process/takeover.py",
+    ROOT / "keeper/stalls/hang_watch.py",
     ROOT / "keeper/observer/observer.py",
     ROOT / "keeper/monitoring/other_gpu_users.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
@@ -86,6 +89,10 @@ PARTS = frozenset(
         "stoker run",
         "stoker run --resume-knob '~=PATH'",
         "~ step~: it begins with ~, as given",
+        ": ~ starts the next attempt",
+        "the run is over (~)~",
+        "pid ~~",
+        "pids ~~",
         "stoker run --config demo/demo",
         "~: ~: ~ (exit code ~)",
         "~ (~ probes, ~ s)",
@@ -121,10 +128,20 @@ PARTS = frozenset(
         "fetching data",
         "outside of the step",
         "rank ~ holds the others up by ~ s in every step of ~ s: it spends them ~",
+        " (ended after ~ s)",
+        "nothing has moved for ~ s (~): ~",
+        "usually ~ s",
+        ", and ~ other rank~",
     )
 )
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
+    "nothing has moved for 310 s, and it is not ended: rank 1 sleeps in sleep() at my/train.py:30",
+    "nothing has moved for 310 s, and it is not ended: the job's process groups wait 3600 s (ended after 3600 s)",
+    "only flagged: rank 1 waits for a thread of its own that is at work in Event.wait() at my/train.py:30, and 2 other ranks",
+    "only flagged: rank 1 is waiting for data at my/train.py:30",
+    "rank 1 computes in fetch_it()",
+    *(f"rank 1 {waiting.words} in call_it() at my/train.py:30" for waiting in WAITINGS),
     "nothing has moved for 12 s (usually 1.2 s): 7 ranks in all_reduce at my/train.py:41, rank 3 in read_it() at my/data.py:41",
     "hang: rank 3 waiting for data at my/data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
     "Another process uses this GPU: process 12 of bob_7 (3.0 GiB on GPU 1).",
@@ -317,6 +334,9 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
     [
         ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"),
         (" · attempt 2", " · 第 2 次尝试"),
+        ("⚠ hang: ending in 27 s", "⚠ 卡死：27 s 后结束"),
+        (", Esc keeps waiting", "，Esc 继续等待"),
+        ("only flagged: rank 1 sleeps in sleep() at a.py:3", "只作提示：rank 1 在睡眠：sleep()，a.py:3"),
         ("GPU memory ran out on rank 1 (likely, not certain)", "显存不足（rank 1）（很可能，但不确定）"),
         ("note: stop", "备注：stop"),
         ("code_error: something nobody foresaw", "code_error: something nobody foresaw"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 LEFT_BEHIND_S = 3600.0
 # So much of a log's end tells whether its lines name ranks.
 PIPE_BYTES = 1 << 18
+JOIN_S = 0.2
 
 
 def observe(target: str, args: argparse.Namespace, taste: Appearance, glimpse: Glimpse) -> int:
@@ -186,23 +187,30 @@ def _clear_away(observed: Path) -> None:
 
 
 def _follow(run: RunPaths, observer: Observer, what: Target, *, as_json: bool) -> int:
-    """Print facts until the target ends (a file that nobody writes: once it is read); exit 0, or 1 for a failure."""
+    """Print facts until the target ends (a file that nobody writes: once all of it is read, however long that takes).
+
+    Returns 0, 1 for a failure, 6 where it was left before all was read: how it ended is then not known.
+    """
+    from supervisor.policy import EXIT_LOST
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
 
     colour = wants_colour(sys.stdout, os.environ)
     settings = ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
     console = ConsoleView(run, settings)
     console.start()
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         if what.ended:
+            observer.end_when_read()
+        while not observer.join(JOIN_S):
+            continue
+    except KeyboardInterrupt:
+        try:
             observer.leave()
-        else:
-            while not observer.join(0.2):
-                continue
-    observer.leave()
+        except KeyboardInterrupt:
+            observer.leave(hurried=True)
     console.finish()
     condition = observer.state.condition
-    return condition.exit_code if isinstance(condition, Finished) else 0
+    return condition.exit_code if isinstance(condition, Finished) else EXIT_LOST
 
 
 @contextmanager

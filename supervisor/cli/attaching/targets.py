@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.cli.diagnosing.job_logs import BadInputError, file_chunks, read_jobs, tasks_of
@@ -12,6 +12,7 @@ from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
+from supervisor.sources.writers import any_is_written
 from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
 from supervisor.text.prefixes import Origin, origin_of_path
 
@@ -149,26 +150,3 @@ def _regular_file(pid: int, fd: int) -> str | None:
     except OSError:
         return None
     return path if path.startswith("/") and os.path.isfile(path) else None
-
-
-def any_is_written(paths: Iterable[str]) -> bool:
-    """Whether some process that we may look at has one of the files open for writing; /proc is walked once."""
-    wanted = {os.path.realpath(path) for path in paths}  # as the kernel names them
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            for fd in os.listdir(f"/proc/{entry}/fd"):
-                if os.readlink(f"/proc/{entry}/fd/{fd}") in wanted and _opened_for_writing(entry, fd):
-                    return True
-        except OSError:
-            continue
-    return False
-
-
-def _opened_for_writing(pid: str, fd: str) -> bool:
-    with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("flags:"):
-                return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
-    return False

@@ -17,9 +17,10 @@ from typing import Self
 from supervisor.keeper.observer.start_observed import Beginning
 from supervisor.run.paths import RunPaths
 
-# A last verdict reads all that was not read yet; without `keep` nobody would see it.
+# A last verdict reads what was not read yet, as far as it comes; without `keep` nobody would see it.
 END_S = 5.0
 END_KEPT_S = 60.0
+READ_KEPT_S = 30.0
 NO_PIPE = -1
 NICENESS = 5
 # It is loaded once the screen is painted; a screen that takes longer than this is not waited for.
@@ -142,5 +143,5 @@ def main(argv: list[str]) -> int:
     observer.start()
     while os.read(0, 1):
         continue
-    observer.leave(hurried=keep == "0")
+    observer.leave(hurried=keep == "0", patience_s=READ_KEPT_S)
     return 0

@@ -36,6 +36,7 @@ from supervisor.views.appearance import Appearance, BadAppearance
 if TYPE_CHECKING:
     from supervisor.cli.starting.splash import Curtain
     from supervisor.cli.starting.startup_probes import Errands
+    from supervisor.keeper.loop import Keeper
 
 
 def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
@@ -154,16 +155,19 @@ def _record(
         settings=KeeperSettings(interactive=interactive),
         created_t=time.time(),
         host=socket.gethostname(),
-        user=_user(),
+        user=user_name(),
         stoker_version=__version__,
         python_version=interpreter.version,
         torch_version=interpreter.torch_version,
         git_commit=commit,
         trainer_main=trainer_main(),
+        path=os.path.realpath(run.root),
+        uid=os.geteuid(),
     )
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who this is, as the system calls them."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -174,25 +178,43 @@ def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
     from supervisor.keeper.loop import Keeper
-    from supervisor.policy import EXIT_LOST
     from supervisor.run.lock import LockTaken
-    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
 
     try:
         keeper = Keeper(run, record, env=env, findings=findings)
     except (LockTaken, OSError) as error:
         shutil.rmtree(run.root, ignore_errors=True)
         raise JobError(f"{run.root}: {error}: choose another place with --runs-dir", 3) from error
+    return carry_headless("run", keeper, run, record, env, as_json=parsed.switch("json"))
+
+
+def carry_headless(
+    verb: str,
+    keeper: Keeper,
+    run: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    *,
+    as_json: bool,
+    only_news: bool = False,
+) -> int:
+    """Carry a run to its end in this process, and say what happens; the run's exit code.
+
+    `only_news`: what its journal holds already is not said again.
+    """
+    from supervisor.policy import EXIT_LOST
+    from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
+
     settings = ConsoleSettings(
         stdout=sys.stdout,
         log_file=run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}.log",
         colour=wants_colour(sys.stdout, env),
-        as_json=parsed.switch("json"),
+        as_json=as_json,
         least=record.job.log_level,
     )
     become_subreaper()
     undo = keeper.install_signal_handlers()
-    console = ConsoleView(run, settings)
+    console = ConsoleView(run, settings, only_news=only_news)
     console.start()
     why = "the keeper crashed"
     gc.enable()  # held back since the start
@@ -202,7 +224,7 @@ def _foreground(
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
         traceback.print_exc()
         print(
-            f"stoker run: the keeper failed ({type(error).__name__}); what it launched goes on: `stoker attach {run.run_id}` adopts it",
+            f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched goes on: `stoker attach --adopt {run.run_id}` takes it over",
             file=sys.stderr,
         )
         code = EXIT_LOST

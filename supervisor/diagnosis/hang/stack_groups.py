@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.diagnosis.hang.stack_text import Frame, ThreadStack, main_thread, parse_stack
+from supervisor.diagnosis.hang.waits import CALL_NAMES, NAMELESS, Kind, kind_of_wait
 
 # Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. What a sharded checkpoint does
 # under the same names (torch/distributed/checkpoint/utils.py) runs a rank's own writing within them.
@@ -37,11 +38,6 @@ _MEETS_ITSELF = {"_pre_forward": "in DDP's forward"}  # as the innermost frame a
 _GPU_WAITS = frozenset(("synchronize", "wait_stream", "item", "cpu", "tolist"))
 _DATA = re.compile(r"torch/utils/data/(?:dataloader|_utils/)|multiprocessing/(?:queues|connection)\.py")
 _KERNEL = re.compile(r"thread (\d+) .*: state (\S+), waits in (\S+), system call (\S+)")
-_CALL_NAMES = {
-    "0": "read", "1": "write", "7": "poll", "23": "select", "35": "sleep", "61": "wait4", "202": "futex",
-    "230": "sleep", "232": "epoll_wait", "270": "pselect6", "271": "ppoll", "281": "epoll_pwait", "45": "recvfrom",
-    "running": "no system call", "34": "pause",
-}  # fmt: skip
 # Where a thread sits that waits for another rank (a condition variable, a socket), as opposed to a disk or a timer.
 _WAITING_CALLS = frozenset(
     ("futex", "poll", "select", "epoll_wait", "epoll_pwait", "ppoll", "pselect6", "recvfrom")
@@ -62,13 +58,21 @@ class Doing(StrEnum):
 
 
 WAITS_FOR_PEERS = frozenset((Doing.COLLECTIVE, Doing.BACKWARD))
+_WITHOUT_PYTHON = frozenset((Doing.STOPPED, Doing.KERNEL, Doing.UNKNOWN))
+_KINDS = {
+    Doing.COLLECTIVE: Kind.PEERS,
+    Doing.BACKWARD: Kind.PEERS,
+    Doing.GPU: Kind.DEVICE,
+    Doing.DATA: Kind.PROCESS,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
     """The stack of one rank, as lines. `source`: "py-spy", "faulthandler", "proc" or "none".
 
-    `main_call`: the system call that its main thread is in, as /proc numbers it.
+    `main_call`: the system call that its main thread is in, as /proc numbers it. `for_ever`: it waits for a lock there, without
+    a time limit; None: not known, or for no lock.
     """
 
     rank: int
@@ -76,11 +80,15 @@ class RankStack:
     lines: tuple[str, ...]
     main_tid: int | None = None
     main_call: str | None = None
+    for_ever: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """Where one rank is. `line_at` is the user's own line, `own` its frame; `mark` is equal for equal stacks."""
+    """Where one rank is. `line_at` is the user's own line, `own` its frame; `mark` is equal for equal stacks.
+
+    `kind`: what it waits for; UNKNOWN wherever there is no Python stack.
+    """
 
     rank: int
     doing: Doing
@@ -89,6 +97,17 @@ class RankPlace:
     mark: str
     idle: bool | None = None
     own: Frame | None = None
+    kind: Kind = Kind.UNKNOWN
+
+    @property
+    def is_python(self) -> bool:
+        """Whether Python's own frames were seen."""
+        return self.doing not in _WITHOUT_PYTHON
+
+    @property
+    def where(self) -> str:
+        """``in read() at data.py:41``."""
+        return self.what if self.line_at is None else f"{self.what} at {self.line_at}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +212,8 @@ def _proves(places: Sequence[RankPlace], odd: Sequence[int]) -> bool:
 def _place(stack: RankStack) -> RankPlace:
     if stack.source == "proc":
         return _kernel_place(stack)
-    thread = main_thread(parse_stack(stack.lines))
+    threads = parse_stack(stack.lines)
+    thread = main_thread(threads)
     if thread is None or not thread.frames:
         return RankPlace(stack.rank, Doing.UNKNOWN, "somewhere", None, "")
     doing, what = _doing(thread.frames)
@@ -201,7 +221,11 @@ def _place(stack: RankStack) -> RankPlace:
     line_at = own.place if own is not None else None
     if doing is Doing.OWN and own is not None:
         what = f"in {_called(thread.frames, own, stack.main_call)}"
-    return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle, own)
+    kind = _KINDS.get(doing)
+    if kind is None:
+        others = [other for other in threads if other is not thread]
+        kind = kind_of_wait(thread, others, stack.main_call, for_ever=stack.for_ever)
+    return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle, own, kind)
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
@@ -209,8 +233,8 @@ def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:
     at = frames.index(own)
     if at > 0:
         return f"{frames[at - 1].function}()"
-    name = _CALL_NAMES.get(call or "")
-    return f"{own.function}()" if name is None or call == "running" else f"{name}()"
+    name = CALL_NAMES.get(call or "")
+    return f"{own.function}()" if name is None or call in NAMELESS else f"{name}()"
 
 
 def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
@@ -222,11 +246,11 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
     for frame in frames:
         if not frame.is_library:
             break
-        if frame.function == "_engine_run_backward" or "torch/autograd/" in frame.file:
+        if frame.name == "_engine_run_backward" or "torch/autograd/" in frame.file:
             return Doing.BACKWARD, "in backward"
         if _DATA.search(frame.file):
             return Doing.DATA, "waiting for data"
-        if "torch/cuda/" in frame.file and frame.function in _GPU_WAITS:
+        if "torch/cuda/" in frame.file and frame.name in _GPU_WAITS:
             return Doing.GPU, "waiting for the GPU"
     return Doing.OWN, "in its own code"
 
@@ -234,11 +258,11 @@ def _doing(frames: Sequence[Frame]) -> tuple[Doing, str]:
 def _meeting(frame: Frame, *, innermost: bool) -> str | None:
     """Which meeting of ranks a call is, None for none."""
     distributed = "torch/distributed/" in frame.file
-    if frame.function in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
-        return f"in {frame.function}"
+    if frame.name in _COLLECTIVES and distributed and _CHECKPOINT not in frame.file:
+        return f"in {frame.name}"
     if not distributed and "torch/nn/parallel/" not in frame.file:
         return None
-    return _MEETS.get(frame.function) or (_MEETS_ITSELF.get(frame.function) if innermost else None)
+    return _MEETS.get(frame.name) or (_MEETS_ITSELF.get(frame.name) if innermost else None)
 
 
 def _mark(thread: ThreadStack) -> str:
@@ -253,9 +277,15 @@ def _kernel_place(stack: RankStack) -> RankPlace:
     state, waits, number = main[2], main[3], main[4]
     if state in {"T", "t"}:
         return RankPlace(
-            stack.rank, Doing.STOPPED, "stopped by a signal (SIGSTOP)", None, f"{state}", idle=True
+            stack.rank,
+            Doing.STOPPED,
+            "stopped by a signal (SIGSTOP)",
+            None,
+            f"{state}",
+            idle=True,
+            kind=Kind.STOPPED,
         )
-    call = _CALL_NAMES.get(number, f"system call {number}")
+    call = CALL_NAMES.get(number, f"system call {number}")
     kernel = f" ({waits})" if waits != "-" else ""
     mark = f"{state}/{waits}/{number}"
     return RankPlace(stack.rank, Doing.KERNEL, f"in {call}{kernel}", None, mark, idle=state != "R")

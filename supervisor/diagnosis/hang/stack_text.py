@@ -33,6 +33,11 @@ class Frame:
     line: int | None
 
     @property
+    def name(self) -> str:
+        """The function's own name: newer py-spy puts that of its class before it."""
+        return self.function.rpartition(".")[2]
+
+    @property
     def is_library(self) -> bool:
         """Whether it is code that was installed, not the user's own."""
         if _INSTALLED.search(self.file) is not None:

@@ -122,9 +122,17 @@ STOKER_FLAGS: tuple[Flag, ...] = (
     Flag(
         "--hang-timeout",
         _SE,
-        "least silence, in seconds, that is ended as a hang (default 60; 0: never)",
+        "least silence, in seconds, that is ended as a hang (default 300; 0: never)",
         "S",
         "hang.act_s",
+        group="retry",
+    ),
+    Flag(
+        "--end-hangs",
+        _SW,
+        "end a hang also where nobody watches and no resume is known, and a rank that computes as soon as others",
+        "",
+        "hang.end_hangs",
         group="retry",
     ),
     Flag("--micro-batch", _IN, "samples a rank holds at once", "N", "batch.micro", group="batch"),

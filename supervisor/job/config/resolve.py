@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
@@ -18,6 +18,7 @@ from supervisor.job.env import WIRE_NAMES
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import with_knobs
+from supervisor.job.knobs.group_timeout import longer_than_usual
 from supervisor.job.spec import (
     ClassOverride,
     EntryKind,
@@ -270,17 +271,15 @@ def _timing(look: Resolver) -> Timing:
 
 
 def _hang(look: Resolver) -> HangSettings:
-    usual = HangSettings()
     hang = HangSettings(
-        enabled=look.get("hang.enabled", usual.enabled),
-        flag_s=look.get("hang.flag_s", usual.flag_s),
-        flag_factor=look.get("hang.flag_factor", usual.flag_factor),
-        act_s=look.get("hang.act_s", usual.act_s),
-        act_factor=look.get("hang.act_factor", usual.act_factor),
-        faulthandler=look.get("hang.faulthandler", usual.faulthandler),
+        **{field.name: look.get(f"hang.{field.name}", field.default) for field in fields(HangSettings)}
     )
-    if min(hang.flag_s, hang.act_s) < 0 or min(hang.flag_factor, hang.act_factor) < 1:
-        raise JobError("hang: flag_s and act_s are seconds from 0 up, the factors are at least 1")
+    if min(hang.flag_s, hang.act_s, hang.busy_act_s) < 0:
+        raise JobError("hang: flag_s, act_s and busy_act_s are seconds from 0 up")
+    if min(hang.flag_factor, hang.act_factor, hang.return_factor) < 1:
+        raise JobError("hang: flag_factor, act_factor and return_factor are at least 1")
+    if min(hang.rounds_apart_s, hang.countdown_s, hang.busy_ratio) <= 0:
+        raise JobError("hang: rounds_apart_s, countdown_s and busy_ratio are more than 0")
     return hang
 
 
@@ -326,6 +325,7 @@ def _with_trainer(
         knobs=TRAINER_KNOBS,
         batch=batch,
         loader=find_loader(args),
+        group_timeout_s=longer_than_usual(values.get("dist_timeout_s")),
         total_steps=spec.total_steps or (steps if isinstance(steps, int) and steps > 0 else None),
     )
 

@@ -17,6 +17,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs import find as kn
 from supervisor.job.knobs.checkpoint_flags import find_outputs
 from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.knobs.group_timeout import find_group_timeout
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 
@@ -97,6 +98,11 @@ def with_knobs(
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
     _note_origins(look, knobs)
+    group_timeout_s = find_group_timeout(settings_of(args), where)
+    if group_timeout_s is not None:
+        look.note(
+            "group timeout", f"{group_timeout_s:g} s", "found in the arguments, the source or the environment"
+        )
     return replace(
         spec,
         entry_args=args,
@@ -104,6 +110,7 @@ def with_knobs(
         batch=batch,
         loader=find_loader(args, where),
         outputs=find_outputs(settings_of(args), where),
+        group_timeout_s=group_timeout_s,
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
         total_steps=spec.total_steps or _total_steps(args),

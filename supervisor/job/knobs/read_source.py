@@ -1,7 +1,7 @@
 """What a training script's source says of its own flags: parsed, never run.
 
 Only ``parser.add_argument("--name", ...)`` calls with literal arguments are read, reads of environment
-variables by a literal name, and where a batch size goes when it reaches a DataLoader.
+variables by a literal name, where a batch size goes when it reaches a DataLoader, and how long process groups wait.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 import ast
 import warnings
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 # A training script is some thousand lines; parsing more than this would cost a visible pause at start.
 MAX_SOURCE_CHARS: Final = 2_000_000
 _TELLING: Final = ("TrainingArguments", "HfArgumentParser")
+# datetime.timedelta's arguments in their order, in seconds.
+_UNITS: Final = {
+    "days": 86_400.0, "seconds": 1.0, "microseconds": 1e-6, "milliseconds": 1e-3, "minutes": 60.0, "hours": 3600.0, "weeks": 604_800.0,
+}  # fmt: skip
+# Their time limit may stand without its name.
+_GROUP_CALLS: Final = ("init_process_group", "new_group", "init_distributed")
+
+Term: TypeAlias = tuple[float, float | str]
+"""Seconds a unit, and how many: a number, or the name of the setting that holds it (a variable is ``env:NAME``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,8 @@ class ScriptSource:
 
     `variables`: environment variables that it reads, with their literal default if they have one. In the sets
     a variable is named ``env:NAME``. `words`: names and attributes of its code that speak of resuming, or of transformers.
+    `timeouts`: each ``timeout=timedelta(…)`` that it hands to a call, as terms to be added up; `limits`: numbers that it hands
+    over under a name, as (name, number or setting).
     """
 
     flags: tuple[ScriptFlag, ...] = ()
@@ -40,6 +51,8 @@ class ScriptSource:
     divided: frozenset[str] = frozenset()
     variables: tuple[tuple[str, int | float | str | bool | None], ...] = ()
     words: frozenset[str] = frozenset()
+    timeouts: tuple[tuple[Term, ...], ...] = ()
+    limits: tuple[tuple[str, float | str], ...] = ()
 
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling."""
@@ -99,9 +112,83 @@ def scan_source(text: str | None) -> ScriptSource:
                 divided.update(aliases.get(leaf, leaf) for leaf in _leaves(target))
             case _:
                 pass
+    timeouts, limits = _time_limits(tree)
     return ScriptSource(
-        tuple(flags), frozenset(undivided), frozenset(divided), tuple(variables.items()), frozenset(words)
+        tuple(flags),
+        frozenset(undivided),
+        frozenset(divided),
+        tuple(variables.items()),
+        frozenset(words),
+        timeouts,
+        limits,
     )
+
+
+def _time_limits(
+    tree: ast.AST,
+) -> tuple[tuple[tuple[Term, ...], ...], tuple[tuple[str, float | str], ...]]:
+    """What calls are given as ``timeout``, also by way of a name or a parameter's default; and numbers under such a name."""
+    named: dict[str, ast.expr] = {}
+    calls: list[ast.Call] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                named[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                named[name] = value
+            case ast.arguments():
+                given = [*node.posonlyargs, *node.args]
+                named |= {
+                    a.arg: d
+                    for a, d in zip(given[len(given) - len(node.defaults) :], node.defaults, strict=True)
+                }
+            case ast.Call():
+                calls.append(node)
+            case _:
+                pass
+    spans: list[tuple[Term, ...]] = []
+    limits: list[tuple[str, float | str]] = []
+    for call in calls:
+        handed = [(k.arg, k.value) for k in call.keywords if k.arg is not None and "timeout" in k.arg.lower()]
+        if _called(call) in _GROUP_CALLS:
+            handed += [("timeout", value) for value in call.args]
+        for name, value in handed:
+            meant = named.get(value.id, value) if isinstance(value, ast.Name) else value
+            if terms := _span(meant):
+                spans.append(terms)
+            elif (amount := _amount(meant)) is not None:
+                limits.append((name, amount))
+    return tuple(spans), tuple(limits)
+
+
+def _span(node: ast.expr) -> tuple[Term, ...]:
+    """``timedelta(hours=1, minutes=args.more)`` as its terms; empty where it is none, or not to be read."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta"), attr="max"):
+            return ((86_400.0, 999_999_999.0),)
+        case ast.Call() if _called(node) == "timedelta":
+            given = [*zip(_UNITS, node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
+            terms = [(_UNITS.get(unit or ""), _amount(value)) for unit, value in given]
+            known = tuple((unit, amount) for unit, amount in terms if unit is not None and amount is not None)
+            return known if len(known) == len(terms) else ()
+        case _:
+            return ()
+
+
+def _amount(node: ast.expr) -> float | str | None:
+    """A number, a product or sum of numbers, or the setting that holds one."""
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return float(value)
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Add() as op, right=right):
+            one, other = _amount(left), _amount(right)
+            if not isinstance(one, float) or not isinstance(other, float):
+                return None
+            return one * other if isinstance(op, ast.Mult) else one + other
+        case ast.Call(func=ast.Name(id="float"), args=[value]):
+            return _amount(value)
+        case _:
+            return _leaf(node)
 
 
 def _variable(node: ast.expr) -> tuple[str, int | float | str | bool | None] | None:

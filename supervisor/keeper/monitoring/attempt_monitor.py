@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from supervisor.diagnosis.cause.consequences import SIGNALLED
 from supervisor.job.spec import EntryKind
@@ -12,31 +12,55 @@ from supervisor.keeper.background_task import BackgroundTask
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
+from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation
 from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.judging import Judging
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, adopt, read_exit
 from supervisor.keeper.process.launch import started
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.signature_engine import EngineLoader
+from supervisor.keeper.stalls.hang_watch import Around
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
+from supervisor.policy.history import is_resume_known
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.records import FailureClass, Verdict
+from supervisor.run.paths import AttemptPaths
+from supervisor.run.records import FailureClass
+from supervisor.run.viewers import Viewers
 from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
+HEAR_S = 0.1
+"""So much of the loop's time goes into what the sensors saw: a flood of lines must not keep a stop waiting."""
+READS_ON_S = 0.2
+"""A reading that takes longer is said, with a failure's provisional verdict: that stands within a second of the end."""
+CUT_S, LOOK_S = 1.0, 0.005
+"""So long is read on when somebody does not want to wait: all of what a job mostly leaves unread."""
+SIGNAL_READ_S = 10.0
+"""Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
 ADOPT_WAIT_S = 2.0
 """How long an adopting keeper waits for the launcher that a dead one may have just started."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """An attempt whose processes are gone; its logs are read to their end."""
+
+    number: int
+    exit_code: int | None
+    reading: LastReading
 
 
 class Watching:
     """Sensors, health and ladder of one attempt after the other. Used by the keeper's one thread.
 
     Args:
-        judge: the verdict on an attempt from what it has left so far.
+        judging: makes the verdict on an attempt from what it has left so far.
         stepped: called at each look, to say what a first step tells of the recovery.
         same_boot: pids and start times of an adopted attempt still mean what they did.
     """
@@ -46,29 +70,51 @@ class Watching:
         charge: RunContext,
         engine: EngineLoader,
         *,
-        judge: Callable[[int], Verdict],
+        judging: Judging,
         stepped: Callable[[st.RunState], None],
         same_boot: bool,
     ) -> None:
         self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
         self._clock, self._ledger, self._engine = charge.clock, charge.ledger, engine
-        self._judge, self._stepped = judge, stepped
+        self._judging, self._stepped = judging, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._found = FoundCheckpoints(charge.record.job, charge.clock, charge.ledger.emit)
-        self._recorder = Recorder(charge.node.series, charge.ledger.emit, charge.clock)
+        self._recorder = Recorder(charge.node.series, charge.ledger.emit, charge.clock, self._backlog)
+        self._viewers = Viewers(charge.run.control)
         self._health = Health(
-            charge.node, charge.record.job.hang, charge.ledger.emit, charge.clock, self._stack_targets
+            charge.node,
+            charge.record.job.hang,
+            charge.ledger.emit,
+            charge.clock,
+            self._stack_targets,
+            around=Around(
+                watched=lambda: self._viewers.watched(charge.clock.mono()),
+                can_resume=self._can_resume,
+                group_timeout_s=charge.record.job.group_timeout_s,
+            ),
         )
         self._live: LiveAttempt | None = None
+        self._ending: _Ending | None = None
         self._collector: Collector | None = None
         self._provisional_at: float | None = None
         self._kills_before: int | None = None
+        self._number = 0
         self._same_boot = same_boot
 
     @property
     def busy(self) -> bool:
-        """Whether an attempt lives that this keeper watches."""
-        return self._live is not None
+        """Whether there is an attempt that this keeper watches: it lives, or its logs are being read."""
+        return self._live is not None or self._ending is not None
+
+    @property
+    def lives(self) -> bool:
+        """Whether there is one that can be stopped."""
+        return self._live is not None and self._ending is None
+
+    @property
+    def reads_out(self) -> bool:
+        """Whether its processes are gone, and the next look may find all its logs read."""
+        return self._ending is not None
 
     @property
     def ends_by_itself(self) -> bool:
@@ -79,11 +125,13 @@ class Watching:
         )
 
     def hear(self, timeout_s: float) -> None:
-        """Take what the sensors saw, waiting for the first of it."""
+        """Take what the sensors saw, waiting for the first of it; no more than is there now, and for no longer than `HEAR_S`."""
         try:
             self._observe(self._queue.get(timeout=timeout_s))
-            # No more than is there now: a flood of lines must not keep a stop waiting.
+            until = self._clock.mono() + HEAR_S
             for _ in range(self._queue.qsize()):
+                if self._clock.mono() > until:
+                    return
                 self._observe(self._queue.get_nowait())
         except queue.Empty:
             return
@@ -102,10 +150,15 @@ class Watching:
         self._found.close()
 
     def _observe(self, observation: Observation) -> None:
-        if self._live is not None and not self._is_our_signal(observation):
+        if self._collector is None or self._is_our_signal(observation):
+            return
+        if self._live is not None:
             self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
-            self._recorder.record(self._live.number, observation)
-            self._health.observe(observation)
+        self._recorder.record(self._number, observation)
+        self._health.observe(observation)
+
+    def _backlog(self) -> Backlog | None:
+        return self._collector.logs.backlog() if self._collector is not None else None
 
     def _is_our_signal(self, observation: Observation) -> bool:
         """Whether a line only echoes the SIGTERM of a stop of ours, which is on record: nobody else sent one."""
@@ -148,20 +201,34 @@ class Watching:
             self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
 
     def _ended(self, number: int, code: int | None) -> None:
-        self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+        """Of an attempt that another keeper left and that is dead: what its logs say is read all the same."""
+        state = self._ledger.state
+        if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing is known to have run
+            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+            return
+        collector = self._sense(self._node.attempt(number), number, adopted=state)
+        collector.know(state.attempt)
+        self._begin_end(number, code, collector)
 
-    def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
-        """Watch a command that runs: one just started, or `adopted` in the state it was left in."""
-        job = self._record.job
+    def _sense(self, paths: AttemptPaths, number: int, *, adopted: st.RunState | None) -> Collector:
+        self._number = number
         self._collector = Collector(
-            child.paths,
-            put=self._queue.put,
+            paths,
+            queue=self._queue,
             clock=self._clock,
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine.get,
             engine_ready=lambda: self._engine.ready,
-            job=job,
+            job=self._record.job,
         )
+        self._recorder.begin(number, adopted=adopted)
+        self._collector.start()
+        return self._collector
+
+    def follow(self, child: Child, number: int, *, adopted: st.RunState | None = None) -> None:
+        """Watch a command that runs: one just started, or `adopted` in the state it was left in."""
+        job = self._record.job
+        collector = self._sense(child.paths, number, adopted=adopted)
         self._live = LiveAttempt(
             number,
             child,
@@ -170,20 +237,21 @@ class Watching:
             local_world_size=plans.changes_so_far(self._ledger.state).nproc_per_node or job.nproc_per_node,
             one_node=job.nnodes == "1",
             crash_grace_s=job.timing.death_grace_s,
-            ends=self._collector.agent_is_ending,
+            ends=collector.agent_is_ending,
             whole_tree=job.entry_kind is EntryKind.COMMAND,
         )
         # A count that another keeper began cannot be gone on with: the group's files may be another's by now.
         self._kills_before = memory_kills() if adopted is None else None
-        self._recorder.begin(number, adopted=adopted)
         self._health.begin(number, adopted=adopted)
         self._provisional_at = None
-        self._collector.start()
 
     # -- its life ---------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Look once: what was learnt of it is journalled, and it is ended where it hangs or has ended itself."""
+        if self._ending is not None:
+            self._read_out(self._ending)
+            return
         live, collector = self._live, self._collector
         assert live is not None, "looked at only while it lives"
         assert collector is not None, "a live attempt has its sensors"
@@ -192,12 +260,13 @@ class Watching:
             if isinstance(fact, ev.RankStarted):
                 collector.add_rank(fact)
         collector.look()
+        self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         self._found.look(self._ledger.state)
         if live.is_over():
-            self._finish(live, collector)
+            self._begin_end(live.number, live.exit.exit_code if live.exit is not None else None, collector)
         elif collector.agent_is_ending() and live.ladder is None:
-            self._give_provisional(live)
+            self._give_provisional(live.number, PROVISIONAL_DELAY_S)
         elif live.ladder is None and live.exit is None:
             self._health.line_seen(collector.last_line())
             if self._health.tick():
@@ -216,12 +285,23 @@ class Watching:
 
         Raises Refused where there are none.
         """
-        if self._live is None:
+        if not self.lives:
             raise Refused("nothing runs")
         errand = self._health.stacks_now()
         if errand is None:
             raise Refused("no rank is known yet")
         return errand
+
+    def keep_waiting(self, by: str) -> None:
+        """A person does not want the silence that lasts to be ended."""
+        self._health.keep_waiting(by)
+
+    def _can_resume(self) -> bool:
+        """Whether a restart would go on from a checkpoint, or may begin anew."""
+        job, saved = self._record.job, self._ledger.state.checkpoint
+        return job.retry.restart_from_scratch or is_resume_known(
+            job.knobs, saved.path if saved is not None else None
+        )
 
     def _stack_targets(self) -> Targets | None:
         view = self._ledger.state.attempt
@@ -239,39 +319,75 @@ class Watching:
 
     # -- its end -----------------------------------------------------------------------------------
 
-    def _give_provisional(self, live: LiveAttempt) -> None:
-        """A verdict before torchrun has ended, so that a person reads the cause within a second."""
+    def cut(self) -> None:
+        """Read on for a moment only in the logs of an attempt whose processes are gone: it has ended, with what is read."""
+        ending = self._ending
+        if ending is None:
+            return
+        ending.reading.hurry()
+        until = self._clock.mono() + CUT_S
+        while not (ending.reading.look() and self._queue.empty()) and self._clock.mono() < until:
+            self.hear(LOOK_S)
+        self._finish(ending)
+
+    def _give_provisional(self, number: int, delay_s: float = 0.0) -> None:
+        """A verdict before all is known, so that a person reads the cause within a second."""
         now = self._clock.mono()
         if self._provisional_at is None:
-            self._provisional_at = now + PROVISIONAL_DELAY_S
-        elif now >= self._provisional_at and self._engine.ready:
-            self._provisional_at = float("inf")
-            verdict = self._judge(live.number)
-            self._ledger.emit(
-                ev.Diagnosed(t=self._clock.wall(), attempt=live.number, verdict=verdict, provisional=True)
-            )
+            self._provisional_at = now + delay_s
+        if now >= self._provisional_at and self._engine.ready:
+            verdict = self._judging.look(number, whole=False)
+            if verdict is not None:
+                self._provisional_at = float("inf")
+                self._ledger.emit(
+                    ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict, provisional=True)
+                )
 
-    def _finish(self, live: LiveAttempt, collector: Collector) -> None:
+    def _begin_end(self, number: int, code: int | None, collector: Collector) -> None:
         self._health.end()
         collector.look()
-        collector.drain()
-        collector.stop()
-        self.hear(0.0)  # after the threads: what comes later would count for the next attempt
+        self._ending = _Ending(number, code, LastReading(collector.logs, self._clock))
+        self._read_out(self._ending)
+
+    def _read_out(self, ending: _Ending) -> None:
+        """Look how far the logs of an attempt are read whose processes are gone; when they are, it has ended."""
+        view = self._ledger.state.attempt
+        why = view.stop.why if view is not None and view.stop is not None else None
+        took_s = ending.reading.took_s
+        too_long = took_s > SIGNAL_READ_S and why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
+        if too_long or (ending.reading.look() and self._queue.empty()):
+            self._finish(ending)
+        elif took_s > READS_ON_S:
+            if view is not None and view.gone_t is None:
+                gone = ev.ProcessesGone(
+                    t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
+                )
+                self._ledger.emit(gone, durable=True)
+            if ending.exit_code != 0 and why not in st.WISHES:
+                self._give_provisional(ending.number)
+
+    def _finish(self, ending: _Ending) -> None:
+        assert self._collector is not None, "what is read is read by its sensors"
+        self._collector.stop()
+        while not self._queue.empty():  # after the threads: what comes later would count for the next attempt
+            self._observe(self._queue.get_nowait())
+        backlog = self._collector.logs.backlog()
+        self._live = self._collector = self._ending = None
         self._recorder.flush()
         self._stepped(self._ledger.state)
-        code = live.exit.exit_code if live.exit is not None else None
-        view = self._ledger.state.attempt
+        view, code = self._ledger.state.attempt, ending.exit_code
         kills, before = memory_kills(), self._kills_before
         self._ledger.emit(
             ev.AttemptEnded(
                 t=self._clock.wall(),
-                attempt=live.number,
+                attempt=ending.number,
                 exit_code=code,
                 last_step=view.last_step if view else None,
                 memory_kills=kills - before if kills is not None and before is not None else None,
                 # torchrun ends with 0 only when every rank did.
                 rank_exit_codes=dict.fromkeys(view.ranks, 0) if view and code == 0 else {},
+                log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
+                log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,
             ),
             durable=True,
         )
-        self._live = self._collector = None

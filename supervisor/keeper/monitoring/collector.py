@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.clock import Clock
@@ -28,13 +29,13 @@ OWN_SIGNAL = (b"Received Signals.SIG", b"death signal")
 
 
 class Collector:
-    """Started once, fed with ranks as they appear, drained after the last process is gone, stopped."""
+    """Started once, fed with ranks as they appear, stopped once its `logs` are read to their end."""
 
     def __init__(
         self,
         paths: AttemptPaths,
         *,
-        put: Callable[[Observation], None],
+        queue: SimpleQueue[Observation],
         clock: Clock,
         interval_s: float,
         engine: Callable[[], Engine],
@@ -48,10 +49,11 @@ class Collector:
         self._ranks: dict[int, int] = {}
         self._agent_ending = threading.Event()
         self._stop = threading.Event()
-        self._sensors = Sensors(self._stop, put, clock, interval_s=interval_s, disk=str(paths.root))
-        self._logs = LogWatch(
+        self._sensors = Sensors(self._stop, queue.put, clock, interval_s=interval_s, disk=str(paths.root))
+        self.logs = LogWatch(
             self._stop,
-            put=put,
+            put=queue.put,
+            waiting=queue.qsize,
             clock=clock,
             engine=engine,
             rank_of=self._rank_of,
@@ -63,8 +65,8 @@ class Collector:
 
     def start(self) -> None:
         """Start the threads."""
-        self._logs.follow(LogKey(AGENT, self._agent_kind, Origin()), str(self._paths.agent_log))
-        self._logs.start()
+        self.logs.follow(LogKey(AGENT, self._agent_kind, Origin()), str(self._paths.agent_log))
+        self.logs.start()
         self._sensors.start()
 
     def know(self, view: AttemptView) -> None:
@@ -92,7 +94,7 @@ class Collector:
         for stream, name in (("stdout", fact.stdout), ("stderr", fact.stderr)):
             if name is not None:
                 origin = Origin(local_rank=fact.local_rank, stream=stream)
-                self._logs.follow(LogKey(name, LogKind.RANK, origin), str(self._paths.root / name))
+                self.logs.follow(LogKey(name, LogKind.RANK, origin), str(self._paths.root / name))
 
     def look(self) -> None:
         """Find telemetry files that appeared since."""
@@ -102,7 +104,7 @@ class Collector:
             digits = path.stem.removeprefix("rank")
             if digits.isdigit():
                 key = LogKey(f"telemetry/{path.name}", LogKind.TELEMETRY, Origin(rank=int(digits)))
-                self._logs.follow(key, str(path))
+                self.logs.follow(key, str(path))
 
     def agent_is_ending(self) -> bool:
         """True once torchrun has said that it ends its workers because one failed (not because of a signal)."""
@@ -110,16 +112,12 @@ class Collector:
 
     def last_line(self) -> float | None:
         """When a rank last wrote to its log, by the clock's monotonic seconds."""
-        return self._logs.last_line()
-
-    def drain(self) -> None:
-        """Read all logs to their end: their writers are gone."""
-        self._logs.drain()
+        return self.logs.last_line()
 
     def stop(self) -> None:
         """End the threads."""
         self._stop.set()
-        self._logs.close()
+        self.logs.close()
         self._sensors.join()
 
     def _on_agent(self, data: bytes) -> None:

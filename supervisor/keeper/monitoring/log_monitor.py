@@ -23,14 +23,17 @@ from supervisor.keeper.monitoring.telemetry_observations import from_wire
 from supervisor.run.series import LINE_T
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.signature_files import Engine
-from supervisor.sources.tail.tailer import READ_BYTES, Batch, NoteCode, Tailer, TailNote
+from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
 from supervisor.text.decode import clean
 from supervisor.text.lines import Line
 from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import stamp_of
 
-DRAIN_S = 20.0
 MAX_WAITING_BYTES = 16 << 20
+# So many observations may wait for the keeper's loop (some 10 MB, half a second of its work); then reading waits too, so
+# that what counts as read is on its way to the journal.
+MOST_WAITING = 20_000
+WAITING_S = 0.01
 # So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
 # Of a batch that holds more than that, a backlog's, about so many: a chart is a few hundred dots wide, and who reads the
@@ -67,6 +70,7 @@ class LogWatch:
 
     Args:
         put: takes the observations, in the tail thread.
+        waiting: how many of them were not looked at yet.
         engine: gives the signature engine; asked in the tail thread.
         engine_ready: whether it would come at once. Until then lines wait for their scan, but not for their metrics:
             compiled afresh on a busy machine it takes tens of seconds, in which steps must keep their times.
@@ -91,8 +95,12 @@ class LogWatch:
         on_agent: Callable[[bytes], None] = lambda _data: None,
         engine_ready: Callable[[], bool] = lambda: True,
         late: bool = False,
+        waiting: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._stop = stop
         self._put = put
+        self._waiting = waiting
+        self._drain: Drain | None = None
         self._late = late
         self._standing: dict[
             str, tuple[int, float]
@@ -109,6 +117,7 @@ class LogWatch:
         self._tailer = Tailer(stop, self._on_batch, on_note=self._on_note)
         self._scanner: LiveScanner | None = None
         self._keys: dict[str, LogKey] = {}
+        self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes]] = {}
         self._rank_spoke = False
@@ -118,6 +127,7 @@ class LogWatch:
         """Follow a file, once; it need not exist yet. `ended`: all of it was written before, however it grows here."""
         if key.name not in self._keys:
             self._keys[key.name] = key
+            self._paths.append(path)
             if self._late:
                 size, changed_t = _standing(path)
                 self._standing[key.name] = (sys.maxsize if ended else size, changed_t)
@@ -131,10 +141,23 @@ class LogWatch:
         """When a rank last wrote to its log, by the clock's monotonic seconds."""
         return self._last_line
 
-    def drain(self) -> None:
-        """Read all to the end: the writers are gone."""
-        self._tailer.drain(DRAIN_S)
-        self._scan_waiting()
+    @property
+    def paths(self) -> list[str]:
+        """The files that are followed."""
+        return list(self._paths)
+
+    def backlog(self) -> Backlog:
+        """How far the logs are read; also after `close`."""
+        return self._tailer.backlog()
+
+    def finish(self) -> None:
+        """Have all read to where it ends now; returns at once (see `finished`)."""
+        self._drain = self._tailer.ask_drain(self._scan_waiting)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the reading that `finish` asked for is over."""
+        return self._drain is not None and (self._drain.done.is_set() or not self._tailer.alive)
 
     def close(self) -> None:
         """End the thread."""
@@ -147,6 +170,8 @@ class LogWatch:
             self._scanner.forget(note.key)
 
     def _on_batch(self, batch: Batch) -> None:
+        while self._waiting() > MOST_WAITING and not self._stop.wait(WAITING_S):
+            continue
         key = self._keys[batch.key]
         match key.kind:
             case LogKind.TELEMETRY:

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
+from supervisor.keeper.background import Background
 from supervisor.keeper.background_task import BackgroundTask
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
+from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
@@ -27,17 +29,24 @@ from supervisor.keeper.requests.control_input import ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
+from supervisor.policy import EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import FailureClass, Verdict
-from supervisor.run.state import DiagnosedAs, RunState
+from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.stacks.python_stacks import collect_stacks
+from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
+ENDING_TICK_S = 0.01
+HEAR_S = 0.1
+"""So much of the thread's time goes into what came: a flood of lines must not keep a request waiting."""
 QUIET_S = 1.0
+LEAVE_S = 3.0
+"""How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""
 # A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
@@ -63,6 +72,7 @@ class Observer(Powerless):
         self._judge = judge
         self._clock = clock or SystemClock()
         self._leave = threading.Event()
+        self._over = threading.Event()
         self._stop = threading.Event()
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._engine = EngineLoader()
@@ -71,7 +81,6 @@ class Observer(Powerless):
         if target.pipe is not None:
             self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
         self._beginning = beginning or Beginning.fresh(run, target, host=host, clock=self._clock)
-        self._recorder = Recorder(self._node.series, self.emit, self._clock)
         self._wishes = ControlInput(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         self._sensors = Sensors(
@@ -84,12 +93,21 @@ class Observer(Powerless):
             engine=self._engine.get,
             rank_of=_rank_of,
             late=True,
+            waiting=self._queue.qsize,
         )
+        self._recorder = Recorder(self._node.series, self.emit, self._clock, self._logs.backlog)
         self._last_news = self._clock.mono()
         self._judged = False
         self._judge_due = 0.0
+        self._judging: Background[tuple[Verdict, float]] = Background("stoker-verdict")
+        self._reading: LastReading | None = None
+        self._last_judged = False
+        self._closed: Verdict | None = None
+        self._cut = ""
+        self._ends_itself = target.pipe is not None or bool(target.processes)
         self._hurried = False
-        self._thread = threading.Thread(target=self._observe, name="stoker-observer")
+        self._patience_s = LEAVE_S
+        self._thread = threading.Thread(target=self._run_to_end, name="stoker-observer")
 
     @property
     def state(self) -> RunState:
@@ -101,19 +119,25 @@ class Observer(Powerless):
         self._begin()
         self._thread.start()
 
-    def leave(self, *, hurried: bool = False) -> None:
+    def end_when_read(self) -> None:
+        """Of logs that nobody writes any more: end by itself, once all is read and judged, however long that takes."""
+        self._ends_itself = True
+
+    def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
         """End the watching: the last verdict is given, the directory is left whole.
 
-        `hurried`: nobody will read it; what is not read yet stays unread, and no verdict is given.
+        `hurried`: nobody will read it; what is not read yet stays unread, and no verdict is given. Else it is read on for
+        `patience_s`; what has not been read by then stays unread, and how the job ended is then unknown.
         """
-        self._hurried = hurried
+        self._hurried, self._patience_s = self._hurried or hurried, patience_s
         self._leave.set()
+        self._over.wait()
         self._thread.join()
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the target's own end; True once it has come."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        # Not for the thread: of one whose join Ctrl-C interrupts Python 3.11 says that it has ended (bpo-45274).
+        return self._over.wait(timeout_s)
 
     # -- what wishes may do here: notes and stacks (see wishes.Actor) --------------------------------
 
@@ -177,16 +201,16 @@ class Observer(Powerless):
             )
             self.emit(dated)
 
+    def _run_to_end(self) -> None:
+        try:
+            self._observe()
+        finally:
+            self._over.set()
+
     def _observe(self) -> None:
         try:
-            while not (self._leave.is_set() or self._is_over()):
-                if self._take(TICK_S):
-                    self._last_news, self._judged = self._clock.mono(), False
-                self._recorder.tick()
-                self._clock_watch.look()
-                self._wishes.look()
-                if not self._judged and self._clock.mono() - self._last_news > QUIET_S:
-                    self._judge_quiet()
+            while not self._leave.is_set() and (self._closed is None or not self._ends_itself):
+                self._look(TICK_S if self._reading is None or self._closed is not None else ENDING_TICK_S)
             if not self._hurried:
                 self._end()
             self._wishes.close()
@@ -202,28 +226,66 @@ class Observer(Powerless):
             self._beginning.journal.close()
             self._beginning.lock.release()
 
+    def _look(self, wait_s: float) -> None:
+        if self._take(wait_s):
+            self._last_news, self._judged = self._clock.mono(), False
+        self._recorder.tick()
+        self._clock_watch.look()
+        self._wishes.look()
+        if self._closed is not None:
+            return
+        if self._reading is None and (self._is_over() or self._target.ended) and self._is_unpacked():
+            self._reading = LastReading(self._logs, self._clock)
+        if self._reading is None:
+            self._judge_quiet()
+        elif (verdict := self._last_verdict(self._reading)) is not None:
+            self._close_attempt(verdict)
+
+    def _is_unpacked(self) -> bool:
+        return all(copy.ended for copy in self._unpacked)
+
     def _judge_quiet(self) -> None:
         """The logs have fallen quiet: what do they say? Of a file of gigabytes not at every pause."""
-        if self._clock.mono() < self._judge_due or not all(copy.ended for copy in self._unpacked):
-            return
-        self._judged = True
-        if self._target.ended:
-            self._close_attempt()
-            return
+        now, found = self._clock.mono(), self._judging.poll()
+        if found is not None:
+            verdict, spent_s = found
+            self._tell(verdict, provisional=True)
+            self._judge_due = now + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
+        elif not (self._judged or self._judging.busy) and now >= self._judge_due and self._is_unpacked():
+            self._judged = now - self._last_news > QUIET_S
+            if self._judged:
+                self._judging.start(self._timed_verdict)
+
+    def _timed_verdict(self) -> tuple[Verdict, float]:
+        """A verdict, and how long this thread worked for it. Made beside ours: of a large log that takes seconds."""
         engine = self._engine.get()
         began = time.thread_time()
-        self._tell(self._judge(engine), provisional=True)
-        spent_s = time.thread_time() - began
-        self._judge_due = self._clock.mono() + (JUDGE_REST * spent_s if spent_s > JUDGE_CHEAP_S else 0.0)
+        return self._judge(engine), time.thread_time() - began
+
+    def _last_verdict(self, reading: LastReading) -> Verdict | None:
+        """The verdict on all that there is; None while it is not read to its end, or not judged."""
+        if not (reading.look() and self._queue.empty()):
+            return None
+        found = self._judging.poll()
+        if self._last_judged and not self._judging.busy:
+            # What failed beside this thread fails here too, where it is heard of.
+            return found[0] if found is not None else self._judge(self._engine.get())
+        if not self._judging.busy:
+            self._last_judged = True
+            self._judging.start(self._timed_verdict)
+        return None
 
     def _take(self, timeout_s: float) -> bool:
         """Record what came; whether a log said something."""
         spoke = False
         try:
             seen = self._queue.get(timeout=timeout_s)
+            until = self._clock.mono() + HEAR_S
             while True:
                 spoke = spoke or not isinstance(seen, Sampled)
                 self._recorder.record(ATTEMPT, seen)
+                if self._clock.mono() > until:
+                    return spoke
                 seen = self._queue.get_nowait()
         except queue.Empty:
             return spoke
@@ -235,38 +297,88 @@ class Observer(Powerless):
             return not any(is_alive(process) for _, process in self._target.processes)
         return False
 
-    def _close_attempt(self) -> Verdict:
-        """The target is over: say so, and why."""
-        self._logs.drain()
-        self._take(0.0)
+    def _close_attempt(self, verdict: Verdict) -> None:
+        """The target is over: say so, and why. Where not all of it was read, that is not known."""
         self._recorder.flush()
-        verdict = self._judge(self._engine.get())
-        if not isinstance(self.state.condition, DiagnosedAs):
-            now, attempt = self._clock.wall(), self.state.attempt
-            last = attempt.last_step if attempt is not None else None
-            self.emit(ev.AttemptEnded(t=now, attempt=ATTEMPT, exit_code=None, last_step=last))
-            self._date()
-            self._tell(verdict, provisional=False)
-        return verdict
+        self._cut = self._cut or self._unread(done=True)
+        self._closed = _unknown(self._cut) if self._cut else verdict
+        backlog, attempt = self._logs.backlog(), self.state.attempt
+        self.emit(
+            ev.AttemptEnded(
+                t=self._clock.wall(),
+                attempt=ATTEMPT,
+                exit_code=None,
+                last_step=attempt.last_step if attempt is not None else None,
+                log_read_bytes=backlog.read_bytes if backlog.unread_bytes else None,
+                log_size_bytes=backlog.size_bytes if backlog.unread_bytes else None,
+            )
+        )
+        self._date()
+        self._tell(self._closed, provisional=False)
+
+    def _unread(self, *, done: bool) -> str:
+        """What of the logs was not read, for a person; empty where all was. `done`: their last reading came to its end."""
+        if any(copy.torn for copy in self._unpacked):
+            return "its log was not unpacked to its end"
+        if self._pipe is not None and self._pipe.torn:
+            return "its pipe was not read to its end"
+        backlog = self._logs.backlog()
+        if backlog.unread_bytes and (self._is_gone or not done):
+            return read_to(backlog.read_bytes, backlog.size_bytes)
+        return "" if done else "its log was not read to its end"
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._is_over() or self._target.ended
 
     def _end(self) -> None:
-        gone = self._is_over() or self._target.ended
-        if gone:
-            verdict = self._close_attempt()
+        """Over, or left: the last verdict, and the outcome."""
+        verdict = self._closed if self._closed is not None else self._leave_off()
+        if self._cut:
+            how = (
+                f"{self._cut}: how it ended is not known"
+                if self._is_gone
+                else f"no longer watched; {self._cut}"
+            )
+            outcome, code, reason = ev.Outcome.LOST, EXIT_LOST, how
+        elif verdict is not None and verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}:
+            outcome, code, reason = ev.Outcome.FAILED, EXIT_FAILED, verdict.title
+        elif self._is_gone:
+            unseen, seen = "the watched job ended; how cannot be seen", "the watched job ended"
+            outcome, code, reason = ev.Outcome.SUCCEEDED, 0, unseen if self._target.unseen else seen
         else:
-            self._logs.drain()
-            self._take(0.0)
-            self._recorder.flush()
-            verdict = self._judge(self._engine.get())
-            self._tell(verdict, provisional=True)
-        failed = verdict.failure not in {FailureClass.HEALTHY, FailureClass.UNKNOWN}
-        outcome = ev.Outcome.FAILED if failed else ev.Outcome.SUCCEEDED if gone else ev.Outcome.STOPPED
-        ended = (
-            "the watched job ended; how cannot be seen" if self._target.unseen else "the watched job ended"
-        )
-        reason = verdict.title if failed else ended if gone else "no longer watched"
-        code = 1 if failed else 0
+            outcome, code, reason = ev.Outcome.STOPPED, 0, "no longer watched"
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
+
+    def _leave_off(self) -> Verdict | None:
+        """It was left: what can be read and judged in the time that there is, and what was not."""
+        reading = self._reading = self._reading or LastReading(self._logs, self._clock)
+        reading.hurry()
+        verdict, deadline = None, self._clock.mono() + self._patience_s
+        while verdict is None and self._clock.mono() < deadline and not self._hurried:
+            self._take(ENDING_TICK_S)
+            self._recorder.tick()
+            if self._is_unpacked():
+                verdict = self._last_verdict(reading)
+        done = verdict is not None or reading.look()
+        gone = self._is_gone
+        self._stop.set()
+        self._logs.close()
+        for copy in self._unpacked:
+            copy.join()
+        while not self._queue.empty():
+            self._take(0.0)
+        self._cut = self._unread(done=done) or (
+            "it was left before it was judged" if gone and not verdict else ""
+        )
+        if self._cut:
+            verdict = _unknown(self._cut)
+        if gone and verdict is not None:
+            self._close_attempt(verdict)
+        elif verdict is not None:
+            self._recorder.flush()
+            self._tell(verdict, provisional=True)
+        return verdict
 
     def _tell(self, verdict: Verdict, *, provisional: bool) -> None:
         known = self.state.attempt.verdict if self.state.attempt else None
@@ -287,3 +399,21 @@ def _rank_of(origin: Origin) -> int | None:
     """What a log's samples are told apart by: a rank, else the number of its file (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
+
+
+def _unknown(unread: str) -> Verdict:
+    """The verdict on a log that was not read to its end: what stands there may be anything."""
+    return Verdict(
+        failure=FailureClass.UNKNOWN,
+        reason=None,
+        confidence=0.0,
+        rank=None,
+        ranks=(),
+        node=None,
+        title=f"How it ended is not known: {unread}",
+        cause=None,
+        consequences=(),
+        advice=(),
+        action=Action.NONE,
+        fingerprint="",
+    )

@@ -23,11 +23,14 @@ log = logging.getLogger("stoker.keeper")
 
 
 class PipeCopy:
-    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again."""
+    """Copies a pipe into a file of the run directory, in a thread: views read files, and a verdict reads it again.
+
+    `torn`: it could not be copied to its end.
+    """
 
     def __init__(self, fd: int, path: Path, stop: threading.Event) -> None:
         self.path = path
-        self.ended = False
+        self.ended = self.torn = False
         self._fd = fd
         self._stop = stop
         self._thread = threading.Thread(target=self._copy, name="stoker-pipe")
@@ -52,19 +55,23 @@ class PipeCopy:
                         break
                     file.write(data)
         except OSError as error:
+            self.torn = True
             log.error("%s: %s: what the pipe says is no longer seen", self.path, error.strerror)
         finally:
             self.ended = True
 
 
 class Unpacking:
-    """Unpacks a gzip or UTF-16 log into a file of the run directory, in a thread; the log itself is not touched."""
+    """Unpacks a gzip or UTF-16 log into a file of the run directory, in a thread; the log itself is not touched.
+
+    `torn`: it could not be unpacked to its end.
+    """
 
     def __init__(
         self, source: str, path: Path, stop: threading.Event, *, free_bytes: int = FREE_BYTES
     ) -> None:
         self.path = path
-        self.ended = False
+        self.ended = self.torn = False
         self._source = source
         self._stop = stop
         self._free_bytes = free_bytes
@@ -83,10 +90,11 @@ class Unpacking:
         written = due = 0
         try:
             with self.path.open("ab", buffering=0) as file:
-                for data in plain_chunks(self._chunks()):
+                for data in plain_chunks(self._chunks(), self._tear):
                     if written >= due:
                         due = written + LOOK_BYTES
                         if shutil.disk_usage(self.path.parent).free < self._free_bytes + LOOK_BYTES:
+                            self.torn = True
                             file.write(
                                 b"\n[stoker] not unpacked further: the disk of the state folder is nearly full\n"
                             )
@@ -94,11 +102,18 @@ class Unpacking:
                     file.write(data)
                     written += len(data)
         except (OSError, EOFError, zlib.error) as error:
+            self.torn = True
             log.error("%s: %s: not unpacked further", self._source, error)
         finally:
             self.ended = True
 
+    def _tear(self) -> None:
+        self.torn = True
+
     def _chunks(self) -> Iterator[bytes]:
         with open(self._source, "rb", buffering=0) as file:
-            while not self._stop.is_set() and (data := file.read(PIPE_BYTES)):
+            while data := file.read(PIPE_BYTES):
+                if self._stop.is_set():
+                    self.torn = True
+                    return
                 yield data

@@ -22,6 +22,7 @@ from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, FitSettings
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
+from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, remember_trial
@@ -62,6 +63,7 @@ class Prober:
         self._clock, self._emit, self._engine = charge.clock, charge.ledger.emit, engine
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
+        self._reading: LastReading | None = None
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
         self._began = 0.0
         self._steps: set[float] = set()
@@ -148,7 +150,7 @@ class Prober:
         self._steps, self._fits = set(), False
         self._collector = Collector(
             paths,
-            put=self._queue.put,
+            queue=self._queue,
             clock=self._clock,
             interval_s=self._record.settings.sample_interval_s,
             engine=self._engine,
@@ -183,13 +185,15 @@ class Prober:
                 self._collector.add_rank(fact)
         self._collector.look()
         self._hear()
-        if len(self._steps) >= self.fit.steps and not self._fits:
+        if self._reading is not None or live.is_over():
+            self._reading = self._reading or LastReading(self._collector.logs, self._clock)
+            if self._fits or self._reading.look():
+                self._judge(state, live)
+        elif len(self._steps) >= self.fit.steps and not self._fits:
             self._fits = True
             live.stop(ev.StopWhy.REQUEST, "--fit-batch", grace_s=GRACE_S, now=True)
         elif self._clock.mono() - self._began > self.fit.timeout_s:
             live.stop(ev.StopWhy.REQUEST, "--fit-batch", grace_s=GRACE_S, now=True)
-        if live.is_over():
-            self._judge(state, live)
 
     def _hear(self) -> None:
         while not self._queue.empty():
@@ -200,7 +204,6 @@ class Prober:
     def _judge(self, state: st.RunState, live: LiveAttempt) -> None:
         assert self._collector is not None, "a live probe has its sensors"
         assert state.probing is not None, "a live probe is journalled"
-        self._collector.drain()
         self._close()
         self._hear()
         number, micro = state.probing.probe, state.probing.micro_batch
@@ -226,7 +229,7 @@ class Prober:
     def _close(self) -> None:
         if self._collector is not None:
             self._collector.stop()
-        self._live = self._collector = None
+        self._live = self._collector = self._reading = None
 
     def _over(self, number: int, micro: int, fitted: bool | None, why: str) -> None:
         ended = ev.ProbeEnded(

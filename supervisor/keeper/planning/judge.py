@@ -5,6 +5,7 @@ Opens the files that the pure rooms only read: `diagnosis` gets chunks of bytes,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -43,6 +44,10 @@ from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
 
 CHUNK_BYTES = 1 << 20
+# Of a log beyond this a verdict in a hurry reads the head, which tells whose lines there are, and the tail, which tells the end.
+ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
+# What lies between is only counted, in pieces so large that the wait for the interpreter's lock between them is no matter.
+COUNT_BYTES = 1 << 24
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20
 RISE_TAIL_BYTES = 32 << 20
@@ -52,23 +57,45 @@ DRIVER_S = 5.0
 XID = re.compile(r"gpu_xid_(\d+)_(\d+)")
 
 
-def diagnose_attempt(node: NodePaths, state: RunState, number: int, job: JobSpec, engine: Engine) -> Verdict:
-    """The verdict on attempt `number`, from everything it left."""
+def diagnose_attempt(
+    node: NodePaths, state: RunState, number: int, job: JobSpec, engine: Engine, *, whole: bool = True
+) -> Verdict:
+    """The verdict on attempt `number`, from everything it left; not `whole`: of large logs from both their ends."""
     view = next(a for a in state.attempts if a.number == number)
-    evidence = evidence_of(node, view, state, job)
+    evidence = evidence_of(node, view, state, job, whole=whole)
     return diagnose(evidence, engine.signatures, engine.matcher)
 
 
+def log_bytes(node: NodePaths, number: int) -> int:
+    """How much the logs of attempt `number` hold."""
+    paths = node.attempt(number)
+    ranks = paths.rank_folders().values()
+    total = 0
+    for path in (
+        paths.agent_log,
+        *(folder / f"{name}.log" for folder in ranks for name in ("stdout", "stderr")),
+    ):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
 def evidence_of(
-    node: NodePaths, view: AttemptView, state: RunState, job: JobSpec, *, paths: AttemptPaths | None = None
+    node: NodePaths,
+    view: AttemptView,
+    state: RunState,
+    job: JobSpec,
+    *,
+    paths: AttemptPaths | None = None,
+    whole: bool = True,
 ) -> JobEvidence:
     """An attempt's logs, error files, exit codes and the facts that the journal holds of it.
 
-    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's).
+    `paths`: where the attempt's files lie, if elsewhere than `node` keeps attempts (a probe's). `whole`: see `diagnose_attempt`.
     """
     paths = paths or node.attempt(view.number)
     found = JobEvidence(
-        logs=tuple(_logs(paths, view)),
+        logs=tuple(_logs(paths, view, whole=whole)),
         error_files=tuple(_error_files(paths, view)),
         machine=machine_records(node, view, state),
     )
@@ -228,6 +255,7 @@ def _past(view: AttemptView) -> PastAttempt:
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
+        unread=view.unread_text,
     )
 
 
@@ -253,9 +281,10 @@ def _has_final_checkpoint(state: RunState, view: AttemptView) -> bool:
     return found is not None and found.attempt == view.number and found.final
 
 
-def _logs(paths: AttemptPaths, view: AttemptView) -> Iterator[LogSource]:
+def _logs(paths: AttemptPaths, view: AttemptView, *, whole: bool) -> Iterator[LogSource]:
+    chunks = _chunks if whole else _ends
     if paths.agent_log.is_file():
-        yield LogSource("agent.log", _chunks(paths.agent_log))
+        yield LogSource("agent.log", chunks(paths.agent_log))
     for local_rank, folder in paths.rank_folders().items():
         known = view.ranks.get(local_rank)
         rank = known.rank if known is not None else None
@@ -263,7 +292,7 @@ def _logs(paths: AttemptPaths, view: AttemptView) -> Iterator[LogSource]:
             file = folder / f"{stream}.log"
             if file.is_file():
                 origin = Origin(rank=rank, local_rank=local_rank, stream=stream)
-                yield LogSource(str(file.relative_to(paths.root)), _chunks(file), origin)
+                yield LogSource(str(file.relative_to(paths.root)), chunks(file), origin)
 
 
 def _error_files(paths: AttemptPaths, view: AttemptView) -> Iterator[ErrorFile]:
@@ -282,6 +311,21 @@ def _error_files(paths: AttemptPaths, view: AttemptView) -> Iterator[ErrorFile]:
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError:
+        return
+
+
+def _ends(path: Path) -> Iterator[bytes]:
+    """A large log's head and tail, with as many newlines between them as there are: the lines keep their numbers."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > ENDS_FROM_BYTES:
+                yield file.read(HEAD_BYTES)
+                while (left := size - TAIL_BYTES - file.tell()) > 0:
+                    yield b"\n" * file.read(min(left, COUNT_BYTES)).count(b"\n")
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except OSError:

@@ -24,8 +24,10 @@ from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.ports import free_port
 from supervisor.run.control import RequestArgs
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.records import Action, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.events import Decided
+from supervisor.run.fold import fold
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private
+from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 
@@ -165,6 +167,28 @@ def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecCh
     return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
 
 
+def continuing(state: RunState, by: str) -> Decision:
+    """A person's restart of a run that stands: as it was, but with what policy had decided to change and did not come to."""
+    decision = state.attempts[-1].decision
+    waits = decision is not None and decision.kind is DecisionKind.RESTART
+    change = decision.change if decision is not None and waits else None
+    return Decision(DecisionKind.RESTART, f"{by} continued it", change=change or SpecChange())
+
+
+def plan_continued(
+    record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str
+) -> LaunchPlan:
+    """The plan of the attempt that a keeper of this run would start once `by` continued it. Writes nothing.
+
+    Raises:
+        JobError: it cannot be made, for a secret that is not known here, say.
+    """
+    if state.attempts:
+        number = state.attempts[-1].number
+        state = fold(state, Decided(t=0.0, attempt=number, decision=continuing(state, by), by=by))
+    return plan_next(record, state, run, run.node().attempt(len(state.attempts) + 1), env)
+
+
 def _check_words(args: RequestArgs) -> None:
     for name, value in args.env.items():
         if not name or "=" in name or "\0" in name + value:
@@ -215,7 +239,9 @@ def without_secrets(record: RunFile) -> RunFile:
 
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     """Write plan.json, secrets redacted."""
-    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(paths.root)
+    # The launcher takes the space for the exit status here, and would leave it to the umask who else may write it.
+    os.close(os.open(f"{paths.exit}.part", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     part = paths.plan.with_suffix(".part")
     part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
     part.replace(paths.plan)
@@ -231,7 +257,7 @@ def write_edits(plan: LaunchPlan) -> None:
         try:
             source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")
             copy = Path(edit.copy)
-            copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(copy.parent)
             # A job's config may hold a key: the copy is its owner's alone, whatever the original is.
             copy.touch(mode=0o600)
             copy.write_text(with_values(edit.source, source, edit.values), encoding="utf-8")

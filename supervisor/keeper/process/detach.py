@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from supervisor.run.lock import keeper_is_alive
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Finding
-from supervisor.run.runfile import RunFile, read_run_stream
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
 
 START_DEADLINE_S = 15.0
 
@@ -36,38 +36,39 @@ def start_detached(
     run: RunPaths,
     env: Mapping[str, str],
     *,
-    record: RunFile | None = None,
+    record: RunFile,
     findings: Sequence[Finding] = (),
+    continued_by: str = "",
     node: int = 0,
     meanwhile: Callable[[], object] | None = None,
 ) -> int:
     """Start a keeper on `run` in a session of its own; returns its pid once it holds the lock.
 
-    `record` goes through a pipe, because what is on disk holds no secrets; without it (adoption) the
-    keeper reads run.json. `findings`, what pre-flight said, go with it: the keeper journals them. `meanwhile` is
-    called while it starts.
+    `record` goes through a pipe: what is on disk holds no secrets, and what was checked is what counts. `findings`, what
+    pre-flight said, go with it: the keeper journals them. `continued_by`: as for `Keeper`. `meanwhile` is called while
+    it starts.
 
     Raises:
         KeeperDidNotStart: it ended, or took more than `START_DEADLINE_S`.
         OSError: the run directory cannot be written.
     """
     paths = run.node(node)
-    paths.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(paths.root)
     fd = os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), str(run.root), *(["-"] if record else [])],
+            [sys.executable, "-P", "-c", BOOTSTRAP, _here(), str(run.root)],
             env=dict(env),
-            stdin=subprocess.PIPE if record else subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=fd,
             stderr=fd,
             start_new_session=True,
         )
     finally:
         os.close(fd)
-    if record is not None and process.stdin is not None:
-        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            pipe.write(handover(record, findings))
+    assert process.stdin is not None, "it is a pipe"
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(handover(record, findings, continued_by))
     if meanwhile is not None:
         meanwhile()
     deadline = time.monotonic() + START_DEADLINE_S
@@ -82,19 +83,23 @@ def start_detached(
     raise KeeperDidNotStart(f"the keeper did not start within {START_DEADLINE_S:.0f} s: see {paths.log}")
 
 
-def handover(record: RunFile, findings: Sequence[Finding]) -> bytes:
-    """What goes through the pipe: the job on one line, pre-flight's findings on the next."""
-    return msgspec.json.encode(record) + b"\n" + msgspec.json.encode(tuple(findings))
+def handover(record: RunFile, findings: Sequence[Finding], continued_by: str = "") -> bytes:
+    """What goes through the pipe, each on a line: the job, pre-flight's findings, who continues the run."""
+    return b"\n".join(map(msgspec.json.encode, (record, tuple(findings), continued_by)))
 
 
-def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...]]:
+def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
     """The other end of `handover`.
 
     Raises:
-        BadRunFile: the job cannot be read.
+        BadRunFile: it cannot be read.
     """
-    record, _, findings = data.partition(b"\n")
-    return read_run_stream(record), msgspec.json.decode(findings or b"[]", type=tuple[Finding, ...])
+    try:
+        record, findings, continued_by = data.split(b"\n")
+        found = msgspec.json.decode(findings, type=tuple[Finding, ...])
+        return read_run_stream(record), found, msgspec.json.decode(continued_by, type=str)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise BadRunFile(f"stdin: a job is handed over there: {error}") from error
 
 
 def teardown_warning(env: Mapping[str, str]) -> str | None:

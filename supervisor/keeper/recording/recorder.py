@@ -1,7 +1,7 @@
 """From observations to the run directory: samples to series, facts to the journal, throttled.
 
 Steps arrive hundreds a second; the journal gets at most one `Progress` a second, always the last, with every low
-of the loss since the one before.
+of the loss since the one before. While the reading of the logs is behind, it says by how much, and at least every 10 s.
 An adopting keeper reads the logs again from their start: what was recorded before is recognised by its
 step and dropped here.
 """
@@ -34,8 +34,10 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.recording.running_minima import Lows
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
+from supervisor.run.fold import MEASURED
 from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesWriter
 from supervisor.run.state import RunState
+from supervisor.sources.tail.tailer import Backlog
 
 PROGRESS_INTERVAL_S = 1.0
 MAX_EVIDENCE = 20
@@ -44,7 +46,11 @@ SPEAKER_WAIT_S = 2.0
 MAX_EARLY = 1000
 # Of a long attempt's samples so many are known again by their values after an adoption (some 5 MB).
 MAX_RECALLED = 50_000
-PROGRESS_FIELDS = frozenset(ev.Progress.__struct_fields__) - {"t", "v", "attempt", "lows"}
+BEHIND_BYTES = 1 << 20
+BEHIND_S = 1.0
+"""The reading is behind where so much was waiting for so long: less is what a job has just written."""
+BEHIND_INTERVAL_S = 10.0
+PROGRESS_FIELDS = frozenset(MEASURED)
 WHOLE = frozenset({"step", "total_steps"})
 
 log = logging.getLogger("stoker.keeper")
@@ -58,6 +64,10 @@ class _Memory:
     pending: ev.Progress | None = None
     lows: Lows = field(default_factory=Lows)
     last_progress: float = float("-inf")
+    behind: Backlog | None = None
+    behind_since: float | None = None
+    said_behind: bool = False
+    next_backlog: float = float("-inf")
     phase: ev.Phase | None = None
     wire: bool = False
     ready: bool = False
@@ -78,10 +88,20 @@ class _Memory:
 
 
 class Recorder:
-    """Writes what was observed of the current attempt. One a keeper, used by its one thread."""
+    """Writes what was observed of the current attempt. One a keeper, used by its one thread.
 
-    def __init__(self, series: Path, emit: Callable[[ev.Event], None], clock: Clock) -> None:
+    `backlog()`: how far the attempt's logs are read; None where nothing is being read.
+    """
+
+    def __init__(
+        self,
+        series: Path,
+        emit: Callable[[ev.Event], None],
+        clock: Clock,
+        backlog: Callable[[], Backlog | None] = lambda: None,
+    ) -> None:
         self._folder = series
+        self._backlog = backlog
         self._series = SeriesWriter(series)
         self._emit = emit
         self._clock = clock
@@ -158,19 +178,42 @@ class Recorder:
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
         if self._m.early and self._is_settled():
             self._let_speak()
+        if self._clock.mono() >= self._m.next_backlog:
+            self._look_behind()
         self._tell_progress(PROGRESS_INTERVAL_S)
 
     def flush(self) -> None:
         """Write what still waits for its step or its second."""
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
         self._let_speak()
+        self._look_behind()
         self._tell_progress(0.0)
 
+    def _look_behind(self) -> None:
+        m, now, backlog = self._m, self._clock.mono(), self._backlog()
+        m.next_backlog = now + BEHIND_S
+        if backlog is None or backlog.unread_bytes < BEHIND_BYTES:
+            m.behind = m.behind_since = None
+            return
+        m.behind_since = now if m.behind_since is None else m.behind_since
+        m.behind = backlog if now - m.behind_since >= BEHIND_S else None
+
     def _tell_progress(self, interval_s: float) -> None:
-        if self._m.pending is not None and self._clock.mono() - self._m.last_progress >= interval_s:
-            self._emit(replace(self._m.pending, lows=self._m.lows.take()))
-            self._m.pending = None
-            self._m.last_progress = self._clock.mono()
+        m, since_s = self._m, self._clock.mono() - self._m.last_progress
+        pending, behind = m.pending, m.behind
+        if pending is None and (since_s >= BEHIND_INTERVAL_S if behind else m.said_behind):
+            pending = ev.Progress(t=self._clock.wall(), attempt=m.attempt)
+        if pending is None or since_s < interval_s:
+            return
+        self._emit(
+            replace(
+                pending,
+                lows=m.lows.take(),
+                lag_bytes=behind.unread_bytes if behind else None,
+                log_bytes=behind.size_bytes if behind else None,
+            )
+        )
+        m.pending, m.said_behind, m.last_progress = None, behind is not None, self._clock.mono()
 
     def close(self) -> None:
         """Write what waits and close the series."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 
 from supervisor import __version__
 from supervisor.job.arguments.launchers import launched_ranks
@@ -21,8 +22,10 @@ def opening(
     *,
     adopted: bool,
     findings: tuple[Finding, ...],
+    env: Mapping[str, str] | None = None,
+    continued_by: str = "",
 ) -> Iterator[ev.Event]:
-    """What a keeper journals as it takes a run, new or `adopted`. `now`: wall seconds."""
+    """What a keeper journals as it takes a run, new or `adopted`, or `continued_by` a person. `now`: wall seconds."""
     job = record.job
     if not adopted:
         yield ev.RunStarted(
@@ -38,6 +41,9 @@ def opening(
         t=now,
         pid=keeper.pid,
         boot_id=boot_id(),
+        host=socket.gethostname() if adopted else None,
+        slurm_job=(env or {}).get("SLURM_JOB_ID"),
+        continued_by=continued_by,
         start_time=keeper.start_time,
         version=__version__,
         adopted=adopted,

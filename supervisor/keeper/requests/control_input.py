@@ -63,6 +63,10 @@ class Actor(Protocol):
         """Begin to write the stacks of all ranks; the answer is the artifact's name."""
         ...
 
+    def keep_waiting(self, by: str) -> None:
+        """Leave the silence that is about to be ended alone."""
+        ...
+
 
 class Powerless:
     """The part of an actor that only watches: `judge` refuses these first, and so does this."""
@@ -71,7 +75,7 @@ class Powerless:
         """Refused."""
         raise Refused(NOT_OURS)
 
-    end_stopped = restart = start_now = hold = stop
+    end_stopped = restart = start_now = hold = keep_waiting = stop
 
 
 class ControlInput:
@@ -113,6 +117,14 @@ class ControlInput:
         for request, errand in list(self._errands.values()):
             if not errand.working:
                 self._finish(request, errand)
+
+    def refuse_waiting(self, reason: str) -> None:
+        """Answer what lies in control/ already with a refusal: nobody may mean it any more."""
+        for request in control.pending(self._run.control):
+            if isinstance(request, control.Request):
+                if request.id not in self._actor.state.answered:
+                    self._refuse(request.id, request.kind, _who(request), reason)
+                self._take_away(request.id)
 
     def close(self) -> None:
         """The keeper leaves: what it is still asked is answered, soon."""
@@ -190,6 +202,8 @@ class ControlInput:
                 actor.start_now()
             case RequestAction.HOLD:
                 actor.hold(f"held by {by}")
+            case RequestAction.KEEP_WAITING:
+                actor.keep_waiting(by)
             case RequestAction.STACKS:
                 raise AssertionError("done beside the loop")
             case RequestAction.NOTE:

@@ -23,6 +23,7 @@ class RequestAction(Enum):
     START_NOW = auto()
     HOLD = auto()
     STACKS = auto()
+    KEEP_WAITING = auto()
     NOTE = auto()
     END = auto()
 
@@ -51,12 +52,17 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
             if not isinstance(state.condition, st.Running | st.Stopping):
                 raise Refused("nothing runs")
             return RequestAction.STACKS
+        case RequestKind.KEEP_WAITING:
+            counts = state.attempt is not None and state.attempt.countdown is not None
+            if not (counts and isinstance(state.condition, st.Running)):
+                raise Refused("no hang is about to be ended")
+            return RequestAction.KEEP_WAITING
         case RequestKind.STOP | RequestKind.STOP_NOW:
             return _stop(request.kind, state.condition)
         case RequestKind.RESTART | RequestKind.RESTART_WITH:
             return _restart(state.condition)
         case RequestKind.START_NOW:
-            if not isinstance(state.condition, st.Backoff):
+            if not isinstance(state.condition, st.Backoff | st.Ended):
                 raise Refused("no restart is waiting")
             return RequestAction.START_NOW
         case RequestKind.HOLD:
@@ -79,13 +85,13 @@ def _restart(condition: st.Condition) -> RequestAction:
     match condition:
         case st.Running() | st.Launching():
             return RequestAction.STOP_THEN_RESTART
-        case st.Backoff() | st.HeldOpen():
+        case st.Backoff() | st.HeldOpen() | st.Ended():
             return RequestAction.RESTART
         case st.Stopping():
             raise Refused("it is stopping: ask again when it has ended")
         case st.Finished():
             raise Refused("the run is over: start it again with `stoker run`")
-        case st.Preflight() | st.Ended() | st.DiagnosedAs():
+        case st.Preflight() | st.DiagnosedAs():
             raise Refused("a decision is being made: ask again")
         case _ as unreachable:
             assert_never(unreachable)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from supervisor.diagnosis.hang.stack_groups import Doing, alike
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.background_task import BackgroundTask
 from supervisor.keeper.clock import Clock
@@ -20,13 +19,14 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
 )
 from supervisor.keeper.monitoring.sensors import MACHINE
+from supervisor.keeper.stalls.hang_watch import Around, HangWatch
 from supervisor.keeper.stalls.pace_history import Past, past_of
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy.health.advice import Advice, Quota
 from supervisor.policy.health.early import EarlySigns
 from supervisor.policy.health.pace import Paces
-from supervisor.policy.health.stall import StallWatch, Threshold, moved
+from supervisor.policy.health.stall import StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
 from supervisor.run.paths import NodePaths
@@ -34,9 +34,6 @@ from supervisor.run.series import GPU, HOST
 from supervisor.run.state import RunState
 from supervisor.sources.sizes import tree_bytes
 
-ROUND_GAP_S = 3.0
-LONGEST_GAP_S = 300.0
-"""Rounds of a long silence that prove nothing come at doubling distances up to this: each writes an artifact."""
 SETTLE_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""
 LOG_STEP_GAP_S = 0.05
@@ -45,8 +42,6 @@ AWAY_S = 2.0
 RESET_STEPS = 10
 """A counter that falls by more than ranks can lie apart starts anew with each epoch."""
 STRAGGLER_INTERVAL_S = 10.0
-SURE_ROUNDS, KERNEL_ROUNDS = 2, 3
-"""Rounds that must be alike before an act; where only /proc could be read, one more: it says less."""
 
 
 class Health:
@@ -55,8 +50,10 @@ class Health:
     Args:
         emit: journals a fact.
         targets: whom stacks are to be taken of now; None while no rank is known.
+        around: what decides besides the ranks whether a silence is ended.
     """
 
+    _flagged_before: ev.StallFlagged | None
     _line: float
     _last_tick: float
 
@@ -68,6 +65,7 @@ class Health:
         clock: Clock,
         targets: Callable[[], Targets | None],
         take: Callable[[Targets, Clock], Round] = take_round,
+        around: Around | None = None,
     ) -> None:
         self._node = node
         self._settings = settings
@@ -76,6 +74,7 @@ class Health:
         self._desk = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
         self._quota = Quota()
+        self._hangs = HangWatch(settings, emit, clock, self._desk, around or Around(), self._say)
         self._watch: StallWatch | None = None
         self._reset(0)
 
@@ -95,14 +94,14 @@ class Health:
                 self._paces.add(stage, duration)
         for stage, silent_s in past.silences:
             self._paces.forgive(stage, silent_s)
+        self._paces.returned(past.longest_s)
         if past.last_t is not None and view.first_step is not None:
             self._watch.resume(view.phase, min(now, self._mono(past.last_t)))
         self._desk.begin(attempt, probed=view.stack_source is not None)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
-        if view.stall is not None:
-            # Flagged by the keeper before: found again here, or over.
-            self._emit(ev.StallEnded(t=self._clock.wall(), attempt=attempt, stalled_s=view.stall.waited_s))
+        self._hangs.adopt(view, self._settled, past.written_t)
+        self._flagged_before = view.stall
 
     def end(self) -> None:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
@@ -166,20 +165,21 @@ class Health:
         taken = self._desk.poll()
         over = watch.ended_s()
         if over is not None:
-            self._rounds.clear()
-            self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=over))
+            self._hangs.over(over)
         if now < self._settled:
             return False
         limit = watch.flag(now)
         if limit is not None:
-            self._flag(watch, limit, now)
-        if taken is not None and watch.flagged is not None:
-            self._keep(taken)
+            self._hangs.flag(watch, limit, now)
+        if self._flagged_before is not None:
+            self._settle_flagged(self._flagged_before, watch, now)
         if watch.flagged is None:
             return False
-        if not self._told and self._rounds and now >= self._next_round:
-            self._start_round(now)  # what the first round did not show, a second may
-        return self._confirm(watch, watch.flagged, now)
+        return self._hangs.look(watch, watch.flagged, taken, now)
+
+    def keep_waiting(self, by: str) -> None:
+        """A person does not want this silence to be ended."""
+        self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
         """Begin a round for a person: its answer is the artifact's name. None where there is nobody to look at."""
@@ -200,11 +200,17 @@ class Health:
         self._max_step = -1.0
         self._log_step_mono = float("-inf")
         self._speaker: int | None = None
-        self._rounds: list[Round] = []
-        self._told = False
-        self._next_round = float("-inf")
-        self._gap_s = ROUND_GAP_S
+        self._hangs.begin(attempt)
+        self._flagged_before = None
         self._next_straggler = float("-inf")
+
+    def _settle_flagged(self, stall: ev.StallFlagged, watch: StallWatch, now: float) -> None:
+        """What the keeper before had flagged was found again by now, or is over."""
+        self._flagged_before = None
+        if watch.flagged is None:
+            lasted_s = self._clock.wall() - (now - watch.last_sign) - stall.since
+            self._hangs.over(max(stall.waited_s, lasted_s))
+            self._paces.returned(lasted_s)
 
     def _is_past(self, t: float) -> bool:
         """Whether a keeper before this one saw it. Only while the files are read again: its clock may have been another."""
@@ -285,84 +291,3 @@ class Health:
                         rank=item.rank,
                     )
                 )
-
-    # -- stacks ----------------------------------------------------------------------------------
-
-    def _flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
-        wall, silent = self._clock.wall(), watch.silent_s(now)
-        self._emit(
-            ev.StallFlagged(
-                t=wall,
-                attempt=self._attempt,
-                since=wall - silent,
-                waited_s=silent,
-                stage=str(limit.stage),
-                pace_s=limit.pace_s,
-                flag_s=limit.flag_s,
-                act_s=limit.act_s,
-            )
-        )
-        self._rounds.clear()
-        self._told = False
-        self._gap_s = min(ROUND_GAP_S, (limit.act_s or LONGEST_GAP_S) / 4)
-        self._start_round(now)
-
-    def _start_round(self, now: float) -> None:
-        if self._desk.start():
-            self._next_round = now + self._gap_s
-
-    def _keep(self, taken: Round) -> None:
-        """One more round of a flagged silence; it becomes advice once the stacks say more than that a step is long."""
-        before = self._rounds[-1] if self._rounds else None
-        same = before is not None and self._alike(before, taken)
-        if before is not None and not same:
-            self._rounds.clear()
-            self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
-        self._rounds.append(taken)
-        if (same or taken.shows_a_wait) and self._watch is not None and (limit := self._watch.flagged):
-            self._told = True
-            silent = self._watch.silent_s(self._clock.mono())
-            usual = f"usually {limit.pace_s:.2g} s"
-            text = f"nothing has moved for {silent:.0f} s ({usual}): {taken.stacks.text}"
-            self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
-
-    def _alike(self, before: Round, after: Round) -> bool:
-        return alike(before.stacks, after.stacks) and not moved(before.activity, after.activity)
-
-    def _confirm(self, watch: StallWatch, limit: Threshold, now: float) -> bool:
-        """Whether the silence is a hang: long enough, the last rounds alike, and they look like one."""
-        if not watch.due(now) or limit.act_s is None:
-            return False
-        newest = self._rounds[-1] if self._rounds else None
-        long_enough = newest is not None and watch.silent_s(newest.mono) >= limit.act_s
-        if newest is None or not long_enough or len(self._rounds) < _rounds_needed(newest):
-            if not self._desk.busy and now >= self._next_round:
-                self._start_round(now)
-            return False
-        if not newest.stacks.proves_hang and not newest.absent:
-            self._rounds.clear()
-            self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
-            self._next_round = now + self._gap_s
-            return False
-        line = (newest.lines or {}).get(newest.odd[0]) if newest.odd else 1
-        self._emit(
-            ev.HangFound(
-                t=self._clock.wall(),
-                attempt=self._attempt,
-                waited_s=watch.silent_s(now),
-                act_s=limit.act_s,
-                text=newest.stacks.text[:400],
-                ranks=newest.odd,
-                line_at=newest.line_at,
-                artifact=newest.artifact,
-                line=line,
-                collective=newest.collective,
-                groups=newest.groups,
-            )
-        )
-        return True
-
-
-def _rounds_needed(newest: Round) -> int:
-    known = all(place.doing is not Doing.KERNEL for place in newest.stacks.places)
-    return SURE_ROUNDS if known else KERNEL_ROUNDS

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from supervisor.policy.health.pace import Stage
 from supervisor.run import events as ev
 from supervisor.run.journal import facts_in
-from supervisor.run.paths import NodePaths
+from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.series import METRICS, SeriesReader
 
 TAIL_BYTES = 1 << 20
@@ -23,13 +24,16 @@ _STAGES = {
 class Past:
     """Durations by stage, and where the attempt stood. `last_t`: wall time of the last step or change of phase.
 
-    `silences`: those that were flagged and ended by themselves, with their stage.
+    `silences`: those that were flagged and ended by themselves, with their stage. `longest_s`: the longest silence after a first
+    step that the run came back from. `written_t`: wall time of the last change of any of the attempt's logs.
     """
 
     durations: Mapping[Stage, tuple[float, ...]] = field(default_factory=dict)
     silences: tuple[tuple[Stage, float], ...] = ()
     last_t: float | None = None
     last_step: float | None = None
+    longest_s: float = 0.0
+    written_t: float | None = None
 
 
 def past_of(node: NodePaths, attempt: int) -> Past:
@@ -66,12 +70,30 @@ def past_of(node: NodePaths, attempt: int) -> Past:
     if gaps:
         durations[Stage.STEP] = gaps
     known = [t for t in (last_t, newest) if t is not None]
+    lasted = [silent_s for _, silent_s in silences]
+    lasted += [length for stage, found in durations.items() if stage is not Stage.START for length in found]
     return Past(
         {stage: tuple(found) for stage, found in durations.items()},
         tuple(silences),
         max(known, default=None),
         step,
+        max(lasted, default=0.0),
+        _last_change(node.attempt(attempt)),
     )
+
+
+def _last_change(paths: AttemptPaths) -> float | None:
+    logs = [paths.agent_log, *paths.telemetry.glob("rank*.jsonl")]
+    logs += [
+        folder / f"{stream}.log"
+        for folder in paths.rank_folders().values()
+        for stream in ("stdout", "stderr")
+    ]
+    found = []
+    for log in logs:
+        with contextlib.suppress(OSError):
+            found.append(log.stat().st_mtime)
+    return max(found, default=None)
 
 
 def _steps(

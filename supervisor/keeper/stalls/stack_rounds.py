@@ -1,4 +1,4 @@
-"""One round of stacks: all ranks side by side, grouped, with what NCCL and PyTorch know, written as an artifact.
+"""One round of stacks: all ranks side by side, grouped, with what NCCL, PyTorch and the logs' heads know, written as an artifact.
 
 Taken in a thread of its own: py-spy may need seconds, and the keeper's loop must go on.
 """
@@ -6,22 +6,23 @@ Taken in a thread of its own: py-spy may need seconds, and the keeper's loop mus
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.diagnosis.hang.flight_recorder import stuck_collective
 from supervisor.diagnosis.hang.ras_report import read_ras
 from supervisor.diagnosis.hang.stack_groups import RankStack, StackRound, stack_round
+from supervisor.job.knobs.group_timeout import timeout_in_log
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
-from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.state import AttemptView
-from supervisor.sources.host.activity import helper_cpu_s, io_bytes
-from supervisor.sources.processes import ProcessId, is_alive
+from supervisor.sources.host.activity import helper_cpu_s, io_bytes, own_cpu_s
+from supervisor.sources.processes import ProcessId, is_alive, read_environ
 from supervisor.sources.stacks.nccl_ras import query_ras, ras_address
 from supervisor.sources.stacks.python_stacks import (
     StackSource,
@@ -35,6 +36,10 @@ STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
 # Ranks that all do something else are no pattern: so many of them are journalled.
 MOST_GROUPS = 32
+# Where a log tells how long process groups wait: what a script prints of its settings, and c10d of each group, as it starts.
+HEAD_BYTES = 1 << 18
+# Launchers' names for how many ranks this node has: torchrun's, DeepSpeed's, Open MPI's and MPICH's.
+_LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,11 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based."""
+    """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based.
+
+    `cpu_s`: what each rank's process has used so far. `here` and `world`: ranks of this node and of the job, as the ranks were
+    told. `group_timeout_s`: as `job.group_timeout` reads it out of the logs.
+    """
 
     mono: float
     stacks: StackRound
@@ -66,6 +75,10 @@ class Round:
     lines: Mapping[int, int] | None = None
     collective: str | None = None
     absent: tuple[int, ...] = ()
+    cpu_s: Mapping[int, float] = field(default_factory=dict)
+    here: int | None = None
+    world: int | None = None
+    group_timeout_s: float | None = None
 
     @property
     def odd(self) -> tuple[int, ...]:
@@ -160,13 +173,52 @@ def take_round(targets: Targets, clock: Clock) -> Round:
     activity = Activity(helper_cpu_s(processes), io_bytes(processes))
     stacks = dict(zip(order, taken, strict=True))
     found = stack_round(
-        [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
+        [
+            RankStack(rank, s.source, s.lines, s.process.pid, s.main_call, s.for_ever)
+            for rank, s in stacks.items()
+        ]
     )
     extra, collective, absent = _collectives(targets)
     written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
     sources = sorted({str(stack.source) for stack in taken})
     artifact, lines = written.name, written.lines
-    return Round(clock.mono(), found, activity, "+".join(sources), artifact, lines, collective, absent)
+    told = read_environ(processes[0])
+    return Round(
+        mono=clock.mono(),
+        stacks=found,
+        activity=activity,
+        source="+".join(sources),
+        artifact=artifact,
+        lines=lines,
+        collective=collective,
+        absent=absent,
+        cpu_s={rank: own_cpu_s(process) for rank, process in targets.ranks.items()},
+        here=_size(told, *_LOCAL_SIZES),
+        world=_size(told, "WORLD_SIZE"),
+        group_timeout_s=_timeout_told(AttemptPaths(targets.attempt_root)),
+    )
+
+
+def _size(env: Mapping[str, str], *names: str) -> int | None:
+    return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)
+
+
+def _timeout_told(paths: AttemptPaths) -> float | None:
+    """The longest wait of a process group that the logs' heads speak of."""
+    logs = [paths.agent_log]
+    logs += [
+        folder / f"{stream}.log"
+        for folder in paths.rank_folders().values()
+        for stream in ("stdout", "stderr")
+    ]
+    found = []
+    for log in logs:
+        try:
+            with log.open("rb") as file:
+                found.append(timeout_in_log(file.read(HEAD_BYTES)))
+        except OSError:
+            continue
+    return max((seconds for seconds in found if seconds is not None), default=None)
 
 
 def _collectives(targets: Targets) -> tuple[list[str], str | None, tuple[int, ...]]:

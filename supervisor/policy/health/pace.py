@@ -85,6 +85,7 @@ class Paces:
             stage: Pace({Stage.STEP: MIN_GAPS, Stage.LOG: MIN_LINES}.get(stage, 1)) for stage in Stage
         }
         self._forgiven: dict[Stage, float] = {}
+        self._returned_s = 0.0
 
     def add(self, stage: Stage, duration_s: float) -> None:
         """Count one duration of a stage."""
@@ -97,6 +98,15 @@ class Paces:
     def forgiven_s(self, stage: Stage) -> float:
         """The longest silence of the stage that ended by itself after it had been flagged; 0 if none was."""
         return self._forgiven.get(stage, 0.0)
+
+    def returned(self, silent_s: float) -> None:
+        """The run came back from a silence of this length, flagged or not."""
+        self._returned_s = max(self._returned_s, silent_s)
+
+    @property
+    def returned_s(self) -> float:
+        """The longest silence that the run came back from, in any attempt; 0 before the first."""
+        return self._returned_s
 
     def p99_s(self, stage: Stage) -> float | None:
         """The stage's 99th percentile; None while unknown."""

@@ -1,8 +1,8 @@
-"""When silence is a stall (said, with stacks), and when it is a hang (ended).
+"""When silence is a stall (said, with stacks), and how long it must last at least before it may be ended as a hang (`ending`).
 
-Two thresholds: a stall is *flagged* at max(flag_s, 3 x pace), and *acted on* at max(act_s, 10 x pace) if the ranks'
-stacks were alike in two rounds and nothing moved between them. A false alarm is an act, and worse than a late one:
-where no pace is known, there is neither.
+Two thresholds: a stall is *flagged* at max(flag_s, 3 x pace), and may be *ended* from max(act_s, 10 x pace, 3 x the longest
+silence that the run came back from) on. A false alarm is an act, and worse than a late one: where no pace is known, there is
+neither.
 
 What counts as a sign of life: a step of any rank, a line in any rank's log, a change of phase, a committed checkpoint.
 What does not: CPU time of a rank itself. A rank that waits in NCCL spins on a core, as does one in an endless loop; one
@@ -27,7 +27,7 @@ _PHASE_STAGES = {
 AGAIN_FACTOR = 2.0
 """After a stall that ended by itself, only one this much longer is flagged in the same stage."""
 PATIENT_FACTOR = 5.0
-"""Acting waits this much longer where a pace says least: a silent evaluation writes no line for minutes, and a start that
+"""Ending waits this much longer where a pace says least: a silent evaluation writes no line for minutes, and a start that
 loads a checkpoint or compiles may take far longer than the one before."""
 _PATIENT = frozenset((Stage.LOG, Stage.START, Stage.COMPILE))
 LINE_GAP_S = 1.0
@@ -37,7 +37,7 @@ MOVED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How long a silence may last now. `pace_s`: the 99th percentile behind it. `act_s` None: never acted on."""
+    """How long a silence may last now. `pace_s`: the 99th percentile behind it. `act_s` None: never ended."""
 
     stage: Stage
     pace_s: float
@@ -88,6 +88,11 @@ class StallWatch:
         return self._phase
 
     @property
+    def stepped(self) -> bool:
+        """Whether a step of this attempt is done."""
+        return self._stepped
+
+    @property
     def flagged(self) -> Threshold | None:
         """The threshold that was passed, while the stall lasts."""
         return self._flagged
@@ -95,7 +100,6 @@ class StallWatch:
     def step(self, now: float) -> None:
         """A step of some rank was seen, done at `now`."""
         if not self._stepped:
-            self._stepped = True
             self._paces.add(Stage.START, now - self._launched)
         elif self._last_step is not None and now > self._last_step:
             self._paces.add(Stage.STEP, now - self._last_step)
@@ -105,6 +109,7 @@ class StallWatch:
             self.enter(Phase.STEPPING, now)
             self._last_step = now
         self._move(now)
+        self._stepped = True
 
     def line(self, now: float) -> None:
         """Some rank wrote to its log."""
@@ -160,6 +165,7 @@ class StallWatch:
             return Threshold(stage, pace, flag, None)
         act = max(settings.act_s, settings.act_factor * pace)
         act *= PATIENT_FACTOR if stage in _PATIENT else 1.0
+        act = max(act, settings.return_factor * self._paces.returned_s)
         return Threshold(stage, pace, flag, max(act, flag))
 
     def flag(self, now: float) -> Threshold | None:
@@ -177,11 +183,6 @@ class StallWatch:
         over, self._over_s = self._over_s, None
         return over
 
-    def due(self, now: float) -> bool:
-        """Whether the silence is long enough to be ended, if the stacks agree."""
-        limit = self._flagged
-        return limit is not None and limit.act_s is not None and self.silent_s(now) >= limit.act_s
-
     def _stage(self) -> Stage:
         stage = _PHASE_STAGES.get(self._phase, Stage.STEP)
         # The first step compiles, fills caches, waits for the slowest rank: it belongs to the start.
@@ -190,6 +191,10 @@ class StallWatch:
     def _move(self, now: float) -> None:
         if now <= self._last_sign:
             return
+        if (
+            self._stepped
+        ):  # before the first step nothing is ended: how long that takes says nothing of later silences
+            self._paces.returned(now - self._last_sign)
         if self._flagged is not None:
             self._over_s = now - self._last_sign
             self._paces.forgive(self._flagged.stage, self._over_s)

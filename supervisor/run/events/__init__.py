@@ -18,6 +18,7 @@ from supervisor.job.batch import BatchSpec
 from supervisor.run.events import base as fact
 from supervisor.run.events import health, recovery
 from supervisor.run.records import Decision, FailureClass, Finding, Verdict
+from supervisor.text.numbers import read_to
 
 # One name for all facts, wherever they are defined.
 SCHEMA_VERSION = fact.SCHEMA_VERSION
@@ -30,7 +31,11 @@ ProbeEnded = recovery.ProbeEnded
 ProbeStarted = recovery.ProbeStarted
 Recovered = recovery.Recovered
 WaitingFor = recovery.WaitingFor
+HangCountdown = health.HangCountdown
 HangFound = health.HangFound
+HangKept = health.HangKept
+HangWithdrawn = health.HangWithdrawn
+OnlyFlagged = health.OnlyFlagged
 RanksAt = health.RanksAt
 ClockSet = health.ClockSet
 StacksProbed = health.StacksProbed
@@ -92,6 +97,7 @@ class RequestKind(StrEnum):
     START_NOW = "start_now"
     HOLD = "hold"
     STACKS = "stacks"
+    KEEP_WAITING = "keep_waiting"
     NOTE = "note"
 
 
@@ -110,11 +116,15 @@ class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
 class KeeperStarted(Fact, frozen=True, kw_only=True, tag="keeper_started"):
     """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
 
-    `boot_id`: of the machine: pids and start times mean nothing across a boot.
+    `boot_id`: of the machine: pids and start times mean nothing across a boot. `host`: where, if elsewhere than the run
+    was started; `slurm_job`: within which job. `continued_by`: who had it start the next attempt of a run that stood.
     """
 
     pid: int
     boot_id: str | None = None
+    host: str | None = None
+    slurm_job: str | None = None
+    continued_by: str = ""
     start_time: float
     version: str
     adopted: bool = False
@@ -188,7 +198,11 @@ class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
 
 
 class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
-    """One a second at most; each field may be unknown. `lows`: step and loss of each new least since the one before."""
+    """One a second at most; each field may be unknown. `lows`: step and loss of each new least since the one before.
+
+    `lag_bytes`: of the `log_bytes` in the logs so many are not read yet; only where the reading is behind, and then every 10 s
+    at least, though nothing else is new.
+    """
 
     attempt: int
     step: int | None = None
@@ -205,6 +219,13 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
     mfu: float | None = None
     eta_s: float | None = None
     lows: tuple[tuple[int | None, float], ...] = ()
+    lag_bytes: int | None = None
+    log_bytes: int | None = None
+
+    @property
+    def unread_text(self) -> str:
+        """``log read to 120 of 600 MB``; empty where the reading is not behind."""
+        return read_to((self.log_bytes or 0) - self.lag_bytes, self.log_bytes) if self.lag_bytes else ""
 
 
 class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
@@ -277,10 +298,18 @@ class ProcessesLeft(Fact, frozen=True, kw_only=True, tag="processes_left"):
     processes: tuple[LeftProcess, ...]
 
 
+class ProcessesGone(Fact, frozen=True, kw_only=True, tag="processes_gone"):
+    """The launcher and all its ranks are gone, their logs are still being read. Only where that takes longer than a moment."""
+
+    attempt: int
+    exit_code: int | None
+
+
 class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The launcher and all its ranks are gone. `exit_code`: the launcher's, negative for a signal.
+    """The launcher and all its ranks are gone, and their logs are read. `exit_code`: the launcher's, negative for a signal.
 
     `memory_kills`: processes of the keeper's control group that the kernel killed for memory while the attempt lived.
+    `log_read_bytes`: of the `log_size_bytes` in its logs only so many were read; None: all.
     """
 
     attempt: int
@@ -288,6 +317,13 @@ class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
     last_step: int | None = None
     memory_kills: int | None = None
     rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
+    log_read_bytes: int | None = None
+    log_size_bytes: int | None = None
+
+    @property
+    def unread_text(self) -> str:
+        """``log read to 120 of 600 MB``; empty where all was read."""
+        return read_to(self.log_read_bytes, self.log_size_bytes)
 
 
 class LogsDated(Fact, frozen=True, kw_only=True, tag="logs_dated"):
@@ -369,7 +405,7 @@ class NoteAdded(Fact, frozen=True, kw_only=True, tag="note_added"):
 
 
 class RunEnded(Fact, frozen=True, kw_only=True, tag="run_ended"):
-    """Last line of a journal: the outcome and the exit code that `--no-ui` returns."""
+    """The run is over: the outcome and the exit code that `--no-ui` returns. More follows only where it is continued."""
 
     outcome: Outcome
     exit_code: int
@@ -394,6 +430,7 @@ Event: TypeAlias = (
     | StopIntended
     | StopStepTaken
     | ProcessesLeft
+    | ProcessesGone
     | AttemptEnded
     | LogsDated
     | Diagnosed
@@ -407,6 +444,10 @@ Event: TypeAlias = (
     | StallFlagged
     | StacksTaken
     | StallEnded
+    | OnlyFlagged
+    | HangCountdown
+    | HangWithdrawn
+    | HangKept
     | HangFound
     | MemoryMeasured
     | ChangePlanned

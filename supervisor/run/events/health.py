@@ -70,10 +70,50 @@ class StallEnded(Fact, frozen=True, kw_only=True, tag="stall_ended"):
     stalled_s: float
 
 
+class OnlyFlagged(Fact, frozen=True, kw_only=True, tag="only_flagged"):
+    """Why a flagged silence is not ended as things stand: `rule` of `policy.health.ending`, in words `why`.
+
+    Journalled when another rule applies. `until_s`: the silence at which it would be ended after all; None: at none.
+    """
+
+    attempt: int
+    rule: str
+    why: str
+    until_s: float | None = None
+
+
+class HangCountdown(Fact, frozen=True, kw_only=True, tag="hang_countdown"):
+    """A silence is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless somebody keeps waiting.
+
+    `text`: what the ranks do. `rule`: which rule lets it be ended.
+    """
+
+    attempt: int
+    until: float
+    left_s: float
+    text: str
+    rule: str
+
+
+class HangWithdrawn(Fact, frozen=True, kw_only=True, tag="hang_withdrawn"):
+    """A countdown was broken off: a rule speaks against the end now, see `OnlyFlagged`."""
+
+    attempt: int
+    rule: str
+    why: str
+
+
+class HangKept(Fact, frozen=True, kw_only=True, tag="hang_kept"):
+    """A person keeps waiting: this silence is not ended, however long it lasts."""
+
+    attempt: int
+    by: str
+
+
 class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
     """A stall that is a hang: the attempt is ended for it. Journalled just before the intent to stop.
 
-    `ranks`: the odd ones out, empty where nothing tells. `line`: of `artifact`, 1-based, where the user's own frame of the first
+    `ranks`: the odd ones out, empty where nothing tells. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
     of them stands, or its stack begins. The rest as in `StacksTaken`.
     """
 
@@ -87,6 +127,7 @@ class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
     line: int | None = None
     collective: str | None = None
     groups: tuple[RanksAt, ...] = ()
+    rule: str = ""
 
 
 class ClockSet(Fact, frozen=True, kw_only=True, tag="clock_set"):

@@ -18,9 +18,13 @@ def recovery_of(facts: Iterable[ev.Event], attempt: int) -> ev.Recovered | None:
     for fact in facts:
         last_t = max(last_t, fact.t)
         match fact:
+            case ev.RunEnded():
+                at.clear()  # somebody continued the run, who knows how much later: that is no recovery
             case ev.RankExited(attempt=number) if number == after:
                 at.setdefault("failed", fact.t)
             case ev.StopIntended(attempt=number) if number == after and fact.why in _OURS_AFTER_A_FAILURE:
+                at.setdefault("failed", fact.t)
+            case ev.ProcessesGone(attempt=number) if number == after and fact.exit_code != 0:
                 at.setdefault("failed", fact.t)
             case ev.AttemptEnded(attempt=number) if number == after and fact.exit_code != 0:
                 at["ended"] = fact.t

@@ -17,9 +17,14 @@ def helper_cpu_s(ranks: Iterable[ProcessId]) -> float:
     tick = os.sysconf("SC_CLK_TCK")
     total = 0
     for rank in ranks:
-        total += _ticks(rank.pid, reaped_only=True)
-        total += sum(_ticks(child.pid) for child in descendants(rank))
+        total += _ticks(rank.pid)[1]
+        total += sum(sum(_ticks(child.pid)) for child in descendants(rank))
     return total / tick
+
+
+def own_cpu_s(rank: ProcessId) -> float:
+    """CPU seconds of one rank's own process, all its threads; 0 where it is gone."""
+    return _ticks(rank.pid)[0] / os.sysconf("SC_CLK_TCK") if is_alive(rank) else 0.0
 
 
 def io_bytes(ranks: Iterable[ProcessId]) -> int:
@@ -30,15 +35,15 @@ def io_bytes(ranks: Iterable[ProcessId]) -> int:
     return sum(_io(process.pid) for rank in ranks if is_alive(rank) for process in (rank, *descendants(rank)))
 
 
-def _ticks(pid: int, *, reaped_only: bool = False) -> int:
+def _ticks(pid: int) -> tuple[int, int]:
+    """A process's own clock ticks, and those of its children that it has waited for."""
     text = _read(pid, "stat")
     fields = text[text.rfind(")") + 2 :].split()
     try:
         # utime, stime, cutime, cstime are fields 14 to 17 of stat; the first here is field 3.
-        own, reaped = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+        return int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
     except (IndexError, ValueError):
-        return 0
-    return reaped if reaped_only else own + reaped
+        return 0, 0
 
 
 def _io(pid: int) -> int:

@@ -28,6 +28,7 @@ FAULT_SIGNAL = signal.SIGUSR2
 _FAULT_WAIT_S = 1.0
 _POLL_S = 0.02
 _SETTLE_S = 0.2
+_FUTEX = {"x86_64": "202", "aarch64": "98"}
 
 
 class StackSource(StrEnum):
@@ -44,6 +45,7 @@ class Stack:
     """What one process was doing. `lines` are safe to show; `note` says why there is no better source.
 
     `main_call`: the number of the system call that its main thread is in, or "running"; None: not to be had.
+    `for_ever`: that is a wait for a lock, without (True) or with (False) a time limit; None: it is none, or not to be had.
     """
 
     process: ProcessId
@@ -51,6 +53,7 @@ class Stack:
     lines: tuple[str, ...]
     note: str | None = None
     main_call: str | None = None
+    for_ever: bool | None = None
 
 
 def find_py_spy(python: str | None = None) -> str | None:
@@ -137,7 +140,8 @@ def _by_faulthandler(stack: Stack, folder: Path) -> Stack:
     if not lines:
         return stack
     call = _main_call(stack.process.pid)
-    return Stack(stack.process, StackSource.FAULTHANDLER, lines, stack.note, call)
+    for_ever = _waits_for_ever(stack.process.pid)
+    return Stack(stack.process, StackSource.FAULTHANDLER, lines, stack.note, call, for_ever)
 
 
 def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
@@ -199,9 +203,9 @@ def _finish(
             if child.returncode == 0 and out.strip():
                 lines = _lines(out)
                 idle = any("(idle)" in line and '"MainThread"' in line for line in lines)
-                return Stack(
-                    process, StackSource.PY_SPY, lines, main_call=_settled_call(process.pid, idle=idle)
-                )
+                call = _settled_call(process.pid, idle=idle)
+                for_ever = _waits_for_ever(process.pid)
+                return Stack(process, StackSource.PY_SPY, lines, main_call=call, for_ever=for_ever)
             said = _lines(err)
             note = f"py-spy: {said[-1]}" if said else f"py-spy ended with {child.returncode}"
     if not is_alive(process):
@@ -232,6 +236,14 @@ def _from_proc(pid: int) -> tuple[str, ...]:
 
 def _main_call(pid: int) -> str | None:
     return _read(f"/proc/{pid}/syscall").split(" ", 1)[0].strip() or None
+
+
+def _waits_for_ever(pid: int) -> bool | None:
+    """Whether the main thread waits for a lock with no time limit: futex(2)'s fourth argument, a pointer."""
+    words = _read(f"/proc/{pid}/syscall").split()
+    if len(words) < 5 or words[0] != _FUTEX.get(os.uname().machine):
+        return None
+    return int(words[4], 16) == 0
 
 
 def _settled_call(pid: int, *, idle: bool) -> str | None:

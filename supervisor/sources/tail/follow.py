@@ -242,6 +242,33 @@ class FollowedFile:
                 return batches, True
         return batches, False
 
+    def backlog(self) -> tuple[int, int]:
+        """Bytes read and bytes there are, by the path alone: any thread may ask."""
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return 0, 0
+        size = now.st_size if stat.S_ISREG(now.st_mode) else 0
+        return min(self.feed.offset, size), size
+
+    def end(self) -> tuple[int, int]:
+        """Where it ends now, as a generation and an offset in that (see `is_past`)."""
+        generation = self.feed.generation
+        try:
+            now = os.stat(self.path)
+        except OSError:
+            return generation, os.fstat(self._fd).st_size if self._fd >= 0 else 0
+        size = now.st_size if stat.S_ISREG(now.st_mode) else 0
+        rotated = self._fd >= 0 and (now.st_dev, now.st_ino) != self._identity
+        return generation + rotated, size
+
+    def is_past(self, end: tuple[int, int], *, sure: bool = False) -> bool:
+        """Whether it is read to that end. One that was truncated since is taken to be, unless we must be `sure`."""
+        generation, offset = end
+        if self.feed.generation != generation:
+            return self.feed.generation > generation and not sure
+        return self.feed.offset >= offset
+
     def finish(self) -> list[Batch]:
         """The half last line, if there is one."""
         batch = self.feed.finish()

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from supervisor.sources.tail.follow import Batch, FollowedFile, LineFeed, NoteCode, TailNote
 from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
 
-__all__ = ["Batch", "NoteCode", "TailNote", "Tailer"]
+__all__ = ["Backlog", "Batch", "Drain", "NoteCode", "TailNote", "Tailer"]
 
 POLL_S = 0.25
 READ_BYTES = 1 << 18
@@ -27,9 +28,26 @@ GATHER_S = 0.004
 log = logging.getLogger("stoker.tail")
 
 
+class Backlog(NamedTuple):
+    """How far the followed files are read, in bytes."""
+
+    read_bytes: int
+    size_bytes: int
+
+    @property
+    def unread_bytes(self) -> int:
+        """What is waiting."""
+        return self.size_bytes - self.read_bytes
+
+
 @dataclass(slots=True)
-class _Drain:
-    deadline: float
+class Drain:
+    """A reading to the end that was asked for. `then` is called in the tail thread once it is over.
+
+    `complete`: all was read that stood there when it began. False of one that was broken off or met a file that cannot be read.
+    """
+
+    then: Callable[[], None] = lambda: None
     done: threading.Event = field(default_factory=threading.Event)
     complete: bool = False
 
@@ -65,8 +83,8 @@ class Tailer:
         self._lock = threading.Lock()
         self._pending: list[FollowedFile] = []
         self._dropped: list[str] = []
-        self._drain_asked: _Drain | None = None
-        self._closing = False
+        self._drain_asked: Drain | None = None
+        self._closing = self._closed = False
         self._files: dict[str, list[FollowedFile]] = {}
         self._pipes: dict[int, LineFeed] = {}
         self._busy: set[FollowedFile] = set()
@@ -102,18 +120,22 @@ class Tailer:
             self._dropped.append(key)
         self._waker.poke()
 
-    def drain(self, timeout_s: float) -> bool:
-        """Read every log to its end once more, and hand over half last lines: their writers are gone.
+    def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
+        """Have every log read to where it ends now, and half last lines handed over: their writers are gone, or quiet.
 
-        Returns whether all was read within `timeout_s`. Call it before the stop event is set, or after
-        the thread has ended.
+        Returns at once; `done` of what comes back says when it is over. Call it before the stop event is set.
         """
-        drain = _Drain(time.monotonic() + timeout_s)
+        drain = Drain(then)
         with self._lock:
             self._drain_asked = drain
         self._waker.poke()
-        # The thread looks at the deadline between reads; a second covers the one it is in.
-        while not drain.done.is_set() and time.monotonic() < drain.deadline + 1.0:
+        return drain
+
+    def drain(self, timeout_s: float) -> bool:
+        """The same, waited for: whether all was read within `timeout_s`. The thread may have ended, or not begun."""
+        drain = self.ask_drain()
+        deadline = time.monotonic() + timeout_s
+        while not drain.done.is_set() and time.monotonic() < deadline:
             if not self._thread.is_alive():
                 self._take_over()
                 self._answer_drain()
@@ -121,8 +143,22 @@ class Tailer:
             drain.done.wait(0.1)
         return drain.complete
 
+    def backlog(self) -> Backlog:
+        """How far the logs are read. Any thread may ask; also after `close`."""
+        with self._lock:
+            files = self._all()
+        found = [file.backlog() for file in files]
+        return Backlog(sum(read for read, _ in found), sum(size for _, size in found))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is at it."""
+        return self._thread.is_alive()
+
     def close(self, timeout_s: float = 5.0) -> bool:
         """End the thread and close the files; False when it did not end in time."""
+        if self._closed:
+            return True
         self._closing = True
         self._waker.poke()
         if self._thread.is_alive():
@@ -132,8 +168,8 @@ class Tailer:
         self._take_over()
         for file in self._all():
             file.close()
-        self._files.clear()
         self._waker.close()
+        self._closed = True
         return True
 
     def _run(self) -> None:
@@ -143,7 +179,7 @@ class Tailer:
             except OSError as error:
                 self._on_note(TailNote(self._pipes[fd].key, NoteCode.UNREADABLE, str(error.strerror)))
         next_look = last_wake = 0.0
-        while not (self._stop.is_set() or self._closing):
+        while not self._is_ending():
             now = time.monotonic()
             paths, pipes = self._waker.wait(0.0 if self._busy else min(self._poll_s, next_look - now))
             # First what has been written; the books are kept after.
@@ -176,16 +212,15 @@ class Tailer:
         with self._lock:
             fresh, self._pending = self._pending, []
             dropped, self._dropped = self._dropped, []
-        for file in fresh:
-            self._files.setdefault(file.path, []).append(file)
-            folder = os.path.dirname(file.path)
-            if not self._waker.watch(folder):
-                self._unwatched.add(folder)
-        for key in dropped:
-            for file in [file for file in self._all() if file.feed.key == key]:
+            for file in fresh:
+                self._files.setdefault(file.path, []).append(file)
+            for file in [file for file in self._all() if file.feed.key in dropped]:
                 file.close()
                 self._busy.discard(file)
                 self._files[file.path].remove(file)
+        for folder in {os.path.dirname(file.path) for file in fresh}:
+            if not self._waker.watch(folder):
+                self._unwatched.add(folder)
         return fresh
 
     def _watch_folders(self, *, again: bool) -> None:
@@ -241,18 +276,31 @@ class Tailer:
         if drain is not None:
             self._drain(drain)
 
-    def _drain(self, drain: _Drain) -> None:
-        left = self._all()
-        while left and time.monotonic() < drain.deadline:
-            left = [file for file in left if self._read(file, final=True)]
+    def _drain(self, drain: Drain) -> None:
+        self._take_over()
+        ends = {file: file.end() for file in self._all()}
+        left = list(ends)
+        while left and not self._is_ending():
+            left = [
+                file
+                for file in left
+                if self._read(file, final=True) and not file.is_past(ends[file], sure=True)
+            ]
         for fd in list(self._pipes):
-            while fd in self._pipes and time.monotonic() < drain.deadline and _is_readable(fd):
+            while fd in self._pipes and not self._is_ending() and _is_readable(fd):
                 self._read_pipe(fd)
-        for file in self._all():
-            for batch in file.finish():
-                self._hand_over(batch)
-        drain.complete = not left
+        whole = [file for file, end in ends.items() if file.is_past(end)]
+        for batch in [batch for file in whole for batch in file.finish()]:
+            self._hand_over(batch)
+        drain.complete = len(whole) == len(ends)
+        try:
+            drain.then()
+        except Exception:
+            log.exception("after the last of the logs")
         drain.done.set()
+
+    def _is_ending(self) -> bool:
+        return self._stop.is_set() or self._closing
 
     def _hand_over(self, batch: Batch) -> None:
         try:

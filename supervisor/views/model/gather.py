@@ -184,6 +184,7 @@ class Gatherer:
         run_file: RunFile | None,
         news: LogNews,
         nearby: Nearby,
+        misplaced: str = "",
     ) -> Snapshot:
         """The run as it stands, with what else is known of it."""
         metrics = {name: whole.view() for name, whole in self._whole.items()}
@@ -215,6 +216,7 @@ class Gatherer:
             machine=_machine(self._machine) if self._machine.seen_t else None,
             logs=news,
             nearby=nearby,
+            misplaced=misplaced,
         )
 
 

@@ -15,8 +15,10 @@ import msgspec
 from supervisor.run import series as se
 from supervisor.run.journal import StateReader
 from supervisor.run.lock import keeper_is_alive
+from supervisor.run.ownership import place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
+from supervisor.run.viewers import Presence
 from supervisor.views.logs.newest import LogReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.nearby import NearbyReader
@@ -45,6 +47,7 @@ class SnapshotReader:
         glance: the first `refresh` leaves run.json and the past of ranks to the second, where it is long: a screen is
             painted without them a moment sooner.
         journal: the node's, where it was read already.
+        presence: tells a living keeper that somebody looks who could act; None: nobody could.
     """
 
     def __init__(
@@ -55,7 +58,9 @@ class SnapshotReader:
         monotonic: Callable[[], float] = time.monotonic,
         glance: bool = False,
         journal: StateReader | None = None,
+        presence: Presence | None = None,
     ) -> None:
+        self._presence = presence
         self._run = run
         self._node = run.node(node)
         self._monotonic = monotonic
@@ -71,12 +76,18 @@ class SnapshotReader:
         self._alive = False
         self._alive_due = float("-inf")
         self._was_gone = False
+        self._misplaced = ""
         self._revision = 0
         self._last: Snapshot | None = None
 
     def folders(self) -> set[str]:
         """Where facts and log lines are written."""
         return {str(self._node.root), *self._logs.folders()}
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        if self._presence is not None:
+            self._presence.leave()
 
     def look_back(self) -> None:
         """The next refresh gives the log lines before those of the opening, once."""
@@ -112,6 +123,7 @@ class SnapshotReader:
                 run_file=self._run_file,
                 news=news,
                 nearby=nearby,
+                misplaced=self._misplaced,
             )
         return self._last
 
@@ -156,10 +168,13 @@ class SnapshotReader:
         if now < self._alive_due:
             return False
         self._alive_due = now + LIVENESS_S
-        alive = keeper_is_alive(self._node.lock)
         gone = not self._run.root.is_dir()
-        changed = alive != self._alive or gone != self._was_gone
-        self._alive, self._was_gone = alive, gone
+        misplaced = self._misplaced if gone else place_of(self._run).notice
+        alive = not misplaced and keeper_is_alive(self._node.lock)
+        if self._presence is not None and alive and self._state.state.mode == "launched":
+            self._presence.refresh(now)
+        changed = (alive, gone, misplaced) != (self._alive, self._was_gone, self._misplaced)
+        self._alive, self._was_gone, self._misplaced = alive, gone, misplaced
         if self._glance:
             self._glance, self._alive_due = False, now
         elif self._run_file is None and self._run.run_json.exists():

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
-from supervisor.run.lock import keeper_is_alive
+from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
 
@@ -66,6 +66,11 @@ class RunRow:
     def step(self) -> int | None:
         """The newest attempt's last step."""
         return self.state.attempt.last_step if self.state.attempt else None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the newest attempt's logs were not read to their end: it went further than its last step read."""
+        return self.state.attempt is not None and bool(self.state.attempt.unread_text)
 
     def duration_s(self, now: float) -> float | None:
         """Seconds from its start to its end, to `now` while it lives, else to its last fact."""
@@ -154,7 +159,7 @@ class RunsReader:
         if start >= self._due:
             self._due = start + LOOK_S
             self._runs = self._in_scope(self._known())
-            self._live = {run: keeper_is_alive(run.node().lock) for run in self._runs}
+            self._live = {run: has_keeper(run) for run in self._runs}
         complete = True
         for run in self._runs:
             if self._monotonic() - start > SLICE_S:

@@ -56,7 +56,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     `series`: every metric that was ever seen, whole, by its own name.
     `lost`: the newest losses that were not finite, as points of value 0.
-    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed.
+    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: what is said of a folder
+    that is not the one in which the run was started; empty: it is.
     `pace_s`: seconds a step by when steps were said, the median over the newest attempt's newest gaps; `pace`: those gaps.
     `gpu_util` and `gpu_memory` are ratios over all devices of this node.
     """
@@ -79,6 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     machine: Machine | None
     logs: LogNews
     nearby: Nearby
+    misplaced: str = ""
 
     def facts(self) -> tuple[object, ...]:
         """All but the lines: where only lines were added these are the very same objects as before."""
@@ -86,6 +88,7 @@ class Snapshot(msgspec.Struct, frozen=True):
             self.state,
             self.keeper_alive,
             self.gone,
+            self.misplaced,
             self.run_file,
             self.metrics,
             self.gpus,

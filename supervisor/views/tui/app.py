@@ -21,6 +21,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from supervisor.run.paths import RunPaths
+from supervisor.run.viewers import Presence
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
@@ -29,7 +30,7 @@ from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import Kept, load, save
-from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.request_client import Adopter, Answer, Desk
 from supervisor.views.tui.stopping import Continuing
 from supervisor.views.tui.theme.themed_app import ThemedApp
 from supervisor.views.tui.theme.themes import THEMES
@@ -68,7 +69,7 @@ class StokerApp(ThemedApp):
         read_only: no requests can be sent.
         known: the runs of the list, newest first; called in the reading thread.
         scope: which of them are listed at first.
-        adopt: adopts a run whose keeper died; called in the reading thread, may raise.
+        adopter: takes over a run whose keeper died.
         clock: wall time, for ages and times on the screen.
         taste: how it looks.
         keep: the file that remembers choices; None: they are forgotten.
@@ -116,7 +117,7 @@ class StokerApp(ThemedApp):
         known: Callable[[], list[RunPaths]] | None = None,
         scope: Scope | None = None,
         read_only: bool = False,
-        adopt: Callable[[RunPaths], None] | None = None,
+        adopter: Adopter | None = None,
         clock: Callable[[], float] = time.time,
         taste: Appearance = USUAL,
         keep: Path | None = None,
@@ -143,7 +144,7 @@ class StokerApp(ThemedApp):
             from supervisor.views.tui.theme.ascii import AsciiFilter
 
             self._gates.append(AsciiFilter())
-        self._clock, self._read_only, self._adopt = clock, read_only, adopt
+        self._clock, self._read_only, self._adopter = clock, read_only, adopter
         self._feeders: list[Feeder[Snapshot] | Feeder[RunList]] = []
         self._reader: RunsReader | None = None
         self.browser: BrowserScreen | None = None
@@ -341,7 +342,9 @@ class StokerApp(ThemedApp):
     def _open(self, run: RunPaths) -> Dashboard:
         journal, self._journal = self._journal, None
         feeder: Feeder[Snapshot] = Feeder(
-            SnapshotReader(run, glance=True, journal=journal),
+            SnapshotReader(
+                run, glance=True, journal=journal, presence=None if self._read_only else Presence(run.control)
+            ),
             deliver=lambda snapshot: self.post_message(self.Read(dashboard, snapshot)),
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
@@ -350,7 +353,7 @@ class StokerApp(ThemedApp):
             feeder,
             self._clock,
             read_only=self._read_only,
-            adopt=partial(self._adopt, run) if self._adopt is not None else None,
+            adopter=self._adopter,
             back=None if self.browser is None else self._back,
         )
         self._dashboard = dashboard

@@ -57,6 +57,14 @@ class Deep(Protocol):
         """Give it with the next refresh."""
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """A reader that leaves something behind."""
+
+    def close(self) -> None:
+        """Take it away."""
+
+
 class Feeder(Generic[Moment]):
     """Reads and delivers, one snapshot at a time.
 
@@ -152,6 +160,8 @@ class Feeder(Generic[Moment]):
                     self._rest()
             self._do_jobs()
         finally:
+            if isinstance(self._reader, Closable):
+                self._reader.close()
             with self._lock:
                 if self._waker is not None:
                     self._waker.close()

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.run.control import RequestArgs, send
+from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
+from supervisor.run.ownership import NotAsked, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
@@ -21,6 +22,7 @@ WORDS = {
     RequestKind.START_NOW: "start now",
     RequestKind.HOLD: "hold",
     RequestKind.STACKS: "stacks",
+    RequestKind.KEEP_WAITING: "keep waiting",
     RequestKind.NOTE: "note",
 }
 
@@ -30,6 +32,14 @@ class Answer(NamedTuple):
 
     text: str
     good: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopter:
+    """How a run whose keeper died is taken over: what that would do, and the doing. Called in the reading thread, may raise."""
+
+    examine: Callable[[RunPaths], Offer]
+    adopt: Callable[[RunPaths], None]
 
 
 @dataclass(slots=True)
@@ -63,7 +73,10 @@ class Desk:
 
         def put() -> None:
             try:
-                request_id = send(self.run.control, kind, if_attempt=attempt, args=args)
+                request_id = ask(self.run, kind, if_attempt=attempt, args=args)
+            except NotAsked as why:
+                told(Answer(f"{WORDS[kind]}: not sent: {why}", False))
+                return
             except OSError as error:
                 told(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self.run.control}", False))
                 return

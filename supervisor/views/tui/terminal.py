@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock
     from supervisor.views.model.run_list import Scope
+    from supervisor.views.tui.request_client import Adopter
 
 # The reading thread gives way to a key within a millisecond; Python's own 5 ms are felt while logs pour in.
 SWITCH_S = 0.001
@@ -51,7 +52,9 @@ def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> Tui
         return TuiResult(run, False, None, None, (gone,) if snapshot else ())
     back = f"stoker attach {run.run_id}"
     if not snapshot.keeper_alive:
-        said = f"{run.run_id}: its keeper is gone; `{back}` adopts it"
+        take = f"its keeper is gone; `stoker attach --adopt {run.run_id}` takes over what lives of it"
+        alone = "it is no longer watched" if snapshot.state.mode == "observed" else take
+        said = f"{run.run_id}: {snapshot.misplaced or alone}"
     else:
         said = f"{run.run_id}: training goes on; come back with `{back}`"
     return TuiResult(run, True, None, None, (tr(said),))
@@ -61,7 +64,7 @@ def run_tui(
     run: RunPaths,
     *,
     read_only: bool = False,
-    adopt: Callable[[RunPaths], None] | None = None,
+    adopter: Adopter | None = None,
     taste: Appearance = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
@@ -75,7 +78,7 @@ def run_tui(
     Args:
         run: the run directory.
         read_only: no requests can be sent.
-        adopt: adopts a run whose keeper died.
+        adopter: takes over a run whose keeper died.
         taste: how it looks.
         keep: the file that remembers choices.
         painted: called once the run's first moment is on the screen.
@@ -85,7 +88,7 @@ def run_tui(
     app = StokerApp(
         run,
         read_only=read_only,
-        adopt=adopt,
+        adopter=adopter,
         taste=taste,
         keep=keep,
         signals=True,
@@ -131,7 +134,7 @@ def run_browser(
     known: Callable[[], list[RunPaths]],
     *,
     scope: Scope | None = None,
-    adopt: Callable[[RunPaths], None] | None = None,
+    adopter: Adopter | None = None,
     taste: Appearance = USUAL,
     keep: Path | None = None,
     begun: bool = False,
@@ -145,7 +148,7 @@ def run_browser(
             None,
             known=known,
             scope=scope,
-            adopt=adopt,
+            adopter=adopter,
             taste=taste,
             keep=keep,
             signals=True,

@@ -2,13 +2,16 @@
 
 It prints one line a step and no phases. From `--longer-at` on each step computes so much longer, as where sequences
 are lengthened at once. `--hang-at` makes one rank wait for ever before a collective, in the first
-launch only; evaluations, checkpoints and a stall of one rank's data are silent, as in most scripts.
+launch only and in the way that `--hang-how` says; evaluations, checkpoints and a stall of one rank's data are silent, as in most scripts.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +24,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--step-time", type=float, default=0.2)
     parser.add_argument("--hang-at", type=int, default=-1)
+    parser.add_argument("--hang-how", choices=sorted(WAYS), default="lock")
     parser.add_argument("--stall-at", type=int, default=-1)
     parser.add_argument("--stall-s", type=float, default=20.0)
     parser.add_argument("--longer-at", type=int, default=-1)
@@ -44,7 +48,7 @@ def main() -> None:
         print(f"training from step {first}", flush=True)
     for step in range(first + 1, args.steps + 1):
         if rank == args.bad_rank and step == args.hang_at and not again:
-            wait_for_ever()
+            WAYS[args.hang_how]()
         fetch(args.stall_s if rank == args.bad_rank and step == args.stall_at else args.step_time)
         if 0 <= args.longer_at <= step:
             compute(args.longer_s)
@@ -64,8 +68,22 @@ def main() -> None:
 
 
 def wait_for_ever() -> None:
-    ours, _theirs = os.pipe()
-    os.read(ours, 1)
+    threading.Event().wait()
+
+
+def loop_for_ever() -> None:
+    any(False for _ in itertools.count())  # on one line: of a loop over several no two stacks need be alike
+
+
+def wait_for_a_socket() -> None:
+    ours, _theirs = socket.socketpair()
+    ours.recv(1)
+
+
+def wait_for_input() -> None:
+    ours, _theirs = os.pipe()  # what is open and never fed, as a terminal that nobody sits at
+    os.dup2(ours, 0)
+    input()
 
 
 def fetch(seconds: float) -> None:
@@ -89,6 +107,13 @@ def save(saved: Path, step: int, rank: int, seconds: float) -> None:
         saved.write_text(str(step))
     dist.barrier()
 
+
+WAYS = {
+    "lock": wait_for_ever,
+    "loop": loop_for_ever,
+    "socket": wait_for_a_socket,
+    "input": wait_for_input,
+}
 
 if __name__ == "__main__":
     main()

@@ -13,11 +13,19 @@ from textual.pilot import Pilot
 from supervisor.run import control
 from supervisor.run.journal import read_state
 from supervisor.run.lock import KeeperLock
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.request_client import Adopter
 from supervisor.views.tui.widgets.panel import Panel
 
 DEADLINE_S = 20.0
+OFFER = Offer(
+    deeds=(
+        "takes over what lives of it: pid 12 (python3)",
+        "starts a new supervisor process on this host (box)",
+    )
+)
 Scenario = Callable[[StokerApp, Pilot[None]], Awaitable[None]]
 
 
@@ -48,10 +56,12 @@ def drive(
     keeper: bool = True,
     read_only: bool = False,
     adopt: Callable[[RunPaths], None] | None = None,
+    offer: Offer = OFFER,
     later_s: float = 2.0,
 ) -> StokerApp:
     """Open the app on a run, play a scenario, leave; no thread may be left."""
-    app = StokerApp(run, clock=clock_after(run, later_s), read_only=read_only, adopt=adopt)
+    adopter = Adopter(lambda _run: offer, adopt) if adopt is not None else None
+    app = StokerApp(run, clock=clock_after(run, later_s), read_only=read_only, adopter=adopter)
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:

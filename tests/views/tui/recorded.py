@@ -77,11 +77,31 @@ def stalled(root: Path) -> RunPaths:
     rec.t += 9
     rec.fact(
         ev.StallFlagged(
-            t=rec.t, attempt=1, since=since, waited_s=9, stage="step", pace_s=1.2, flag_s=3.6, act_s=60
+            t=rec.t, attempt=1, since=since, waited_s=9, stage="step", pace_s=1.2, flag_s=3.6, act_s=300
         )
     )
     text = "1 rank in all_reduce (torch/distributed), rank 1 in read() at data.py:41"
     rec.fact(ev.StacksTaken(t=rec.t + 1, attempt=1, text=text, odd=(1,)))
+    return rec.close()
+
+
+def counting_down(root: Path, *, left_s: float = 29.0) -> RunPaths:
+    """Rank 1 waits for a lock; after 300 s the attempt is about to be ended for it."""
+    rec = Recording(root)
+    rec.launch("first start")
+    rec.steps(1, 300, every=5)
+    since = rec.t
+    rec.t += 300
+    rec.fact(
+        ev.StallFlagged(
+            t=rec.t - 296, attempt=1, since=since, waited_s=4, stage="step", pace_s=1.2, flag_s=3.6, act_s=300
+        )
+    )
+    text = "rank 1 in Event.wait() at data.py:41, rank 0 in all_reduce at train.py:88"
+    rec.fact(ev.StacksTaken(t=rec.t, attempt=1, text=text, odd=(1,)))
+    rec.fact(
+        ev.HangCountdown(t=rec.t, attempt=1, until=rec.t + left_s, left_s=30, text=text, rule="lock_for_ever")
+    )
     return rec.close()
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
+from supervisor.run.events import RequestKind
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, Cause, Consequence, DecisionKind, FailureClass, Verdict
 from supervisor.views.tui.app import StokerApp
@@ -168,6 +172,93 @@ def test_while_it_lasts_the_table_tells_who_is_stuck_and_who_waits(tmp_path: Pat
         assert "waits" in next(line for line in ranks if " 0 " in line[:8])
 
     drive(recorded.stalled(tmp_path / "run"), play)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    run = recorded.counting_down(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "hang: ending in 27 s, Esc keeps waiting" in pane(app, "header").splitlines()[0]
+        assert "Esc keep waiting" in pane(app, "footer")
+        await pilot.press("a")
+        assert "ended as a hang in 27 s" in pane(app, "advisories")
+        await pilot.press("escape")
+        await until(pilot, lambda: bool(requests(run)), "the request")
+        (request,) = requests(run)
+        assert (request.kind, request.if_attempt) == (RequestKind.KEEP_WAITING, 1)
+
+    drive(run, play, size=size)
+
+
+@pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "no keeper"])
+def test_esc_asks_for_nothing_where_nobody_could_do_it(tmp_path: Path, read_only: bool) -> None:
+    run = recorded.counting_down(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "Esc keeps waiting" not in shown(app)
+        assert ("hang: ending in 27 s" in pane(app, "header")) == read_only
+        await pilot.press("escape")
+        assert not list(run.control.iterdir()), "and nobody counts as a viewer"
+
+    drive(run, play, read_only=read_only, keeper=read_only)
+
+
+def test_without_a_countdown_esc_is_what_it_was(tmp_path: Path) -> None:
+    run = recorded.stalled(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "keep waiting" not in pane(app, "footer")
+        await pilot.press("a", "escape")
+        assert not requests(run)
+
+    drive(run, play)
+
+
+def test_a_screen_that_may_act_is_seen_by_the_keeper_until_it_is_left(tmp_path: Path) -> None:
+    run = recorded.stalled(tmp_path / "run")
+    seen: list[str] = []
+
+    async def play(_app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: any(run.control.iterdir()), "the viewer's file")
+        seen.extend(path.name for path in run.control.iterdir())
+
+    drive(run, play)
+    assert [name.split("@")[0] for name in seen] == [f"viewer-{os.getpid()}"]
+    assert not list(run.control.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fact", "said"),
+    [
+        (
+            ev.OnlyFlagged(
+                t=0, attempt=1, rule="late_may_come", why="rank 1 sleeps in sleep() at data.py:41"
+            ),
+            "only flagged: rank 1 sleeps in sleep() at data.py:41",
+        ),
+        (
+            ev.OnlyFlagged(t=0, attempt=1, rule="late_computes", why="rank 1 computes", until_s=1800.0),
+            "ended as a hang after 30 m 00 s, if the stacks stay alike",
+        ),
+        (ev.HangKept(t=0, attempt=1, by="ada"), "ada keeps waiting: this silence is not ended"),
+    ],
+)
+def test_the_page_says_why_a_silence_is_not_ended(tmp_path: Path, fact: ev.Event, said: str) -> None:
+    run = recorded.stalled(tmp_path / "run")
+    journal = JournalWriter(run.node().journal)
+    last_t = read_state(run.node().journal).last_t
+    assert last_t is not None
+    journal.append(msgspec.structs.replace(fact, t=last_t))
+    journal.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("a")
+        assert said in " ".join(pane(app, "advisories").split())
+
+    drive(run, play)
 
 
 def stopped(root: Path) -> RunPaths:

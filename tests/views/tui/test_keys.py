@@ -18,6 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard import bars
+from supervisor.views.tui.dialogs.adopt import AdoptScreen
 from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm
@@ -273,11 +274,13 @@ def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: "A adopts the run" in pane(app, "notice"), "the notice")
         await pilot.press("s")
-        assert isinstance(app.screen, Confirm)
-        assert "Adopt the run first?" in shown(app)
+        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        assert "stop: the keeper is gone, nobody would do it" in shown(app)
         await pilot.press("n")
         assert not adopted
-        await pilot.press("s", "y")
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await pilot.press("y")
         await until(pilot, lambda: "adopted: a new keeper" in pane(app, "notice"), "the new keeper")
         await pilot.press("s")
         assert "lost: 40 steps" in shown(app), "now it is asked for"
@@ -295,7 +298,9 @@ def test_without_a_keeper_a_stop_offers_to_adopt(tmp_path: Path) -> None:
 def test_without_a_keeper_and_nobody_to_adopt_it_is_said(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("s")
-        await until(pilot, lambda: "nobody would do it: `stoker attach" in pane(app, "notice"), "the reason")
+        await until(
+            pilot, lambda: "nobody would do it: `stoker attach --adopt" in pane(app, "notice"), "the reason"
+        )
 
     drive(recorded.healthy(tmp_path / "run"), play, keeper=False)
 

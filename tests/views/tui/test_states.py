@@ -7,8 +7,10 @@ from pathlib import Path
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
+from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS
 from supervisor.views.tui.app import StokerApp
+from tests.keeper.fakes import verdict_of
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
 
@@ -120,3 +122,52 @@ def test_a_watched_log_of_one_job_has_its_step_in_its_one_row(tmp_path: Path) ->
         rec.series.append(HOST, rec.t, "machine", 1, {"cpu_ratio": 0.5})
         rec.fact(ev.Progress(t=rec.t, attempt=1, step=step, loss=3.0))
     drive(rec.close(), play)
+
+
+def test_how_far_a_log_is_read_stands_in_the_header_while_the_reading_is_behind(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 30)
+    rec.fact(ev.Progress(t=rec.t, attempt=1, lag_bytes=480_000_000, log_bytes=600_000_000))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        assert "· log read to 120 of 600 MB" in pane(app, "header")
+
+    drive(rec.close(), play)
+
+
+def test_a_failure_is_on_the_card_while_its_logs_are_still_being_read(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 30)
+    rec.fact(ev.ProcessesGone(t=rec.t, attempt=1, exit_code=1))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM), provisional=True))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "it broke" in pane(app, "card"), "the card")
+        assert "ended, reading its logs" in pane(app, "header")
+
+    drive(rec.close(), play)
+
+
+def test_an_end_that_was_not_read_to_the_last_line_says_so(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.steps(1, 30)
+    rec.fact(
+        ev.AttemptEnded(
+            t=rec.t,
+            attempt=1,
+            exit_code=0,
+            last_step=30,
+            log_read_bytes=27_000_000,
+            log_size_bytes=600_000_000,
+        )
+    )
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "log read to 27 of 600 MB" in pane(app, "attempts"), "the attempt")
+        assert "attempt 1 ended, exit 0, log read to 27 of 600 MB" in pane(app, "timeline")
+
+    drive(rec.close(), play, size=(200, 50))

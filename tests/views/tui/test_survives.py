@@ -12,19 +12,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pexpect
 import pytest
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run import series as se
+from supervisor.run.events import RequestKind
 from supervisor.run.journal import JournalWriter
+from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dialogs.adopt import AdoptScreen
+from supervisor.views.tui.request_client import Answer, Desk
 from tests.conftest import wait_until
 from tests.integration.harness import environment
 from tests.views.tui import recorded
-from tests.views.tui.driving import drive, keeper_of, pane, shown, until
+from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, shown, until
 from tests.views.tui.wire import SHOW_RUN, on_a_terminal
 
 
@@ -66,7 +72,14 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "the keeper is gone" in pane(app, "notice")
         assert "no keeper" in pane(app, "header")
         assert "A adopt" in pane(app, "footer")
-        await pilot.press("r", "n", "A")
+        await pilot.press("r")
+        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        assert "restart: the keeper is gone, nobody would do it" in shown(app)
+        await pilot.press("n", "A")
+        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        assert all(deed in shown(app) for deed in OFFER.deeds)
+        assert not adopted, "nothing is done before it is said what"
+        await pilot.press("y")
         await until(pilot, lambda: bool(adopted), "the adoption")
 
     drive(run, play, keeper=False, adopt=lambda orphan: adopted.append(orphan == run))
@@ -80,16 +93,70 @@ def test_adoption_that_fails_is_said(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
+        await pilot.press("y")
         await until(pilot, lambda: "no such host" in pane(app, "notice"), "the reason")
 
     drive(run, play, keeper=False, adopt=refuse)
+
+
+def test_an_adoption_that_is_refused_says_why_and_asks_nothing(tmp_path: Path) -> None:
+    offer = Offer(refusals=("nothing of it lives", "and more"))
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("A")
+        await until(pilot, lambda: "not adopted: nothing of it lives" in pane(app, "notice"), "the reason")
+        assert app.screen is app.dashboard
+
+    drive(recorded.healthy(tmp_path / "run"), play, keeper=False, adopt=lambda _run: None, offer=offer)
+
+
+def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
+    """Made of hard links it shares the lock of the original, whose keeper lives."""
+    run = recorded.healthy(tmp_path / "run")
+    record = read_run_file(run.run_json)
+    write_run_file(run.run_json, msgspec.structs.replace(record, path=str(run.root)))
+    run.control.mkdir(exist_ok=True)
+    with keeper_of(run):
+        subprocess.run(["cp", "-al", run.root, tmp_path / "copy"], check=True)
+        copy = RunPaths(tmp_path / "copy")
+
+        async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+            notice = f"a copy of {run.root}"
+            await until(pilot, lambda: notice in pane(app, "notice"), "the notice")
+            await pilot.press("s", "r", "A")
+            await until(pilot, lambda: app.screen is app.dashboard, "no question")
+            assert "A adopt" not in pane(app, "footer")
+            told: list[Answer] = []
+            Desk(copy).sender(RequestKind.STOP, 1, None, 0.0, told.append)()
+            assert "this folder is a copy" in told[0].text
+
+        drive(copy, play, keeper=False, adopt=lambda _run: None, size=(200, 50))
+        assert not requests(run)
+        assert not requests(copy)
+
+
+def test_a_request_goes_to_no_folder_without_a_keeper(tmp_path: Path) -> None:
+    run = recorded.healthy(tmp_path / "run")
+    told: list[Answer] = []
+    put = Desk(run).sender(RequestKind.STOP, 1, None, 0.0, told.append)
+    put()
+    assert "the keeper is gone" in told.pop().text
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.rmtree(run.control, ignore_errors=True)
+    run.control.symlink_to(elsewhere)
+    with keeper_of(run):
+        put()
+    assert "not sent" in told.pop().text
+    assert not list(elsewhere.iterdir())
 
 
 def test_keeper_is_gone_and_nobody_can_adopt(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        assert "`stoker attach` adopts" in pane(app, "notice")
+        assert "`stoker attach --adopt` adopts" in pane(app, "notice")
         await pilot.press("A")
 
     drive(run, play, keeper=False)
@@ -323,6 +390,8 @@ def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
         text = wire.wait_for("the keeper is gone", "A adopt")
         assert "training goes on" not in text
         wire.press("A")
+        wire.wait_for("adopt the run?", "takes over what lives of it: pid 12")
+        wire.press("y")
         wire.wait_for("adopting")
 
 
@@ -364,7 +433,7 @@ def test_choices_that_cannot_be_kept_are_no_trouble(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     nowhere = tmp_path / "file"
     nowhere.touch()
-    script = SHOW_RUN.replace("adopt=", "keep=Path(sys.argv[2]), adopt=")
+    script = SHOW_RUN.replace("adopter=adopter", "keep=Path(sys.argv[2]), adopter=adopter")
     with keeper_of(run), on_a_terminal(script, run.root, nowhere / "ui.json") as wire:
         wire.wait_for("stepping")
         wire.press("TTT")

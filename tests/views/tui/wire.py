@@ -139,7 +139,9 @@ def on_a_terminal(
 SHOW_RUN = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.tui.terminal import run_tui
-print(*run_tui(RunPaths(Path(sys.argv[1])), adopt=lambda _run: None).lines, sep="\\n")
+from supervisor.views.tui.request_client import Adopter; from supervisor.run.ownership import Offer
+adopter = Adopter(lambda _run: Offer(deeds=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
+print(*run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter).lines, sep="\\n")
 """
 SHOW_REPLAY = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths

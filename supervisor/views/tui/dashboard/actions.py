@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from supervisor.job.batch import BatchSpec, next_smaller
 from supervisor.run import state as st
-from supervisor.run.events import RequestKind
+from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.records import DecisionKind
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
@@ -18,7 +18,10 @@ if TYPE_CHECKING:  # it loads the whole job
 
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
-    ["restart", "smaller_batch", "edit", "start_now", "hold", "stop", "stop_now", "stacks", "note", "adopt"]
+    [
+        *("restart", "smaller_batch", "edit", "start_now", "hold", "keep_waiting"),
+        *("stop", "stop_now", "stacks", "note", "adopt"),
+    ]
 )
 
 FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
@@ -27,7 +30,7 @@ FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
     """The actions that a keeper would carry out now. Observers take notes and stacks only."""
     state = snapshot.state
-    if read_only or snapshot.gone or state.is_over or state.started_t is None:
+    if read_only or snapshot.gone or snapshot.misplaced or state.is_over or state.started_t is None:
         return frozenset()
     if not snapshot.keeper_alive:
         return frozenset(["adopt"]) if can_adopt and state.mode != "observed" else frozenset()
@@ -39,7 +42,7 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     found.add("stop_now")
     if not isinstance(condition, st.Stopping):
         found.add("stop")
-    if isinstance(condition, (st.Running, st.Backoff, st.HeldOpen)):
+    if isinstance(condition, (st.Running, st.Ended, st.Backoff, st.HeldOpen)):
         found.add("restart")
         if suggested_batch(snapshot) is not None:
             found.add("smaller_batch")
@@ -47,6 +50,12 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
             found.add("edit")
     if isinstance(condition, st.Backoff):
         found |= {"start_now", "hold"}
+    if (
+        isinstance(condition, st.Running)
+        and state.attempt is not None
+        and state.attempt.countdown is not None
+    ):
+        found.add("keep_waiting")
     return frozenset(found)
 
 
@@ -55,7 +64,12 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
+    if snapshot.misplaced:
+        return snapshot.misplaced
     if state.is_over:
+        done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
+        if not done and state.mode != "observed" and snapshot.run_file is not None:
+            return f"the run is over: `stoker continue {state.run_id}` starts the next attempt"
         whole = f"the run is over: start it again with `{again_text(snapshot) or 'stoker run'}`"
         return (
             whole
@@ -67,7 +81,7 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
     if state.mode == "observed":
         return "stoker did not start this job: it only watches"
     if not snapshot.keeper_alive:
-        then = "A adopts the run" if can_adopt else f"`stoker attach {state.run_id}` adopts the run"
+        then = "A adopts the run" if can_adopt else f"`stoker attach --adopt {state.run_id}` adopts the run"
         return f"the keeper is gone, nobody would do it: {then}, then ask again"
     match state.condition:
         case st.Stopping():

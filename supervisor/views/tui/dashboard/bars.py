@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 from textual.timer import Timer
@@ -31,7 +32,7 @@ SHARED = "gpu_shared_"
 
 
 class NoticeBar(Panel):
-    """One line, by urgency: folder gone, an answer, keeper gone, the newest advisory, what was wanting at the start."""
+    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, what was wanting at the start."""
 
     framed = False
     uses_clock = True
@@ -78,14 +79,13 @@ class NoticeBar(Panel):
             return [row(Span(tr(said), TextStyle.WARN))]
         if self._answer is not None:
             return [row(" ", spoken(self._answer, tr))]
+        if snapshot.misplaced:
+            said = f" ⚠ {snapshot.misplaced}"
+            return [row(Span(fit(tr(said), width), TextStyle.WARN if is_live(snapshot) else TextStyle.DIM))]
         if is_live(snapshot) and not snapshot.keeper_alive:
-            then = (
-                "A adopts the run"
-                if self.can_adopt and not self.read_only
-                else "`stoker attach` adopts the run"
-            )
-            said = f" ⚠ the keeper is gone; ranks may live on. {then}"
-            return [row(Span(tr(said), TextStyle.BAD))]
+            if state.mode == "observed":
+                return [row(Span(tr(" ⚠ it is no longer watched"), TextStyle.WARN))]
+            return [row(Span(self._without_keeper(width), TextStyle.BAD))]
         worth_saying = self._warning(snapshot, self.view.now, width)
         if worth_saying is not None:
             return [worth_saying]
@@ -96,6 +96,16 @@ class NoticeBar(Panel):
             newest_fact = state.timeline[-1]
             return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", TextStyle.DIM))]
         return []
+
+    def _without_keeper(self, width: int) -> str:
+        """What stands where nobody looks after a run; who starts its next attempt only where there is room."""
+        offered = self.can_adopt and not self.read_only
+        then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
+        more = "`stoker continue` starts the next attempt"
+        said = self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}; {more}")
+        return (
+            said if cell_len(said) < width else self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}")
+        )
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
         """A stall, else the newest advisory, else what pre-flight found wanting; and the key that says more."""

@@ -22,6 +22,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span("○ preflight", TextStyle.PLAIN)
         case st.Launching():
             return Span("○ launching", TextStyle.LIVE)
+        case st.Running() if (left_s := hang_ends_in(snapshot, now)) is not None:
+            return Span(f"⚠ hang: ending in {left_s:.0f} s", TextStyle.BAD)
         case st.Running() if is_stalled(snapshot):
             return Span("⚠ stalled", TextStyle.WARN)
         case st.Running():
@@ -58,6 +60,14 @@ def is_stalled(snapshot: Snapshot) -> bool:
     """Whether a keeper flagged that nothing moves, and looks on."""
     attempt = snapshot.state.attempt
     return snapshot.keeper_alive and attempt is not None and attempt.stall is not None
+
+
+def hang_ends_in(snapshot: Snapshot, now: float) -> float | None:
+    """Seconds until the attempt is ended as a hang; None: that is not about to be done."""
+    attempt = snapshot.state.attempt
+    if not snapshot.keeper_alive or attempt is None or attempt.countdown is None:
+        return None
+    return max(0.0, attempt.countdown.until - now)
 
 
 def outcome_span(outcome: Outcome) -> Span:
@@ -106,7 +116,7 @@ def shows_failure(snapshot: Snapshot) -> bool:
         return False
     condition = snapshot.state.condition
     match condition:
-        case st.DiagnosedAs() | st.Backoff() | st.HeldOpen():
+        case st.Ended() | st.DiagnosedAs() | st.Backoff() | st.HeldOpen():
             return True
         case st.Finished():
             return condition.outcome in {Outcome.FAILED, Outcome.GAVE_UP, Outcome.LOST}

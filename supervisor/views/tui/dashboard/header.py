@@ -9,7 +9,7 @@ from supervisor.run.events import Phase
 from supervisor.run.state import Finished, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.condition_words import condition_span, is_live
+from supervisor.views.tui.dashboard.condition_words import condition_span, hang_ends_in, is_live
 from supervisor.views.tui.dashboard.layout import LOW
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
@@ -25,6 +25,7 @@ class HeaderPanel(Panel):
 
     framed = False
     uses_clock = True
+    may_act = False  # whether Esc on this screen reaches a keeper
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """Two rows."""
@@ -40,8 +41,13 @@ class HeaderPanel(Panel):
             left.append(Span(tr(" · observed"), TextStyle.DIM))
         left += [Span(" · "), spoken(condition_span(snapshot, self.view.now), tr)]
         quiet = quiet_s(snapshot, self.view.now)
-        if quiet is not None:
+        if hang_ends_in(snapshot, self.view.now) is not None:
+            left += [Span(tr(", Esc keeps waiting"), TextStyle.WARN)] if self.may_act else []
+        elif quiet is not None:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
+        behind = state.progress.unread_text if state.progress is not None and is_live(snapshot) else ""
+        if behind:
+            left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:
             left.append(Span(tr(" ⚠ no keeper"), TextStyle.BAD))
         first = between(tuple(left), self._progress(state, width - cells(tuple(left)) - 2), width)
@@ -101,6 +107,8 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if isinstance(condition, Running) and attempt is not None and attempt.stall is not None:
         return now - attempt.stall.since
+    if snapshot.state.progress is not None and snapshot.state.progress.lag_bytes:
+        return None  # the steps stand in what is not read yet
     steps = snapshot.metrics["step_time_s"] or snapshot.metrics["loss"]
     if not isinstance(condition, Running) or condition.phase is not Phase.STEPPING or not steps:
         return None

@@ -42,6 +42,14 @@ KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "look", "this help"),
     _key("A", "adopt", "adopt", "A", "act", "adopt a run whose keeper is gone"),
     _key("enter", "ask('start_now')", "now", "Enter", "act", "during a back-off: start the next attempt now"),
+    _key(
+        "escape",
+        "ask('keep_waiting')",
+        "keep waiting",
+        "Esc",
+        "act",
+        "while a hang is about to be ended: keep waiting",
+    ),
     _key("escape", "ask('hold')", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
     _key("escape", "back", "back", "Esc", "look", "clear search, filter, zoom; then back to the list"),
     _key(

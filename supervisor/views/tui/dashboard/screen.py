@@ -24,17 +24,19 @@ from supervisor.views.tui.dashboard.actions import (
     why_not,
 )
 from supervisor.views.tui.dashboard.condition_words import failures
+from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import LookingScreen
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.request_client import Adopter, Answer, Desk
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
+    from supervisor.run.ownership import Offer
     from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0
@@ -63,7 +65,7 @@ class Dashboard(LookingScreen):
         feeder: the reading thread; requests are put in it too.
         clock: wall time.
         read_only: no requests.
-        adopt: what adopts a run whose keeper died; None where that is not offered.
+        adopter: takes over a run whose keeper died; None where that is not offered.
         back: goes back to the list of runs; None where the run was not opened from one.
     """
 
@@ -77,12 +79,12 @@ class Dashboard(LookingScreen):
         clock: Callable[[], float],
         *,
         read_only: bool = False,
-        adopt: Callable[[], None] | None = None,
+        adopter: Adopter | None = None,
         back: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(desk, feeder, clock, back)
         self._read_only = read_only
-        self._adopt = adopt
+        self._adopter = adopter
         self._possible: frozenset[str] = frozenset()
         self._adopting = False
         self._first: Snapshot | None = None
@@ -92,7 +94,8 @@ class Dashboard(LookingScreen):
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
         notice = self.notice
-        notice.can_adopt, notice.read_only = self._adopt is not None, self._read_only
+        notice.can_adopt, notice.read_only = self._adopter is not None, self._read_only
+        self.query_one(HeaderPanel).may_act = not self._read_only
         self.log_panel.focus()
         if self._first is not None:
             self.take(self._first)
@@ -128,7 +131,7 @@ class Dashboard(LookingScreen):
         if self._adopting and snapshot.keeper_alive:
             self._adopting = False
             self.tell(Answer("adopted: a new keeper looks after the run", True))
-        self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopt is not None)
+        self._possible = possible(snapshot, read_only=self._read_only, can_adopt=self._adopter is not None)
         self._arrange()
         self._offer()
 
@@ -195,22 +198,10 @@ class Dashboard(LookingScreen):
         event.stop()
         can_adopt = "adopt" in self._possible
         if can_adopt and name != "adopt":
-            self._offer_adoption(name)
+            self.action_adopt(f"{name.replace('_', ' ')}: the keeper is gone, nobody would do it")
             return
         said = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
         self.tell(Answer(said, False))
-
-    def _offer_adoption(self, name: str) -> None:
-        """The keeper is gone: the run can be adopted, and the wish be told again."""
-
-        def closed(yes: bool | None) -> None:
-            if yes:
-                self.action_adopt()
-
-        word = name.replace("_", " ")
-        self.app.push_screen(
-            Confirm(f"{word}: the keeper is gone, nobody would do it. Adopt the run first?"), closed
-        )
 
     def action_help(self) -> None:
         """All keys."""
@@ -246,12 +237,37 @@ class Dashboard(LookingScreen):
         """Leave; training goes on."""
         self.app.exit()
 
-    def action_adopt(self) -> None:
-        """Let a new keeper take the run over."""
-        if self._adopt is not None:
+    def action_adopt(self, why: str = "") -> None:
+        """Say what it would be to let a new keeper take the run over, and ask. `why`: what a person wanted that needs one."""
+        adopter, run = self._adopter, self._desk.run
+        if adopter is None:
+            return
+
+        def examine() -> None:
+            offer = adopter.examine(run)
+            self.app.call_later(self._offer_adoption, adopter, offer, why)
+
+        self.tell(Answer("looking at what lives of the run…", None))
+        self._feeder.submit(examine)
+
+    def _offer_adoption(self, adopter: Adopter, offer: Offer, why: str) -> None:
+        from supervisor.views.tui.dialogs.adopt import AdoptScreen
+
+        if self.app.screen is not self:
+            return  # something else was opened meanwhile
+        if offer.refusals:
+            self.tell(Answer(f"not adopted: {offer.refusals[0]}", False))
+            return
+
+        def closed(yes: bool | None) -> None:
+            if not yes:
+                self.tell(Answer("not adopted", None))
+                return
             self._adopting = True
             self.tell(Answer("adopting the run…", None))
-            self._feeder.submit(self._adopt)
+            self._feeder.submit(lambda: adopter.adopt(self._desk.run))
+
+        self.app.push_screen(AdoptScreen(offer, why), closed)
 
     def action_ask(self, kind: str) -> None:
         """Ask the keeper for what the kind of request says."""

@@ -98,7 +98,7 @@ class TimelinePanel(ListPanel, can_focus=True):
 
 
 def _end(attempt: AttemptView, now: float) -> float:
-    return attempt.ended_t if attempt.ended_t is not None else now
+    return next((t for t in (attempt.ended_t, attempt.gone_t) if t is not None), now)
 
 
 def _ink(attempt: AttemptView) -> TextStyle:
@@ -114,7 +114,7 @@ def _ink(attempt: AttemptView) -> TextStyle:
 def _is_well(attempt: AttemptView) -> bool:
     """Whether nobody saw how it ended, and its log says nothing against it."""
     judged = attempt.verdict is not None and not attempt.verdict_provisional
-    return attempt.exit_code is None and judged and attempt.failure is None
+    return attempt.exit_code is None and judged and attempt.failure is None and not attempt.unread_text
 
 
 def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
@@ -127,6 +127,8 @@ def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
         return row(Span(f"✗ {attempt.failure}", TextStyle.BAD), Span(f" {span}", TextStyle.DIM))
     if attempt.wish_text:
         return row(Span(f"■ {tr(attempt.wish_text)}"), Span(f" {span}", TextStyle.DIM))
+    if attempt.exit_code == 0 and attempt.unread_text:
+        return row(Span(f"! {tr(attempt.unread_text)}", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))
     if attempt.exit_code == 0 or _is_well(attempt):
         return row(Span("✓", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
     return row(Span("✗", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))

@@ -42,12 +42,7 @@ class AdvisoriesPage(Page):
         waited = max(0.0, now - stall.since)
         rows: list[Row] = [row(Span(self.tr(f"nothing moves for {fm.duration(waited)}"), TextStyle.WARN))]
         rows.append(row(Span(self.tr(f"usual is {fm.seconds(stall.pace_s)}"), TextStyle.DIM)))
-        then = (
-            self.tr("never ended by itself")
-            if stall.act_s is None
-            else self.tr(f"ended as a hang after {fm.duration(stall.act_s)}, if the stacks stay alike")
-        )
-        rows.append(row(Span(then, TextStyle.DIM)))
+        rows += labelled("", self.tr(_then(attempt, stall, now)), width, TextStyle.DIM, most=4, label_cells=0)
         if attempt.stacks is not None:
             rows += section(self.tr, "who stands where")
             rows += labelled("", self.tr(attempt.stacks.text), width, TextStyle.STRONG, most=6, label_cells=0)
@@ -56,3 +51,18 @@ class AdvisoriesPage(Page):
         elif attempt.stack_note:
             rows += labelled("", self.tr(attempt.stack_note), width, TextStyle.DIM, most=3, label_cells=0)
         return rows
+
+
+def _then(attempt: AttemptView, stall: StallFlagged, now: float) -> str:
+    """What comes of a silence if it lasts."""
+    flagged = attempt.only_flagged
+    if attempt.kept is not None:
+        return f"{attempt.kept.by} keeps waiting: this silence is not ended"
+    if attempt.countdown is not None:
+        return f"ended as a hang in {fm.duration(max(0.0, attempt.countdown.until - now))}"
+    if flagged is not None and flagged.until_s is None:
+        return f"only flagged: {flagged.why}"
+    if stall.act_s is None:
+        return "never ended by itself"
+    after_s = max(stall.act_s, flagged.until_s or 0.0) if flagged is not None else stall.act_s
+    return f"ended as a hang after {fm.duration(after_s)}, if the stacks stay alike"

@@ -52,7 +52,7 @@ def _machine(snapshot: Snapshot, attempt: st.AttemptView, tr: Tr) -> list[Row]:
         )
     ]
     if state.mode != "observed":
-        ended = attempt.ended_t is not None
+        ended = attempt.ended_t is not None or attempt.reads_on
         word = tr("ended" if ended else "runs")
         rows.append(_line("torchrun", attempt.pid, Span(word, TextStyle.DIM if ended else TextStyle.LIVE)))
     return rows

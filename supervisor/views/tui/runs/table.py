@@ -247,7 +247,7 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
     texts = {
         "run": run_id if roomy or len(run_id) <= DATE_CELLS else run_id[DATE_CELLS:],
         "name": state.name,
-        "step": f"{fm.whole(found.step)}{total}",
+        "step": f"{fm.whole(found.step)}{'+' if found.is_cut else ''}{total}",
         "verdict": found.failure or fm.DASH,
         "best": fm.loss(state.best_loss),
         "took": fm.duration(found.duration_s(now)),

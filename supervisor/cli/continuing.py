@@ -1,0 +1,192 @@
+"""Start the next attempt of a run of which nothing lives: it failed, was stopped or lost, or its machine was booted.
+
+What the next attempt runs is printed first, and asked about on a terminal. It goes on from a checkpoint as any restart does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisor.cli.appearance_flags import add_taste, taste_from
+from supervisor.cli.common import add_runs_dir, complain, refuse
+
+if TYPE_CHECKING:
+    from supervisor.job.plan import LaunchPlan
+    from supervisor.keeper.process.takeover import Continuation
+    from supervisor.run.paths import RunPaths
+    from supervisor.run.runfile import RunFile
+    from supervisor.run.state import RunState
+    from supervisor.views.appearance import Appearance
+
+VERB = "continue"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verb's arguments."""
+    parser.add_argument("run", metavar="RUN", help="a path, an id, a unique part of an id, a name")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask whether to start what is printed (needed without a terminal)",
+    )
+    parser.add_argument(
+        "--no-ui", action="store_true", help="log lines on stdout, this process is the keeper"
+    )
+    parser.add_argument("--json", action="store_true", help="with --no-ui: JSON lines on stdout")
+    parser.add_argument(
+        "--detach", action="store_true", help="print the run's id and return; training goes on by itself"
+    )
+    add_runs_dir(parser)
+    add_taste(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit 0 once it is started (under --no-ui the run's own code), 3 where that is refused."""
+    from supervisor.run.index import RunNotFound, find_run, runs_dir
+    from supervisor.run.paths import RunPaths
+    from supervisor.views.appearance import BadAppearance
+
+    try:
+        taste = taste_from(vars(args), os.environ)
+        found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
+    except (RunNotFound, BadAppearance) as error:
+        return complain(VERB, str(error))
+    return _continue(RunPaths(Path(os.path.realpath(found.root))), args, taste)
+
+
+def _continue(paths: RunPaths, args: argparse.Namespace, taste: Appearance) -> int:
+    from supervisor.cli.starting.start_run import user_name
+    from supervisor.job.errors import JobError
+    from supervisor.keeper.planning.launch_plans import plan_continued
+    from supervisor.keeper.process.takeover import examine_continuation
+    from supervisor.run.lock import LockTaken
+    from supervisor.run.state import Finished
+
+    found = examine_continuation(paths)
+    for warning in found.warnings:
+        print(f"stoker {VERB}: {warning}", file=sys.stderr)
+    refusals = found.refusals
+    if not refusals and not (args.yes or _has_terminal()):
+        refusals = ("without a terminal nobody can be asked whether to start it: say --yes",)
+    refusals = refusals or tuple(_doubted(paths, found))
+    if refusals or found.record is None:
+        return refuse(VERB, f"{paths.run_id}: not continued", refusals)
+    record, by = found.record, user_name()
+    try:
+        state = _settled(paths, record, found.state)
+        if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
+            print(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
+            return 0
+        plan = plan_continued(record, state, paths, os.environ, by)
+        size = paths.node().journal.stat().st_size
+        _show(paths, state, plan)
+        if not args.yes and not _says_yes("Start it?"):
+            return refuse(VERB, paths.run_id, ["not continued"])
+        if paths.node().journal.stat().st_size != size:
+            return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
+        return _start(paths, record, args, taste, by)
+    except (LockTaken, OSError) as error:
+        return complain(VERB, f"{paths.run_id}: {error}", 1)
+    except JobError as error:
+        return complain(VERB, f"{paths.run_id}: {error.message}", error.exit_code)
+
+
+def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
+    """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
+    from supervisor.keeper.process.takeover import WATCH_S, heard_from, scheduler_says
+    from supervisor.run.ownership import printable
+
+    if found.listen_to:
+        host = printable(found.listen_to)
+        print(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
+        if name := heard_from(paths):
+            return [f"{name} is being written: a keeper lives, on {host} or elsewhere"]
+    if found.slurm_job and (said := scheduler_says(found.slurm_job)):
+        return [f"SLURM says of its job {found.slurm_job}: {said}"]
+    for doubt in found.doubts:
+        if not _has_terminal():
+            return [f"only a person can answer, on a terminal: {doubt}"]
+        if not _says_yes(doubt):
+            return ["it may live"]
+    return []
+
+
+def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
+    """The run's state once it is known how its newest attempt ended, and why. Starts and signals nothing."""
+    from supervisor.run import state as st
+
+    open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
+    if not isinstance(state.condition, open_ended):
+        return state
+    from supervisor.keeper.loop import Keeper
+
+    keeper = Keeper(paths, record, env=os.environ)
+    try:
+        keeper.settle()
+        return keeper.state
+    finally:
+        keeper.close("it is settled how the attempt ended")
+
+
+def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
+    """How it ended, and what would run."""
+    from supervisor.job.plan import plan_as_shell
+    from supervisor.run.ownership import printable
+
+    view = state.attempt
+    if view is not None:
+        verdict = view.verdict
+        title = verdict.title if verdict is not None else "nobody knows how it ended"
+        cause = f": {verdict.cause.text[:200]}" if verdict is not None and verdict.cause is not None else ""
+        print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)
+        begins = (
+            f"goes on by {plan.resume}" if plan.resume else "begins anew, unless the script resumes by itself"
+        )
+        print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)
+    print(plan_as_shell(plan), file=sys.stderr)
+
+
+def _start(paths: RunPaths, record: RunFile, args: argparse.Namespace, taste: Appearance, by: str) -> int:
+    from msgspec.structs import replace
+
+    interactive = not args.no_ui and (args.detach or _has_terminal())
+    record = replace(record, settings=replace(record.settings, interactive=interactive))
+    if not interactive:
+        from supervisor.cli.starting.start_run import carry_headless
+        from supervisor.keeper.loop import Keeper
+
+        keeper = Keeper(paths, record, env=os.environ, continued_by=by)
+        return carry_headless(VERB, keeper, paths, record, os.environ, as_json=args.json, only_news=True)
+    from supervisor.cli.open_app import load_app, show
+    from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
+
+    if warning := teardown_warning(os.environ):
+        print(f"stoker {VERB}: {warning}", file=sys.stderr)
+    has_screen = _has_terminal() and not args.detach
+    try:
+        start_detached(
+            paths, os.environ, record=record, continued_by=by, meanwhile=load_app if has_screen else None
+        )
+    except KeeperDidNotStart as error:
+        return complain(VERB, f"{paths.run_id}: {error}", 1)
+    if not has_screen:
+        print(paths.run_id)
+        return 0
+    from supervisor.views.splash.glimpse import Glimpse
+    from supervisor.views.tui.garbage import held_back
+
+    with held_back(), Glimpse() as glimpse:
+        return show(paths, read_only=False, env=os.environ, taste=taste, glimpse=glimpse)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _says_yes(question: str) -> bool:
+    print(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -1,0 +1,130 @@
+"""How long a job's process groups wait for a rank that is late, where it asks for longer than PyTorch does by itself.
+
+A script that gives its ranks two hours says that one may be silent for two hours. Found in what it hands to
+``init_process_group`` and its like (`source_scan`), in flags, config keys and variables that are named so, and in its log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from supervisor.job.arguments.assignments import Setting
+from supervisor.job.knobs.places import ENV, Places, bare, is_argument
+from supervisor.job.knobs.read_source import ScriptSource
+
+USUAL_S: Final = 600.0
+"""NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
+_GROUP: Final = frozenset(
+    {"ddp", "dist", "distributed", "nccl", "gloo", "pg", "process", "group", "collective", "comm", "deepspeed", "c10d"}
+)  # fmt: skip
+# Timeouts of other things: a monitor's, a store's, an InfiniBand card's (an exponent).
+_OTHERS: Final = frozenset(
+    {"heartbeat", "ib", "rdzv", "rendezvous", "join", "store", "trace", "dump", "data"}
+)
+_SECONDS_A: Final = {
+    **dict.fromkeys(("ms", "msec", "millis", "milliseconds"), 1e-3),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+}
+# A rank's log as it starts: ``TIMEOUT(ms): 3600000`` (c10d), ``ddp_timeout=7200,`` (printed arguments),
+# ``distributed_timeout_minutes ........ 60`` (Megatron), ``timeout=datetime.timedelta(days=1, seconds=3600)``.
+_LOG: Final = re.compile(
+    rb"timeout ?\(ms\) ?[=:] ?(?P<ms>\d{1,15})"
+    rb"|(?P<name>(?:ddp|dist|distributed|nccl|gloo|pg|process_group|collective)[a-z_]{0,24}timeout[a-z_]{0,12})"
+    rb"['\"]?[ .:=]{1,80}(?P<number>\d{1,9}(?:\.\d{1,6})?)(?![\w.])"
+    rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?",
+    re.IGNORECASE,
+)
+
+
+def find_group_timeout(settings: Sequence[Setting], where: Places) -> float | None:
+    """The longest that any process group is told to wait, in seconds; None where nothing longer than usual is asked for."""
+    return longer_than_usual(max(_told(settings, where), default=None))
+
+
+def longer_than_usual(seconds: object) -> float | None:
+    """`seconds` where it is a number above PyTorch's default."""
+    number = _number(seconds)
+    return number if number is not None and number > USUAL_S else None
+
+
+def timeout_in_log(data: bytes) -> float | None:
+    """The same from a part of a log."""
+    found = []
+    for match in _LOG.finditer(data) if b"imeout" in data or b"IMEOUT" in data else ():
+        if match["ms"]:
+            found.append(int(match["ms"]) / 1000)
+        elif match["name"]:
+            unit = _unit(match["name"].decode())
+            found += [float(match["number"]) * unit] if unit is not None else []
+        else:
+            found.append(86_400.0 * int(match["days"] or 0) + int(match["seconds"] or 0))
+    return longer_than_usual(max(found, default=None))
+
+
+def _told(settings: Sequence[Setting], where: Places) -> Iterator[float]:
+    for setting in settings:
+        if (unit := _unit(setting.name)) is not None and (number := _number(setting.value)) is not None:
+            yield unit * number
+    given = {_plain(setting.name) for setting in settings}
+    for name in (*where.names(), *(f"{ENV}{variable}" for variable in where.env)):
+        # What the command line says comes before a flag's default.
+        if (unit := _unit(bare(name))) is None or (is_argument(name) and _plain(name) in given):
+            continue
+        if (number := _number(where.value(name))) is not None:
+            yield unit * number
+    source = where.source
+    for name, amount in source.limits:
+        unit, number = _unit(name), _value(amount, settings, where)
+        if unit is not None and number is not None:
+            yield unit * number
+    for terms in source.timeouts:
+        parts = [(unit, _value(amount, settings, where)) for unit, amount in terms]
+        known = [unit * number for unit, number in parts if number is not None]
+        if len(known) == len(parts):
+            yield sum(known)
+
+
+def _value(amount: float | str, settings: Sequence[Setting], where: Places) -> float | None:
+    """A number, or what a setting of this name is given."""
+    if not isinstance(amount, str):
+        return amount
+    if amount.startswith(ENV):
+        return _number(where.value(amount))
+    spelt = {amount, *_spellings(amount, where.source)}
+    given = [s.value for s in settings if _plain(s.name).rpartition(".")[2] in spelt]
+    if given:
+        return _number(given[-1])
+    names = [name for name in where.names() if _plain(bare(name)).rpartition(".")[2] in spelt]
+    return next((found for name in names if (found := _number(where.value(name))) is not None), None)
+
+
+def _spellings(dest: str, source: ScriptSource) -> Iterator[str]:
+    for flag in source.flags:
+        if flag.dest == dest:
+            yield from map(_plain, flag.names)
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-+").replace("-", "_")
+
+
+def _unit(name: str) -> float | None:
+    """Seconds a unit of a setting that says how long process groups wait; None: it says something else."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    if "timeout" not in words or not _GROUP & set(words) or _OTHERS & set(words):
+        return None
+    usual = 60.0 if "deepspeed" in words else 1.0  # DEEPSPEED_TIMEOUT counts minutes (deepspeed/constants.py)
+    return next((_SECONDS_A[word] for word in words if word in _SECONDS_A), usual)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if 0 < number < 1e15 else None

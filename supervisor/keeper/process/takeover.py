@@ -1,0 +1,307 @@
+"""Whether a run may be adopted, or continued: looked at here, done elsewhere.
+
+To adopt is to start a keeper for processes that live; to continue is to start the next attempt where none can be
+alive. Both need a folder that is its user's own (`run.ownership`), and what a folder says of processes counts only where
+the processes themselves say so too (`members`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.keeper.process.child import NOBODY, read_pid
+from supervisor.keeper.process.members import Members, find_members
+from supervisor.run import state as st
+from supervisor.run.events import Outcome
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive, read_holder
+from supervisor.run.ownership import Offer, check_folder, printable
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
+from supervisor.sources.processes import ProcessId, boot_id, command_of
+
+# A keeper sets the times of its lock every 5 s, and its machine may be busy; attributes are cached for at most
+# 60 s where a file is not opened anew, as it is here.
+WATCH_S = 60.0
+LOOK_S = 1.0
+SQUEUE_S = 20.0
+MAX_PIDS = 8
+# Conditions in which the newest attempt is over, whatever else is not settled.
+BETWEEN = (st.Ended, st.DiagnosedAs, st.Backoff, st.HeldOpen)
+
+
+class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
+    """A run is not taken over: the reasons, a line each."""
+
+    def __init__(self, reasons: Iterable[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__("; ".join(self.reasons))
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What speaks against continuing a run. `doubts`: what only a person can know, asked one by one.
+
+    `listen_to`: the host on which a keeper might still live that is not seen from here; `slurm_job`: where it ran.
+    """
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    listen_to: str = ""
+    slurm_job: str | None = None
+    record: RunFile | None = None
+    state: st.RunState = field(default_factory=st.RunState)
+
+
+def recorded_processes(node: NodePaths, state: st.RunState) -> list[ProcessId]:
+    """The processes that the journal and the pid files name: what they say, of whomever."""
+    return list(dict.fromkeys(_recorded(node, state)))
+
+
+def _recorded(node: NodePaths, state: st.RunState) -> Iterator[ProcessId]:
+    for view in state.attempts:
+        if view.pid and view.start_time is not None:
+            yield ProcessId(view.pid, view.start_time)
+        for rank in view.ranks.values():
+            if rank.pid and rank.start_time is not None:
+                yield ProcessId(rank.pid, rank.start_time)
+    numbers = range(1, len(state.attempts) + 2)  # one more: a launch that the journal missed
+    folders = [node.attempt(number) for number in numbers]
+    probes = (number + 1 for number in range(len(state.probes) + 1))
+    folders += [AttemptPaths(node.root / "probes" / str(number)) for number in probes]
+    for folder in folders:
+        found = read_pid(folder)
+        if found is not None and found != NOBODY:
+            yield found
+
+
+def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
+    """Whether the living processes of a run may be taken over by a new keeper, and what that would do."""
+    findings = check_folder(run)
+    record, state, refusals = _opened(run, findings.refusals)
+    if record is None:
+        return Offer(refusals, findings.warnings), None
+    again = f"`stoker continue {run.run_id}`"
+    members = Members()
+    if keeper_is_alive(run.node().lock):
+        refusals = (_other_keeper(run),)
+    elif isinstance(state.condition, st.Finished):
+        succeeded = state.condition.outcome is Outcome.SUCCEEDED
+        more = "" if succeeded else f": {again} starts the next attempt"
+        refusals = (f"the run is over ({state.condition.outcome.replace('_', ' ')}){more}",)
+    elif state.host != socket.gethostname():
+        refusals = (f"it ran on {printable(state.host)}: there it can be adopted",)
+    elif state.boot_id not in {None, boot_id()}:
+        refusals = (f"this machine was booted since: nothing of it lives: {again} starts the next attempt",)
+    else:
+        members = _members(run, state)
+        refusals = tuple(_nothing_ours(members, again))
+    deeds = () if refusals else tuple(_deeds(record, state, members))
+    return Offer(refusals, findings.warnings, deeds), record
+
+
+def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
+    """Start a keeper for the living processes of a run, if nothing speaks against it now.
+
+    Raises:
+        NotAdopted: something does.
+        KeeperDidNotStart, OSError: see `start_detached`.
+    """
+    from supervisor.keeper.process.detach import start_detached
+
+    offer, record = examine_adoption(run)
+    if offer.refusals or record is None:
+        raise NotAdopted(offer.refusals)
+    start_detached(run, env, record=record)
+
+
+def _nothing_ours(members: Members, again: str) -> Iterator[str]:
+    if not members.ours:
+        if members.unknown:
+            yield f"only its files say that {_named(members.unknown)} belongs to it: that is not enough to take it over"
+        else:
+            yield f"nothing of it lives: {again} starts the next attempt"
+    elif not any(map(_is_mine, members.ours)):
+        yield f"its processes belong to another user ({_named(members.ours)})"
+
+
+def _is_mine(process: ProcessId) -> bool:
+    try:
+        return Path(f"/proc/{process.pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _deeds(record: RunFile, state: st.RunState, members: Members) -> Iterator[str]:
+    yield f"takes over what lives of it: {_named(members.ours)}"
+    if members.nested:
+        yield f"leaves alone what another stoker within it keeps: {_named(members.nested)}"
+    yield f"starts a new supervisor process on this host ({socket.gethostname()})"
+    retry = record.job.retry
+    if isinstance(state.condition, st.Stopping):
+        yield "goes on with the stop that was begun"
+    if state.probing is not None:
+        yield "ends the probe that runs, and begins it anew"
+    if isinstance(state.condition, st.Backoff):
+        yield "starts the next attempt once its wait is over: that was decided already"
+    if retry.enabled and retry.max_retries:
+        yield f"may stop the job, and restart it by the run's policy (--max-retries {retry.max_retries})"
+    else:
+        yield "may stop the job; does not restart it by itself"
+
+
+def examine_continuation(run: RunPaths) -> Continuation:
+    """Whether the next attempt of a run may be started: nothing of it can be alive."""
+    findings = check_folder(run)
+    record, state, refusals = _opened(run, findings.refusals)
+    if record is None:
+        return Continuation(refusals, findings.warnings)
+    if keeper_is_alive(run.node().lock):
+        refusals = (_other_keeper(run),)
+    elif isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED:
+        refusals = (f"it succeeded: {printable(state.condition.reason)}: there is nothing to continue",)
+    if refusals:
+        return Continuation(refusals, findings.warnings)
+    found = Continuation((), findings.warnings, record=record, state=state)
+    here = state.host == socket.gethostname()
+    return _continued_here(run, found) if here else _continued_elsewhere(found)
+
+
+def _continued_here(run: RunPaths, found: Continuation) -> Continuation:
+    members = _members(run, found.state)
+    refusals, warnings = found.refusals, found.warnings
+    if members.ours and isinstance(found.state.condition, st.Finished):
+        warnings = (*warnings, f"left by its earlier attempts, and alive: {_named(members.ours)}")
+    elif members.ours:
+        take = f"`stoker attach --adopt {run.run_id}` takes it over"
+        refusals = (f"it lives: {_named(members.ours)}: {take}",)
+    doubts = tuple(
+        f"the run's files name {_named([process])}, which lives, and whose it is cannot be seen. Is it none of this run's?"
+        for process in members.unknown
+    )
+    return Continuation(refusals, warnings, doubts, record=found.record, state=found.state)
+
+
+def _continued_elsewhere(found: Continuation) -> Continuation:
+    state, job = found.state, None
+    if isinstance(state.condition, st.Finished):
+        return found
+    doubts: tuple[str, ...] = ()
+    if not isinstance(state.condition, BETWEEN):
+        job = state.slurm_job
+        doubts = (
+            f"it ran on {printable(state.host)}, and no end of it is on record. Is it certain that nothing of it lives there?",
+        )
+    return Continuation(
+        (),
+        found.warnings,
+        doubts,
+        listen_to=state.host,
+        slurm_job=job if job != os.environ.get("SLURM_JOB_ID") else None,  # within it, it says nothing
+        record=found.record,
+        state=state,
+    )
+
+
+def heard_from(
+    run: RunPaths, watch_s: float | None = None, sleep: Callable[[float], object] = time.sleep
+) -> str:
+    """What somebody wrote to while we watched, by our own clock; empty: nothing. Clocks of two machines are not compared."""
+    end = time.monotonic() + (WATCH_S if watch_s is None else watch_s)
+    before = _marks(run)
+    while time.monotonic() < end:
+        sleep(LOOK_S)
+        now = _marks(run)
+        for path in now.keys() | before.keys():
+            if now.get(path) != before.get(path):
+                return path.name
+        if keeper_is_alive(run.node().lock):
+            return run.node().lock.name
+    return ""
+
+
+def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
+    """Time and size of what a keeper writes; opened, because a file server's answers are remembered otherwise."""
+    node = run.node()
+    found: dict[Path, tuple[int, int, int]] = {}
+    for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            info = os.fstat(fd)
+            found[path] = (info.st_ino, info.st_mtime_ns, info.st_size)
+        finally:
+            os.close(fd)
+    return found
+
+
+def scheduler_says(job: str) -> str:
+    """The state that SLURM gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
+    squeue = shutil.which("squeue")
+    if squeue is None or not re.fullmatch(r"\d+(_\d+)?", job):
+        return ""
+    try:
+        done = subprocess.run(
+            [squeue, "-h", "-j", job, "-o", "%T"],
+            capture_output=True,
+            text=True,
+            timeout=SQUEUE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return printable(" ".join(done.stdout.split())) if done.returncode == 0 else ""
+
+
+def _opened(run: RunPaths, refusals: tuple[str, ...]) -> tuple[RunFile | None, st.RunState, tuple[str, ...]]:
+    """The job and the state of a run whose folder is our own; no job where there are refusals."""
+    nothing = st.RunState()
+    if refusals:
+        return None, nothing, refusals
+    try:
+        record = read_run_file(run.run_json)
+    except BadRunFile as error:
+        return None, nothing, (str(error),)
+    if record.uid != os.geteuid():
+        return None, nothing, (f"uid {record.uid} started it, not you (uid {os.geteuid()})",)
+    state = read_state(run.node().journal)
+    if state.started_t is None:
+        return None, nothing, (f"{run.node().journal} does not say how it began",)
+    if state.mode != "launched":
+        return None, nothing, ("stoker did not start this job: it only watches",)
+    return record, state, ()
+
+
+def _members(run: RunPaths, state: st.RunState) -> Members:
+    same_boot = state.boot_id in {None, boot_id()}  # of another boot no pid means anything
+    recorded = recorded_processes(run.node(), state) if same_boot else []
+    return find_members(os.path.realpath(run.root), recorded=recorded)
+
+
+def _other_keeper(run: RunPaths) -> str:
+    holder = read_holder(run.node().lock)
+    return (
+        f"a keeper looks after it (pid {holder.pid} on {printable(holder.host)})"
+        if holder
+        else "a keeper looks after it"
+    )
+
+
+def _named(processes: Iterable[ProcessId]) -> str:
+    """``pids 12 (python3), 13 (pt_main_thread)``: of many the first."""
+    pids = [process.pid for process in processes]
+    words = ", ".join(f"{pid} ({printable(command_of(pid) or '?')})" for pid in pids[:MAX_PIDS])
+    more = f" and {len(pids) - MAX_PIDS} more" if len(pids) > MAX_PIDS else ""
+    return f"pid{'s' if len(pids) != 1 else ''} {words}{more}"

@@ -1,0 +1,333 @@
+"""A silence that was flagged: its rounds of stacks, why it is not ended, and the countdown to its end.
+
+What the rules need (`policy.health.ending`) is gathered here, and what they rule is journalled and carried out. A silence ends by
+itself, or is ended, or a person keeps waiting; a keeper that adopts the run goes on where the last one stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from supervisor.diagnosis.hang.stack_groups import WAITS_FOR_PEERS, Doing, RankPlace, alike
+from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.job.spec import HangSettings
+from supervisor.keeper.clock import Clock
+from supervisor.keeper.stalls.stack_broker import StackBroker
+from supervisor.keeper.stalls.stack_rounds import Round
+from supervisor.policy.health.advice import Advice
+from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
+from supervisor.policy.health.stall import StallWatch, Threshold, moved
+from supervisor.run import events as ev
+from supervisor.run.state import AttemptView
+
+ROUND_GAP_S = 3.0
+LONGEST_GAP_S = 300.0
+"""Rounds of a long silence that prove nothing come at doubling distances up to this: each writes an artifact."""
+CONFIRM_S = 5.0
+"""The last round is taken so long before the end, so that the end rests on what the ranks do then. Half of a shorter countdown."""
+KEPT_ROUNDS = 8
+"""Of rounds that are all alike the first and so many of the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.group_timeout`)."""
+
+    watched: Callable[[], bool] = lambda: False
+    can_resume: Callable[[], bool] = lambda: False
+    group_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Countdown:
+    """Monotonic seconds. `confirm`: a round from then on must still be alike."""
+
+    until: float
+    confirm: float
+
+
+class HangWatch:
+    """Follows one flagged silence after the other. Used by the keeper's one thread.
+
+    Args:
+        emit: journals a fact.
+        say: tells advice, no more often than its quota allows.
+    """
+
+    _countdown: _Countdown | None
+    _kept: bool
+
+    def __init__(
+        self,
+        settings: HangSettings,
+        emit: Callable[[ev.Event], None],
+        clock: Clock,
+        desk: StackBroker,
+        around: Around,
+        say: Callable[[Iterable[Advice]], None],
+    ) -> None:
+        self._settings, self._emit, self._clock, self._desk = settings, emit, clock, desk
+        self._around, self._say = around, say
+        self.begin(0)
+
+    def begin(self, attempt: int) -> None:
+        """Another attempt."""
+        self._attempt = attempt
+        self._known_since = float("-inf")
+        self._clear()
+
+    def adopt(self, view: AttemptView, settled: float, written_t: float | None) -> None:
+        """A silence that another keeper may have flagged.
+
+        `settled`: when this one has read the logs again. `written_t`: wall time of the last change of any rank's log.
+        """
+        now, wall = self._clock.mono(), self._clock.wall()
+        # What an earlier keeper did not flag was no silence yet, and what was written while there was none may be signs of life.
+        since = wall if view.stall is None else max(view.stall.since, written_t or wall)
+        self._known_since = now - (wall - since)
+        self._kept = view.kept is not None
+        if view.countdown is not None:
+            # Neither forgotten nor carried out on another keeper's word: this one takes two rounds of its own first.
+            left_s = view.countdown.until - wall
+            looks_s = settled - now + self._settings.rounds_apart_s + CONFIRM_S
+            self._count_down(
+                max(left_s, looks_s, self._settings.countdown_s), view.countdown.text, view.countdown.rule
+            )
+
+    def flag(self, watch: StallWatch, limit: Threshold, now: float) -> None:
+        """A silence has passed the threshold of a stall: say so, and look."""
+        wall, silent = self._clock.wall(), watch.silent_s(now)
+        self._emit(
+            ev.StallFlagged(
+                t=wall,
+                attempt=self._attempt,
+                since=wall - silent,
+                waited_s=silent,
+                stage=str(limit.stage),
+                pace_s=limit.pace_s,
+                flag_s=limit.flag_s,
+                act_s=self._earliest_s(limit),
+            )
+        )
+        self._gap_s = min(ROUND_GAP_S, (limit.act_s or LONGEST_GAP_S) / 4)
+        self._start_round(now)
+
+    def over(self, stalled_s: float) -> None:
+        """It moves again."""
+        self._clear()
+        self._known_since = float("-inf")
+        self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
+
+    def keep_waiting(self, by: str) -> None:
+        """A person does not want this silence to be ended."""
+        self._countdown, self._kept = None, True
+        self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
+
+    def look(self, watch: StallWatch, limit: Threshold, taken: Round | None, now: float) -> bool:
+        """Look at a silence that lasts; True: end the attempt for it. `taken`: a round that has just come."""
+        if taken is not None and taken.mono >= watch.last_sign:  # else it was begun in the silence before
+            self._keep(watch, limit, taken)
+        silence = self._silence(watch, limit, now)
+        match judge(silence):
+            case Wait() as ruling:
+                self._wait(ruling, silence, now)
+                return False
+            case Act() as ruling:
+                return self._act(ruling, limit, silence, now)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    # -- what the rules look at ------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        self._rounds: list[Round] = []
+        self._changed = ""
+        self._told = False
+        self._kept = False
+        self._countdown = None
+        self._last_rule: tuple[str, str] = ("", "")
+        self._next_round = float("-inf")
+        self._gap_s = ROUND_GAP_S
+
+    def _silence(self, watch: StallWatch, limit: Threshold, now: float) -> Silence:
+        settings, newest = self._settings, self._rounds[-1] if self._rounds else None
+        silence = Silence(
+            silent_s=max(min(watch.silent_s(now), now - self._known_since), 0.0),
+            act_s=limit.act_s,
+            busy_act_s=settings.busy_act_s,
+            rounds_apart_s=settings.rounds_apart_s,
+            group_timeout_s=self._group_timeout_s(),
+            stepped=watch.stepped,
+            kept=self._kept,
+            looked=newest is not None,
+            changed=self._changed,
+            watched=self._around.watched(),
+            can_resume=self._around.can_resume(),
+            end_hangs=settings.end_hangs,
+        )
+        if newest is None:
+            return silence
+        places = newest.stacks.places
+        return replace(
+            silence,
+            seen=len(places),
+            here=newest.here,
+            world=newest.world,
+            waiting=bool(newest.absent) or any(place.kind is Kind.PEERS for place in places),
+            blind=tuple(_blind_words(place) for place in places if not place.is_python),
+            late=self._late(newest),
+            alike_s=newest.mono - self._rounds[0].mono,
+        )
+
+    def _late(self, newest: Round) -> tuple[LateRank, ...]:
+        """Those that others wait for; where all seem to wait, those that may be computing in the backward pass."""
+        late = [place for rank in newest.absent if (place := newest.stacks.place_of(rank)) is not None]
+        if not late:
+            outside = [place for place in newest.stacks.places if place.doing not in WAITS_FOR_PEERS]
+            # One that waits for its device may wait for its peers there.
+            late = [place for place in outside if place.doing is not Doing.GPU] or outside
+        busy = {place.rank for place in newest.stacks.places if self._computes(place)}
+        if not late:
+            late = [p for p in newest.stacks.places if p.doing is Doing.BACKWARD and p.rank in busy]
+        return tuple(LateRank(p.rank, p.kind, p.where, computes=p.rank in busy) for p in late)
+
+    def _computes(self, place: RankPlace) -> bool:
+        """Whether a rank used its CPU between the two rounds that count, or was seen on one."""
+        newest = self._rounds[-1]
+        apart = [r for r in self._rounds if newest.mono - r.mono >= self._settings.rounds_apart_s]
+        before = apart[-1] if apart else self._rounds[0]
+        if place.kind is Kind.RUNS:
+            return True
+        seconds = newest.mono - before.mono
+        used_s = newest.cpu_s.get(place.rank, 0.0) - before.cpu_s.get(place.rank, 0.0)
+        return seconds > 0 and used_s > self._settings.busy_ratio * seconds
+
+    def _group_timeout_s(self) -> float | None:
+        told = [self._around.group_timeout_s, *(taken.group_timeout_s for taken in self._rounds[-1:])]
+        return max((seconds for seconds in told if seconds is not None), default=None)
+
+    def _earliest_s(self, limit: Threshold) -> float | None:
+        return None if limit.act_s is None else max(limit.act_s, self._group_timeout_s() or 0.0)
+
+    # -- rounds of stacks ------------------------------------------------------------------------
+
+    def _start_round(self, now: float) -> None:
+        if self._desk.start():
+            self._next_round = now + self._gap_s
+
+    def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
+        """One more round; it becomes advice once the stacks say more than that a step is long."""
+        before = self._rounds[-1] if self._rounds else None
+        self._changed = "" if before is None else _what_changed(before, taken)
+        same = before is not None and not self._changed
+        if before is not None and not same:
+            self._rounds.clear()
+            self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
+        self._rounds.append(taken)
+        del self._rounds[1:-KEPT_ROUNDS]
+        if same or taken.shows_a_wait:
+            self._told = True
+            silent = watch.silent_s(self._clock.mono())
+            usual = f"usually {limit.pace_s:.2g} s"
+            text = f"nothing has moved for {silent:.0f} s ({usual}): {taken.stacks.text}"
+            self._say([Advice("stall", text, taken.odd[0] if len(taken.odd) == 1 else None)])
+
+    # -- what is done about a ruling -------------------------------------------------------------
+
+    def _wait(self, ruling: Wait, silence: Silence, now: float) -> None:
+        """Not ended: say why, once for each reason, and look again in time."""
+        due = silence.act_s is not None and silence.silent_s >= silence.act_s
+        if self._countdown is not None and not ruling.passing:
+            self._countdown = None
+            wall = self._clock.wall()
+            self._emit(
+                ev.HangWithdrawn(t=wall, attempt=self._attempt, rule=ruling.rule, why=ruling.why[:400])
+            )
+        if (ruling.told and self._told) or self._last_rule[0]:
+            self._tell(ruling, silence, due=due)
+        if self._desk.busy:
+            return
+        if not self._told and self._rounds and now >= self._next_round:
+            self._start_round(now)  # what the first round did not show, a second may
+        elif due and not self._kept:
+            # Only one look is wanting, or the next may show something else.
+            apart = self._rounds[0].mono + silence.rounds_apart_s if ruling.passing and self._rounds else now
+            if now >= max(self._next_round, apart):
+                self._start_round(now)
+                if not (ruling.passing or self._changed):
+                    self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
+
+    def _tell(self, ruling: Wait, silence: Silence, *, due: bool) -> None:
+        said = (ruling.rule, ruling.why if ruling.told else "")
+        if said != self._last_rule:
+            self._last_rule = said
+            self._emit(
+                ev.OnlyFlagged(
+                    t=self._clock.wall(),
+                    attempt=self._attempt,
+                    rule=ruling.rule,
+                    why=ruling.why[:400],
+                    until_s=ruling.until_s,
+                )
+            )
+        if due and ruling.told:
+            until = f" (ended after {ruling.until_s:.0f} s)" if ruling.until_s is not None else ""
+            text = f"nothing has moved for {silence.silent_s:.0f} s, and it is not ended: {ruling.why}{until}"
+            self._say([Advice(f"hang_{ruling.rule}", text)])
+
+    def _act(self, ruling: Act, limit: Threshold, silence: Silence, now: float) -> bool:
+        """Count down, look once more, and then end it."""
+        newest = self._rounds[-1]
+        if self._countdown is None:
+            self._count_down(self._settings.countdown_s, newest.stacks.text, ruling.rule)
+            return False
+        confirmed = newest.mono >= self._countdown.confirm
+        if not confirmed and now >= self._countdown.confirm and not self._desk.busy:
+            self._start_round(now)
+        if now < self._countdown.until or not confirmed:
+            return False
+        line = (newest.lines or {}).get(newest.odd[0]) if newest.odd else 1
+        self._emit(
+            ev.HangFound(
+                t=self._clock.wall(),
+                attempt=self._attempt,
+                waited_s=silence.silent_s,
+                act_s=self._earliest_s(limit) or 0.0,
+                text=newest.stacks.text[:400],
+                ranks=newest.odd,
+                line_at=newest.line_at,
+                artifact=newest.artifact,
+                line=line,
+                collective=newest.collective,
+                groups=newest.groups,
+                rule=ruling.rule,
+            )
+        )
+        return True
+
+    def _count_down(self, left_s: float, text: str, rule: str) -> None:
+        now, wall = self._clock.mono(), self._clock.wall()
+        until = now + left_s
+        self._countdown = _Countdown(until, until - min(CONFIRM_S, left_s / 2))
+        self._emit(
+            ev.HangCountdown(
+                t=wall, attempt=self._attempt, until=wall + left_s, left_s=left_s, text=text[:400], rule=rule
+            )
+        )
+
+
+def _what_changed(before: Round, after: Round) -> str:
+    """What tells two rounds apart, in words; empty: they are alike, and nothing worked in between."""
+    if not alike(before.stacks, after.stacks):
+        return "the stacks change"
+    return "data workers or disks are at work" if moved(before.activity, after.activity) else ""
+
+
+def _blind_words(place: RankPlace) -> str:
+    if place.kind is Kind.STOPPED:
+        return f"rank {place.rank} {BY_KIND[Kind.STOPPED].words}"
+    return (
+        f"there is no Python stack of rank {place.rank}: py-spy, or [hang] faulthandler = true, would give it"
+    )

@@ -1,0 +1,229 @@
+"""Whether a flagged silence may be ended: an ordered table of named rules, each of which can forbid it.
+
+Ending a healthy attempt loses work, and mostly nobody is there to say so; a real hang that is only flagged costs time, and
+PyTorch's own timeout ends it in the end. So whatever is not known speaks against the end. Pure: what the keeper knows goes in,
+a ruling comes out, and the rule that gave it is what is journalled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """One that does not come to where the others wait. `where`: ``in read() at data.py:41``. `computes`: it uses its CPU."""
+
+    rank: int
+    kind: Kind
+    where: str
+    computes: bool = False
+
+    @property
+    def may_be_ended(self) -> bool:
+        """Whether it is at nothing that would end by itself in a healthy job, as far as stacks tell."""
+        unknown_but_busy = self.computes and self.kind in {Kind.UNKNOWN, Kind.LOCK, Kind.PEERS}
+        return BY_KIND[self.kind].may_end or unknown_but_busy
+
+    @property
+    def words(self) -> str:
+        """``rank 1 sleeps in sleep() at train.py:30``, or ``rank 1 is waiting for data at train.py:30``."""
+        kind = Kind.RUNS if self.computes and self.may_be_ended else self.kind
+        does = BY_KIND[kind].words if self.where.startswith("in ") else "is"
+        return f"rank {self.rank} {does} {self.where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """All that the rules look at. Times in seconds.
+
+    Attributes:
+        silent_s: how long nothing has moved.
+        act_s: from when on it may be ended, by pace, settings and earlier silences; None: never.
+        busy_act_s: the same for a late rank that computes.
+        rounds_apart_s: how far apart two rounds of stacks lie at least.
+        group_timeout_s: how long the job's process groups wait, where that is longer than PyTorch's default.
+        stepped: a step of this attempt is done.
+        kept: a person keeps waiting.
+        looked: there is a round of stacks.
+        blind: what is known of each rank without a Python stack.
+        seen, here, world: ranks in the round, on this node, in the job; None: not known.
+        waiting: some rank waits for others, in a collective or in DDP's backward.
+        late: those that it waits for.
+        alike_s: how far apart the rounds lie that are alike; 0: there is one.
+        changed: in words what differed from the round before the newest; empty: nothing.
+        watched: a screen that may act is open.
+        can_resume: a restart would go on from a checkpoint, or may begin anew.
+        end_hangs: ``--end-hangs``.
+    """
+
+    silent_s: float
+    act_s: float | None
+    busy_act_s: float
+    rounds_apart_s: float
+    group_timeout_s: float | None = None
+    stepped: bool = True
+    kept: bool = False
+    looked: bool = True
+    blind: tuple[str, ...] = ()
+    seen: int = 0
+    here: int | None = None
+    world: int | None = None
+    waiting: bool = False
+    late: tuple[LateRank, ...] = ()
+    alike_s: float = 0.0
+    changed: str = ""
+    watched: bool = False
+    can_resume: bool = False
+    end_hangs: bool = False
+
+    @property
+    def barring(self) -> tuple[LateRank, ...]:
+        """Late ranks of which something may still come by itself."""
+        return tuple(late for late in self.late if not late.may_be_ended)
+
+    @property
+    def computing(self) -> tuple[LateRank, ...]:
+        """Late ranks that compute."""
+        return tuple(late for late in self.late if late.computes)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """It may be ended, and what as."""
+
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It is not ended: the rule, why, and the silence at which the rule holds no more (None: its length changes nothing).
+
+    `told`: worth saying to a person. `passing`: only more looking is needed.
+    """
+
+    rule: str
+    why: str
+    until_s: float | None = None
+    told: bool = True
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Forbids the end where it holds. `until_s`: the silence up to which it does."""
+
+    name: str
+    holds: Callable[[Silence], bool]
+    why: Callable[[Silence], str]
+    until_s: Callable[[Silence], float | None] = lambda _: None
+    told: bool = True
+    passing: bool = False
+
+
+def _until_act(s: Silence) -> float:
+    return s.act_s or 0.0
+
+
+def _until_group(s: Silence) -> float:
+    return s.group_timeout_s or 0.0
+
+
+def _until_busy(s: Silence) -> float:
+    return max(s.busy_act_s, s.act_s or 0.0)
+
+
+def _first(late: tuple[LateRank, ...]) -> str:
+    others = len(late) - 1
+    more = f", and {others} other rank{'s' if others != 1 else ''}" if others else ""
+    return f"{late[0].words}{more}"
+
+
+UNWATCHED_WHY: Final = (
+    "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
+    "and --resume-knob FLAG let it go on"
+)
+
+# The first that holds forbids it. What is seen comes before how long it has lasted, so that a person reads at once why a
+# silence will not be ended, however long it lasts.
+RULES: Final = (
+    Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", told=False),
+    Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", told=False),
+    Rule("before_first_step", lambda s: not s.stepped, lambda _: "no step of this attempt is done yet"),
+    Rule(
+        "not_looked",
+        lambda s: not s.looked,
+        lambda _: "no stacks are there yet",
+        _until_act,
+        told=False,
+        passing=True,
+    ),
+    Rule("no_python_stacks", lambda s: bool(s.blind), lambda s: s.blind[0]),
+    Rule(
+        "not_all_seen",
+        lambda s: s.here is None or s.seen < s.here,
+        lambda s: f"stacks are there of {s.seen} ranks of {'?' if s.here is None else s.here} on this node",
+    ),
+    Rule("nobody_waits", lambda s: not s.waiting, lambda _: "no rank waits for another in a collective"),
+    Rule(
+        "late_elsewhere",
+        lambda s: not s.late and (s.world is None or s.seen < s.world),
+        lambda _: "all ranks here wait: the one that is late is on another node",
+    ),
+    Rule("late_may_come", lambda s: bool(s.barring), lambda s: _first(s.barring)),
+    Rule("something_moves", lambda s: bool(s.changed), lambda s: s.changed),
+    Rule(
+        "too_short",
+        lambda s: s.silent_s < _until_act(s),
+        lambda s: f"it has lasted {s.silent_s:.0f} s",
+        _until_act,
+        told=False,
+    ),
+    Rule(
+        "one_look",
+        lambda s: s.alike_s < s.rounds_apart_s,
+        lambda s: f"stacks that lie {s.rounds_apart_s:g} s apart must be alike",
+        _until_act,
+        told=False,
+        passing=True,
+    ),
+    Rule(
+        "group_timeout",
+        lambda s: s.silent_s < _until_group(s),
+        lambda s: f"the job's process groups wait {_until_group(s):.0f} s",
+        _until_group,
+    ),
+    Rule(
+        "late_computes",
+        lambda s: bool(s.computing) and not s.end_hangs and s.silent_s < _until_busy(s),
+        lambda s: _first(s.computing),
+        _until_busy,
+    ),
+    Rule(
+        "unwatched",
+        lambda s: not (s.watched or s.can_resume or s.end_hangs),
+        lambda _: UNWATCHED_WHY,
+    ),
+)
+
+# What it is ended as, where no rule forbids it: the first that holds.
+GROUNDS: Final[tuple[tuple[str, Callable[[Silence], bool]], ...]] = (
+    ("computes_for_ever", lambda s: bool(s.computing)),
+    ("lock_for_ever", lambda s: any(late.kind is Kind.LOCK for late in s.late)),
+    ("other_collective", lambda s: bool(s.late)),
+    ("all_wait", lambda _: True),
+)
+
+
+def judge(silence: Silence) -> Act | Wait:
+    """What is to be done about a flagged silence."""
+    for rule in RULES:
+        if rule.holds(silence):
+            return Wait(
+                rule.name, rule.why(silence), rule.until_s(silence), told=rule.told, passing=rule.passing
+            )
+    return Act(next(name for name, holds in GROUNDS if holds(silence)))

@@ -1,0 +1,460 @@
+"""`stoker continue`: the next attempt of a run of which nothing lives, and of no other; and honest adoption."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from supervisor.cli.main import main
+from supervisor.cli.runs import columns_of
+from supervisor.keeper.process.members import find_members
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run.events import Outcome
+from supervisor.run.journal import read_state
+from supervisor.run.lock import keeper_is_alive
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, HeldOpen, Running, RunState
+from supervisor.sources.processes import is_alive, send_signal
+from tests.conftest import wait_until
+from tests.integration.harness import (
+    STOKER,
+    environment,
+    only_run,
+    stoker,
+    wait_for_state,
+    wait_for_step,
+)
+from tests.integration.test_forged_folders import (
+    ENDED,
+    GONE,
+    HELD,
+    Scene,
+    forged,
+    names_stranger,
+    scene,
+    trains,
+)
+
+__all__ = ["scene", "trains"]
+pytestmark = pytest.mark.timeout(300)
+
+# Steps 1 to 3, then as the file says that is named first; with --resume it goes on at step 4 and is done at 6.
+TRAIN = """
+import os, sys, time
+from pathlib import Path
+resumed = "--resume" in sys.argv
+for step in range(4 if resumed else 1, 7):
+    print(f"step {step}/6 loss: {6 / step:.3f}", flush=True)
+    if step == 3:
+        while not Path("how").exists():
+            time.sleep(0.02)
+        how = Path("how").read_text()
+        if how != "go on":
+            sys.exit(int(how))
+print("token", os.environ.get("MY_TOKEN"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the script, entered."""
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def job(*flags: str) -> list[str]:
+    knob = ["--no-retry", "--resume-knob", "--resume", "--python", sys.executable]
+    return ["run", *knob, *flags, "--", sys.executable, "train.py"]
+
+
+def detached(folder: Path, *flags: str) -> RunPaths:
+    """A run that waits at step 3."""
+    done = stoker(*job("--detach", *flags), cwd=folder)
+    assert done.code == 0, done.err
+    run = only_run(folder)
+    wait_for_step(run, 3)
+    return run
+
+
+def lose_keeper(run: RunPaths) -> None:
+    pid = read_state(run.node().journal).keeper_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 30)
+
+
+def lose_all(run: RunPaths) -> None:
+    """The keeper, the launcher and what it launched: as on a machine whose power is cut."""
+    lose_keeper(run)
+    ours = find_members(str(run.root)).ours
+    assert ours
+    for process in ours:
+        send_signal(process)
+    assert wait_until(lambda: not any(map(is_alive, ours)), 30)
+
+
+def outcome(run: RunPaths) -> tuple[Outcome, int]:
+    state = read_state(run.node().journal)
+    assert isinstance(state.condition, Finished), state.condition
+    return state.condition.outcome, len(state.attempts)
+
+
+def is_continued(run: RunPaths) -> RunState:
+    """The state of a run that was gone on with, in its second attempt, by its resume flag, to its end."""
+    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
+    state = read_state(run.node().journal)
+    assert outcome(run) == (Outcome.SUCCEEDED, 2)
+    assert state.attempts[1].argv[-1] == "--resume"
+    assert (state.attempts[1].first_step, state.attempts[1].last_step) == (4, 6)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+    return state
+
+
+def test_a_failed_run_goes_on_at_the_next_attempt_and_a_succeeded_one_does_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "how").write_text("3", encoding="utf-8")
+    assert main(job("--no-ui")) == 1
+    run = only_run(folder)
+    ended_t = read_state(run.node().journal).ended_t
+    assert columns_of(run).state == "failed"
+    capsys.readouterr()
+    assert main(["continue", run.run_id, "--yes", "--no-ui"]) == 0
+    said = capsys.readouterr()
+    assert "train.py --resume" in said.err, "what will run is said first"
+    assert "attempt 1 started" not in said.out, "what was said when it happened is not said again"
+    state = is_continued(run)
+    assert ended_t is not None
+    assert state.ended_t is not None
+    assert state.ended_t > ended_t
+    assert state.attempts[0].decided_by == state.attempts[1].reason.partition(" continued it")[0]
+    assert state.attempts[1].recovery is None, "the hours until somebody continued it are no recovery"
+    assert main(["continue", run.run_id, "--yes"]) == 3
+    assert "it succeeded: finished at step 6" in capsys.readouterr().err
+    assert main(["continue", "nobody", "--yes"]) == 2
+
+
+def test_a_stopped_run_goes_on_and_is_listed_as_live(folder: Path) -> None:
+    run = detached(folder)
+    assert stoker("stop", run.run_id, cwd=folder).code == 0
+    assert outcome(run) == (Outcome.STOPPED, 1)
+    assert wait_until(lambda: not keeper_is_alive(run.node().lock), 10)
+    text = (folder / "train.py").read_text(encoding="utf-8")
+    (folder / "train.py").write_text(text.replace("step == 3", "step in (3, 5)"), encoding="utf-8")
+    done = stoker("continue", run.run_id, "--yes", "--detach", cwd=folder)
+    assert (done.code, done.out.strip()) == (0, run.run_id)
+    state = wait_for_state(run, Running)
+    assert wait_until(lambda: columns_of(run).state == "live", 30)
+    assert state.ended_t is None
+    again = stoker("continue", run.run_id, "--yes", cwd=folder)
+    assert again.code == 3
+    assert f"a keeper looks after it (pid {state.keeper_pid} on {socket.gethostname()})" in again.err
+    (folder / "how").write_text("go on", encoding="utf-8")
+    is_continued(run)
+
+
+@pytest.mark.parametrize("booted", [False, True])
+def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) -> None:
+    run = detached(folder)
+    lose_all(run)
+    if booted:  # and by now the pid that it had is a stranger's
+        journal = run.node().journal
+        text = journal.read_text(encoding="utf-8")
+        boot = read_state(journal).boot_id
+        assert boot is not None
+        journal.write_text(text.replace(boot, "another-boot"), encoding="utf-8")
+        pid = run.node().attempt(1).root / "pid"
+        pid.write_text(pid.read_text(encoding="utf-8").replace(boot, "another-boot"), encoding="utf-8")
+    before = read_state(run.node().journal)
+    assert isinstance(before.condition, Running)
+    adopted = stoker("attach", "--adopt", run.run_id, cwd=folder)
+    assert adopted.code == 3
+    assert "`stoker continue" in adopted.err
+    (folder / "how").write_text("go on", encoding="utf-8")
+    done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
+    assert done.code == 0, done.err
+    state = is_continued(run)
+    assert state.attempts[0].exit_code is None
+
+
+def test_what_ended_well_while_nobody_looked_is_not_started_again(folder: Path) -> None:
+    run = detached(folder)
+    lose_keeper(run)
+    refused = stoker("continue", run.run_id, "--yes", cwd=folder)
+    assert refused.code == 3
+    assert "it lives: pids" in refused.err
+    (folder / "how").write_text("go on", encoding="utf-8")
+    assert wait_until(run.node().attempt(1).exit.exists, 60)
+    assert wait_until(lambda: not find_members(str(run.root)).ours, 30)
+    done = stoker("continue", run.run_id, "--yes", cwd=folder)
+    assert done.code == 0, done.err
+    assert "it had succeeded, nothing is started" in done.out
+    assert outcome(run) == (Outcome.SUCCEEDED, 1)
+    assert read_state(run.node().journal).attempts[0].last_step == 6, "its log was read to the end"
+
+
+@pytest.mark.parametrize("umask", [pytest.param(0o022, marks=pytest.mark.e2e), 0o002])
+def test_an_honest_orphan_is_adopted_and_a_held_one_goes_on(folder: Path, umask: int) -> None:
+    """Whatever the umask is; a folder of runs that a group may write to is only warned of."""
+    before = os.umask(umask)
+    try:
+        run = detached(folder, "--hold", "600")
+    finally:
+        os.umask(before)
+    (folder / "runs").chmod(0o775)
+    lose_keeper(run)
+    done = stoker("attach", "--adopt", run.run_id, cwd=folder)
+    assert done.code == 0, done.err
+    assert f"the group of {folder / 'runs'} may exchange what lies in it" in done.err
+    assert "takes over what lives of it: pids" in done.err
+    (folder / "how").write_text("3", encoding="utf-8")
+    wait_for_state(run, HeldOpen)
+    lose_keeper(run)
+    assert stoker("attach", "--adopt", run.run_id, cwd=folder).code == 3
+    done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
+    assert done.code == 0, done.err
+    is_continued(run)
+
+
+def test_a_secret_is_never_started_as_stars(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "how").write_text("3", encoding="utf-8")
+    done = stoker(*job("--no-ui", "--env", "MY_TOKEN=s3cr3t-0123456789"), cwd=folder)
+    assert done.code == 1
+    run = only_run(folder)
+    assert "s3cr3t" not in run.run_json.read_text(encoding="utf-8")
+    before = run.node().journal.read_bytes()
+    refused = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
+    assert refused.code == 2
+    assert "MY_TOKEN: a secret, not kept on disk" in refused.err
+    assert run.node().journal.read_bytes() == before
+    monkeypatch.setenv("MY_TOKEN", "s3cr3t-0123456789")
+    done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
+    assert done.code == 0
+    assert "s3cr3t" not in done.out + done.err
+    is_continued(run)
+    logs = run.node().attempt(2).agent_log.read_text(encoding="utf-8")
+    assert "token s3cr3t-0123456789" in logs
+
+
+@pytest.mark.e2e
+def test_a_secret_argument_is_never_started_as_stars(folder: Path) -> None:
+    (folder / "how").write_text("3", encoding="utf-8")
+    assert stoker(*job("--no-ui"), "--api-key", "s3cr3t-0123456789", cwd=folder).code == 1
+    run = only_run(folder)
+    refused = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
+    assert refused.code == 2
+    assert "an argument held a secret" in refused.err
+    assert outcome(run) == (Outcome.FAILED, 1)
+
+
+def test_what_policy_had_decided_to_change_is_changed(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The keeper died while it waited to start the job with another environment."""
+    from supervisor.run.records import Decision, DecisionKind, SpecChange
+
+    other = Decision(DecisionKind.RESTART, "another try", change=SpecChange(env=(("TRY", "2"),)))
+    decided = ev.Decided(t=ENDED[-1].t, attempt=1, decision=other)
+    wait = ev.BackoffStarted(t=decided.t, attempt=1, until=decided.t, delay_s=0.0)
+    root = forged(scene, *ENDED[:-1], decided, wait)
+    assert main(["continue", "--yes", "--no-ui", str(root)]) == 0
+    assert "TRY=2" in capsys.readouterr().err
+    state = read_state(RunPaths(root).node().journal)
+    assert [attempt.number for attempt in state.attempts] == [1, 2]
+    assert (root.parent / "pwned").exists(), "asked for by its owner, on a folder of his own"
+
+
+def test_what_was_asked_before_is_not_done(scene: Scene) -> None:
+    root = forged(scene, *ENDED, HELD)
+    run = RunPaths(root)
+    args = control.RequestArgs(argv=(str(root.parent / "other"),))
+    asked = control.send(run.control, ev.RequestKind.RESTART_WITH, args=args)
+    assert main(["continue", "--yes", "--no-ui", str(root)]) == 0
+    assert read_state(run.node().journal).answered[asked] == "asked before the run was continued"
+    assert not (root.parent / "other").exists()
+    assert not list(run.control.iterdir())
+
+
+# -- what is asked on a terminal ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def terminal(folder: Path, *words: str) -> Iterator[pexpect.spawn]:
+    """`stoker WORDS` on a terminal."""
+    process = pexpect.spawn(
+        STOKER[0], [*STOKER[1:], *words], cwd=folder, env=environment(), timeout=60, encoding="utf-8"
+    )
+    try:
+        yield process
+    finally:
+        process.close(force=True)
+
+
+def ended(process: pexpect.spawn) -> int:
+    process.expect(pexpect.EOF)
+    process.close()
+    return int(process.exitstatus if process.exitstatus is not None else -1)
+
+
+def test_on_a_terminal_the_person_has_the_last_word(folder: Path) -> None:
+    (folder / "how").write_text("3", encoding="utf-8")
+    assert stoker(*job("--no-ui"), cwd=folder).code == 1
+    run = only_run(folder)
+    before = run.node().journal.read_bytes()
+    with terminal(folder, "continue", run.run_id, "--detach") as asked:
+        asked.expect(r"train\.py --resume")
+        asked.expect(r"Start it\? \[y/N\]")
+        asked.sendline("")
+        assert ended(asked) == 3
+    assert run.node().journal.read_bytes() == before
+    with terminal(folder, "continue", run.run_id, "--detach") as asked:
+        asked.expect(r"\[y/N\]")
+        asked.sendline("y")
+        assert ended(asked) == 0
+    is_continued(run)
+
+
+@pytest.mark.e2e
+def test_a_change_while_the_question_stands_is_heard(folder: Path) -> None:
+    (folder / "how").write_text("3", encoding="utf-8")
+    assert stoker(*job("--no-ui"), cwd=folder).code == 1
+    run = only_run(folder)
+    with terminal(folder, "continue", run.run_id, "--detach") as asked:
+        asked.expect(r"\[y/N\]")
+        assert stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder).code == 0
+        asked.sendline("y")
+        asked.expect("it changed while you were asked")
+        assert ended(asked) == 3
+    is_continued(run)
+
+
+def test_whose_a_process_is_only_a_person_can_say(scene: Scene) -> None:
+    """A stranger that the files name is asked about, not waited for, and never signalled."""
+    root = names_stranger(scene)
+    with terminal(root.parent, "continue", "--yes", "--detach", str(root)) as asked:
+        asked.expect(f"pid {scene.stranger.pid} \\(sleep\\), which lives")
+        asked.sendline("n")
+        assert ended(asked) == 3
+    assert not (root.parent / "pwned").exists()
+    with terminal(root.parent, "continue", "--detach", str(root)) as asked:
+        asked.expect("which lives")
+        asked.sendline("y")
+        asked.expect("Start it")
+        asked.sendline("y")
+        assert ended(asked) == 0
+    run = RunPaths(root)
+    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
+    assert outcome(run) == (Outcome.SUCCEEDED, 2)
+    assert is_alive(scene.stranger)
+
+
+# -- from another host ---------------------------------------------------------------------------------------
+
+
+def on_another_host(scene: Scene, *told: ev.Event) -> RunPaths:
+    return RunPaths(forged(scene, *told, host="another-box", boot="another"))
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listening takes a second, not 60."""
+    monkeypatch.setattr("supervisor.keeper.process.takeover.WATCH_S", 1.0)
+    monkeypatch.setattr("supervisor.keeper.process.takeover.LOOK_S", 0.05)
+
+
+@pytest.mark.usefixtures("quickly")
+def test_from_another_host_an_attempt_that_had_ended_goes_on_once_nobody_is_heard(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = on_another_host(scene, *ENDED, HELD)
+    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 0
+    assert "listening for 1 s" in capsys.readouterr().err
+    state = read_state(run.node().journal)
+    assert outcome(run) == (Outcome.SUCCEEDED, 2)
+    assert state.host == socket.gethostname(), "from now on it can be adopted here"
+
+
+@pytest.mark.usefixtures("quickly")
+def test_from_another_host_a_keeper_that_writes_is_heard(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its lock does not reach us, and its clock is years away: that it is touched again is all that counts."""
+    run = on_another_host(scene, *ENDED, HELD)
+    run.node().lock.touch(mode=0o600)
+    os.utime(run.node().lock, (1e9, 1e9))
+    done = threading.Event()
+
+    def keeper() -> None:
+        turn = 0
+        while not done.wait(0.1):
+            turn += 1
+            os.utime(run.node().lock, (1e9 + turn, 1e9 + turn))
+
+    thread = threading.Thread(target=keeper)
+    thread.start()
+    try:
+        assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3
+    finally:
+        done.set()
+        thread.join()
+    assert "keeper.lock is being written: a keeper lives, on another-box" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quickly")
+def test_from_another_host_without_an_end_the_scheduler_is_asked(
+    scene: Scene, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_slurm = ev.KeeperStarted(
+        t=1.0, pid=1, start_time=1.0, version="0", boot_id="another", slurm_job="4711"
+    )
+    run = on_another_host(scene, in_slurm, *GONE)
+    tools = scene.place.parent / "tools"
+    tools.mkdir()
+    squeue = tools / "squeue"
+    squeue.write_text('#!/bin/sh\n[ "$*" = "-h -j 4711 -o %T" ] && echo RUNNING\n', encoding="utf-8")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3
+    assert "SLURM says of its job 4711: RUNNING" in capsys.readouterr().err
+    squeue.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    assert main(["continue", "--yes", "--no-ui", str(run.root)]) == 3
+    assert "only a person can answer, on a terminal: it ran on another-box" in capsys.readouterr().err
+
+
+def test_a_keeper_shows_that_it_lives(folder: Path) -> None:
+    """Every few seconds, also while nothing is trained."""
+    run = detached(folder)
+    lock = run.node().lock
+    before = lock.stat().st_mtime_ns
+    assert wait_until(lambda: lock.stat().st_mtime_ns != before, 30)
+    assert stoker("stop", "--now", run.run_id, cwd=folder).code == 0
+
+
+@pytest.mark.e2e
+def test_two_at_once_start_one(folder: Path) -> None:
+    (folder / "how").write_text("3", encoding="utf-8")
+    assert stoker(*job("--no-ui"), cwd=folder).code == 1
+    run = only_run(folder)
+    command = [*STOKER, "continue", run.run_id, "--yes", "--no-ui"]
+    both = [
+        subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        process.communicate(timeout=60)
+    assert min(process.returncode for process in both) == 0
+    is_continued(run)

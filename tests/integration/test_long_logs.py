@@ -1,0 +1,194 @@
+"""Logs of hundreds of megabytes, on a machine that is busy with other things: read to their end, or said not to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass
+from supervisor.run.state import AttemptView, Ended
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from tests.conftest import wait_until
+from tests.integration.harness import (
+    STOKER,
+    background,
+    environment,
+    facts,
+    run_headless,
+    stoker,
+    wait_for_run,
+    wait_for_state,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+STEPS = 8000
+LOAD = 10
+WORDS = b"INFO dataloader worker 3: took sample 12345 from shard-00042.tar, 4096 tokens, length ok\n"
+# A job that says all of it in its last second. RANK: under torchrun the first one is asked for less, the others for more.
+JOB = f"""\
+import os, sys
+megabytes, code = int(sys.argv[1]), int(sys.argv[2])
+words = {WORDS!r} * (megabytes * 1_000_000 // {STEPS} // {len(WORDS)})
+with os.fdopen(1, "wb", buffering=1 << 20, closefd=False) as out:
+    for step in range(1, {STEPS} + 1):
+        out.write(b"step %d/{STEPS} loss: %.4f\\n" % (step, 8 - step * 7 / {STEPS}) + words)
+if code:
+    raise KeyError("labels")
+"""
+
+
+@contextmanager
+def busy(count: int = LOAD) -> Iterator[None]:
+    """So many processes that compute at our own priority while the block runs."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+def job_in(folder: Path) -> str:
+    script = folder / "job.py"
+    script.write_text(JOB, encoding="utf-8")
+    return str(script)
+
+
+def large_log(path: Path, megabytes: int, words: bytes = WORDS) -> None:
+    filler = words * (megabytes * 1_000_000 // STEPS // len(words))
+    with path.open("wb", buffering=1 << 20) as out:
+        for step in range(1, STEPS + 1):
+            out.write(b"step %d/%d loss: %.4f\n" % (step, STEPS, 8 - step * 7 / STEPS) + filler)
+
+
+def kept_run() -> RunPaths:
+    (root,) = Path(os.environ["XDG_STATE_HOME"]).glob("stoker/kept/*")
+    return RunPaths(root)
+
+
+def attempt_of(run: RunPaths) -> AttemptView:
+    attempt = read_state(run.node().journal).attempt
+    assert attempt is not None
+    return attempt
+
+
+def assert_told_all_along(run: RunPaths) -> None:
+    """Progress stands in the journal every 10 s at least (on a machine five times too slow: 50 s), with its lag."""
+    told = [fact for fact in facts(run) if isinstance(fact, ev.Progress)]
+    assert any(fact.lag_bytes for fact in told)
+    assert max((after.t - before.t for before, after in pairwise(told)), default=0.0) < 50
+
+
+def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    large_log(log, 600)
+    with busy():
+        done = stoker("attach", "--no-ui", "--keep", str(log), cwd=tmp_path, timeout_s=800)
+    assert done.code == 0, done.out
+    run = kept_run()
+    attempt = attempt_of(run)
+    assert (attempt.last_step, attempt.unread_text) == (STEPS, "")
+    assert_told_all_along(run)
+    assert re.search(r"log read to \d+ of 60\d MB", done.out)
+
+
+def test_what_a_job_says_in_its_last_second_is_read(tmp_path: Path) -> None:
+    with busy():
+        done, run, state = run_headless(
+            "--", sys.executable, job_in(tmp_path), "600", "0", cwd=tmp_path, timeout_s=800
+        )
+    assert done.code == 0, done.out
+    assert (state.attempts[0].last_step, state.attempts[0].unread_text) == (STEPS, "")
+    assert f"finished at step {STEPS}" in done.out
+    assert_told_all_along(run)
+
+
+def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Path) -> None:
+    with busy():
+        done, _, state = run_headless(
+            "--nproc-per-node", "2", job_in(tmp_path), "100", "0", cwd=tmp_path, timeout_s=800
+        )
+    assert done.code == 0, done.out
+    assert (state.attempts[0].last_step, state.attempts[0].unread_text) == (STEPS, "")
+
+
+def test_a_failures_verdict_stands_within_a_second_of_the_end(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    load_engine(default_cache_dir())  # compiled afresh, once a machine, it takes longer than the job
+    done, run, state = run_headless("--", sys.executable, job, "600", "1", cwd=tmp_path, timeout_s=800)
+    assert done.code == 1
+    exited_t = json.loads(run.node().attempt(1).exit.read_bytes())["t"]
+    verdicts = [fact for fact in facts(run) if isinstance(fact, ev.Diagnosed)]
+    assert [fact.provisional for fact in verdicts] == [True, False]
+    assert {fact.verdict.failure for fact in verdicts} == {FailureClass.CODE_ERROR}
+    assert verdicts[0].t - exited_t < 5, "a second, with five times as much for a busy machine"
+    assert state.attempts[0].last_step == STEPS
+
+
+def test_a_stop_while_the_logs_are_read_is_answered_soon_and_what_was_not_read_is_said(
+    tmp_path: Path,
+) -> None:
+    job = job_in(tmp_path)
+    with busy(), background("run", "--no-ui", "--", sys.executable, job, "600", "0", cwd=tmp_path) as process:
+        run = wait_for_run(tmp_path)
+        wait_for_state(run, Ended, 200)
+        stopped = stoker("stop", "--timeout", "60", str(run.root), cwd=tmp_path)
+        assert stopped.code == 0, stopped.err
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, "it had ended with 0 by itself"
+    assert re.search(r"attempt 1 ended at step \d+, exit code 0, log read to \d+ of 60\d MB", out)
+    attempt = attempt_of(run)
+    assert attempt.last_step is not None
+    assert attempt.last_step < STEPS
+    answered = next(fact for fact in facts(run) if isinstance(fact, ev.RequestDone))
+    sent_t = next(fact.t for fact in facts(run) if isinstance(fact, ev.ProcessesGone))
+    assert answered.t - sent_t < 60
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_before_a_log_is_read_ends_honestly(tmp_path: Path, times: int) -> None:
+    log = tmp_path / "train.log"
+    large_log(
+        log, 600, b"step 3/9 loss: 2.1234 lr: 3.0e-04 grad_norm: 1.22 tokens/s: 12345\n"
+    )  # slow to read
+    with subprocess.Popen(
+        [*STOKER, "attach", "--no-ui", "--keep", str(log)],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        kept = Path(os.environ["XDG_STATE_HOME"]) / "stoker" / "kept"
+        assert wait_until(lambda: list(kept.glob("*/nodes/0/events.jsonl")), 60)
+        run = kept_run()
+
+        def lags() -> bool:
+            progress = read_state(run.node().journal).progress
+            return progress is not None and bool(progress.lag_bytes)
+
+        assert wait_until(lags, 60)
+        for at in range(times):
+            assert not wait_until(lambda: process.poll() is not None, 0.5 * at)
+            process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 6
+    assert "succeeded" not in out
+    assert re.search(r"lost: log read to \d+ of 60\d MB: how it ended is not known", out)
+    verdict = attempt_of(run).verdict
+    assert verdict is not None
+    assert verdict.failure is FailureClass.UNKNOWN

@@ -1,0 +1,409 @@
+"""What becomes of a flagged silence: healthy pauses are left alone, a hang counts down, a person may keep waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import HangSettings
+from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge
+from supervisor.policy.health.stall import Activity
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run.events import Phase
+from supervisor.run.fold import replay
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.run.state import AttemptView, RunState
+from tests.keeper.test_stalls import (
+    LOCKED,
+    LOOPS,
+    PAUSES,
+    STUCK,
+    WAITS,
+    Bench,
+    hang_advice,
+    make,
+    rules_told,
+)
+
+SLEEP, SOCKET, READ = "230", "45", "0"
+# Where the three ways to run a job differ: whether a screen is open.
+WATCHED = pytest.mark.parametrize("watched", [False, True], ids=["unwatched", "watched"])
+RESUME = pytest.mark.parametrize("can_resume", [False, True], ids=["no resume", "resume"])
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = made_with(tmp_path)
+    yield made
+    made.health.close()
+
+
+def made_with(folder: Path, settings: HangSettings | None = None, **around: float) -> Bench:
+    made = make(folder, settings or HangSettings(), **around)
+    made.health.begin(1)
+    return made
+
+
+def state_of(bench: Bench) -> RunState:
+    """The run as views see it."""
+    begun: list[ev.Event] = [
+        ev.LaunchIntended(t=0.0, attempt=1, argv=(), reason="first"),
+        ev.AttemptStarted(t=0.0, attempt=1, pid=1, start_time=1.0),
+    ]
+    return replay([*begun, *bench.told.facts])
+
+
+def attempt_of(bench: Bench) -> AttemptView:
+    """Its attempt."""
+    view = state_of(bench).attempt
+    assert view is not None
+    return view
+
+
+@WATCHED
+@RESUME
+def test_a_pause_of_90_s_ends_nothing_and_is_no_advice_beyond_the_stall(
+    bench: Bench, watched: bool, can_resume: bool
+) -> None:
+    bench.watched, bench.can_resume = watched, can_resume
+    bench.stacks.texts, bench.stacks.calls = (WAITS, PAUSES), ("202", SLEEP)
+    bench.steps(30)
+    assert not bench.wait(90)
+    (flagged,) = bench.facts(ev.StallFlagged)
+    assert isinstance(flagged, ev.StallFlagged)
+    assert flagged.waited_s < 3
+    (told,) = bench.facts(ev.OnlyFlagged)
+    assert isinstance(told, ev.OnlyFlagged)
+    assert told.why == "rank 1 sleeps in sleep() at data.py:41"
+    assert told.t - flagged.t < 10, "said long before anybody would have ended it"
+    bench.steps(10)
+    assert not bench.facts(ev.HangCountdown)
+    assert not hang_advice(bench)
+    assert attempt_of(bench).only_flagged is None
+
+
+@pytest.mark.parametrize(
+    ("text", "call", "why"),
+    [
+        (PAUSES, SLEEP, "rank 1 sleeps in sleep() at data.py:41"),
+        (PAUSES, SOCKET, "rank 1 waits for the network in recvfrom() at data.py:41"),
+        (PAUSES, READ, "rank 1 reads or writes in read() at data.py:41"),
+    ],
+    ids=["sleep", "socket", "input"],
+)
+@WATCHED
+def test_what_may_come_by_itself_is_only_flagged_for_ever(
+    tmp_path: Path, text: str, call: str, why: str, watched: bool
+) -> None:
+    bench = made_with(tmp_path, HangSettings(end_hangs=True))
+    bench.watched = watched
+    bench.stacks.texts, bench.stacks.calls = (WAITS, text), ("202", call)
+    bench.steps(30)
+    assert not bench.wait(20_000)
+    assert rules_told(bench) == ["late_may_come"]
+    advice = [fact for fact in bench.told.facts if isinstance(fact, ev.Advisory) and fact.code != "stall"]
+    assert advice[0].text.endswith(f"and it is not ended: {why}")
+    assert len(advice) == 4, "at 300 s, then ever less often"
+    bench.health.close()
+
+
+def test_a_loop_without_an_end_is_ended_after_half_an_hour(bench: Bench) -> None:
+    bench.stacks.texts, bench.stacks.cores = (WAITS, LOOPS), (0.0, 1.0)
+    bench.steps(30)
+    assert not bench.wait(1790)
+    assert rules_told(bench)[-1] == "late_computes"
+    told = attempt_of(bench).only_flagged
+    assert told is not None
+    assert (told.why, told.until_s) == ("rank 1 computes in fetch() at data.py:41", 1800.0)
+    assert bench.wait(60)
+    (found,) = bench.facts(ev.HangFound)
+    assert isinstance(found, ev.HangFound)
+    assert found.rule == "computes_for_ever"
+    assert found.ranks == (1,)
+
+
+def test_a_loop_is_ended_as_soon_as_other_hangs_where_a_person_wants_that(tmp_path: Path) -> None:
+    bench = made_with(tmp_path, HangSettings(end_hangs=True))
+    bench.stacks.texts, bench.stacks.cores = (WAITS, LOOPS), (0.0, 1.0)
+    bench.steps(30)
+    assert not bench.wait(328)
+    assert bench.wait(10)
+    bench.health.close()
+
+
+@pytest.mark.parametrize(("cores", "ends"), [(0.4, True), (0.6, False)])
+def test_a_rank_that_uses_more_than_half_a_core_computes_whatever_its_main_thread_does(
+    bench: Bench, cores: float, ends: bool
+) -> None:
+    bench.stacks.cores = (0.0, cores)
+    bench.steps(30)
+    assert bench.wait(400) == ends
+
+
+def test_ranks_that_all_wait_in_backward_may_be_computing_there(bench: Bench) -> None:
+    backward = 'Thread 1 (idle): "MainThread"\n    _engine_run_backward (torch/autograd/graph.py:9)\n    main (a.py:9)'
+    bench.stacks.texts, bench.stacks.cores = (backward, backward), (0.0, 1.0)
+    bench.steps(30)
+    assert not bench.wait(1000)
+    bench.stacks.cores = (0.0, 0.0)
+    bench.stacks.activity = Activity()
+    bench.steps(1)
+    assert not bench.facts(ev.HangCountdown)
+
+
+def test_a_job_that_asks_for_an_hour_is_given_it(tmp_path: Path) -> None:
+    bench = made_with(tmp_path, group_timeout_s=3600.0)
+    bench.steps(30)
+    assert not bench.wait(3600)
+    (flagged,) = bench.facts(ev.StallFlagged)
+    assert isinstance(flagged, ev.StallFlagged)
+    assert flagged.act_s == 3600
+    assert rules_told(bench) == ["group_timeout"]
+    assert bench.wait(60)
+    bench.health.close()
+
+
+def test_an_hour_that_only_the_log_tells_of_counts_too(bench: Bench) -> None:
+    bench.stacks.group_timeout_s = 3600.0
+    bench.steps(30)
+    assert not bench.wait(3600)
+    assert bench.wait(60)
+
+
+def test_a_rank_of_this_node_that_was_not_looked_at_or_is_on_another_may_be_the_late_one(
+    bench: Bench,
+) -> None:
+    bench.stacks.here = 4
+    bench.steps(30)
+    assert not bench.wait(2000)
+    assert rules_told(bench) == ["not_all_seen"]
+    bench.steps(5)
+    bench.stacks.here, bench.stacks.world = 2, 4
+    bench.stacks.texts = (WAITS, WAITS)
+    assert not bench.wait(20_000)
+    assert rules_told(bench)[-1] == "late_elsewhere"
+
+
+def test_a_late_rank_here_is_late_whatever_other_nodes_do(bench: Bench) -> None:
+    bench.stacks.world = 8
+    bench.steps(30)
+    assert bench.wait(340)
+
+
+def test_nothing_is_ended_before_the_first_step(bench: Bench) -> None:
+    bench.steps(30)
+    bench.health.end()
+    bench.health.begin(2)
+    assert not bench.wait(20_000)
+    assert not bench.facts(ev.HangCountdown)
+
+
+def test_a_run_that_came_back_from_a_silence_is_given_three_times_as_long(bench: Bench) -> None:
+    bench.steps(30)
+    assert not bench.wait(200)
+    bench.steps(300)
+    assert not bench.wait(620), "3 × 200 s, and the countdown"
+    assert bench.wait(20)
+
+
+# -- who watches, and who can go on ------------------------------------------------------------------
+
+
+def test_unwatched_and_without_a_resume_a_hang_is_only_flagged_and_said_once(bench: Bench) -> None:
+    bench.can_resume = False
+    bench.steps(30)
+    assert not bench.wait(1000)
+    assert not bench.facts(ev.HangCountdown)
+    assert hang_advice(bench) == ["hang_unwatched"]
+    advice = next(fact for fact in bench.told.facts if isinstance(fact, ev.Advisory) and fact.code != "stall")
+    assert "--end-hangs" in advice.text
+    assert "--resume-knob" in advice.text
+
+
+def test_end_hangs_ends_it_all_the_same(tmp_path: Path) -> None:
+    bench = made_with(tmp_path, HangSettings(end_hangs=True))
+    bench.can_resume = False
+    bench.steps(30)
+    assert bench.wait(340)
+    bench.health.close()
+
+
+def test_a_viewer_that_leaves_takes_the_countdown_along(bench: Bench) -> None:
+    bench.can_resume, bench.watched = False, True
+    bench.steps(30)
+    assert not bench.wait(310)
+    assert attempt_of(bench).countdown is not None
+    bench.watched = False
+    assert not bench.wait(500)
+    assert attempt_of(bench).countdown is None
+    (withdrawn,) = bench.facts(ev.HangWithdrawn)
+    assert isinstance(withdrawn, ev.HangWithdrawn)
+    assert withdrawn.rule == "unwatched"
+    bench.watched = True
+    assert not bench.wait(10)
+    assert len(bench.facts(ev.HangCountdown)) == 2
+    assert bench.wait(30)
+
+
+# -- the countdown -----------------------------------------------------------------------------------
+
+
+def test_a_person_who_keeps_waiting_does_so_for_this_silence_alone(bench: Bench) -> None:
+    bench.watched = True
+    bench.steps(30)
+    assert not bench.wait(310)
+    bench.health.keep_waiting("ada")
+    assert not bench.wait(5000)
+    (kept,) = bench.facts(ev.HangKept)
+    assert isinstance(kept, ev.HangKept)
+    assert kept.by == "ada"
+    view = attempt_of(bench)
+    assert view.kept == kept
+    assert view.countdown is None
+    bench.steps(300)
+    assert attempt_of(bench).kept is None
+    assert not bench.wait(3 * 5310 + 15), "it came back from 5310 s"
+    assert len(bench.facts(ev.HangCountdown)) == 2, "a later silence counts down again"
+    assert bench.wait(60)
+
+
+def test_keeping_waiting_is_refused_where_nothing_is_counted_down(bench: Bench) -> None:
+    by = control.Requester(uid=1, host="box", user="ada")
+    request = control.Request(id="1", kind=ev.RequestKind.KEEP_WAITING, by=by, if_attempt=1)
+    bench.steps(30)
+    assert not bench.wait(290)
+    with pytest.raises(Refused, match="no hang is about to be ended"):
+        judge(request, state_of(bench))
+    assert not bench.wait(20)
+    assert judge(request, state_of(bench)) is RequestAction.KEEP_WAITING
+    bench.health.keep_waiting("ada")
+    with pytest.raises(Refused):
+        judge(request, state_of(bench))
+
+
+def test_a_sign_of_life_within_the_countdown_ends_it(bench: Bench) -> None:
+    bench.steps(30)
+    assert not bench.wait(320)
+    assert attempt_of(bench).countdown is not None
+    bench.steps(5)
+    view = attempt_of(bench)
+    assert (view.countdown, view.stall) == (None, None)
+    assert not bench.wait(100)
+
+
+def test_the_last_look_before_the_end_must_show_the_same(bench: Bench) -> None:
+    bench.steps(30)
+    assert not bench.wait(310)
+    bench.stacks.texts = (WAITS, STUCK.replace(":41", ":42"))
+    assert not bench.wait(60)
+    (withdrawn,) = bench.facts(ev.HangWithdrawn)
+    assert isinstance(withdrawn, ev.HangWithdrawn)
+    assert withdrawn.rule == "something_moves"
+    assert bench.wait(200), "it stands still there too"
+
+
+# -- a keeper that adopts ------------------------------------------------------------------------------
+
+
+def left_by_another(
+    bench: Bench, folder: Path, *, countdown_left_s: float, kept: bool = False, written_s: float = 311.0
+) -> None:
+    """The run as a keeper left it that counted down (or was told to keep waiting) in a silence of 310 s; a log changed `written_s` ago."""
+    node, t = RunPaths(folder).node(), bench.clock.wall()
+    past: list[ev.Event] = [
+        ev.LaunchIntended(t=t - 400, attempt=1, argv=(), reason="first"),
+        ev.AttemptStarted(t=t - 400, attempt=1, pid=1, start_time=1.0),
+        ev.Progress(t=t - 395, attempt=1, step=1),
+        ev.PhaseChanged(t=t - 395, attempt=1, phase=Phase.STEPPING),
+        ev.StallFlagged(
+            t=t - 308, attempt=1, since=t - 310, waited_s=2.0, stage="step", pace_s=0.2, flag_s=2.0, act_s=300
+        ),
+        ev.HangCountdown(
+            t=t - 10, attempt=1, until=t + countdown_left_s, left_s=30, text="x", rule="lock_for_ever"
+        ),
+        *([ev.HangKept(t=t - 5, attempt=1, by="ada")] if kept else []),
+    ]
+    journal, series = JournalWriter(node.journal), SeriesWriter(node.series)
+    for fact in past:
+        journal.append(fact)
+    for step in range(1, 101):
+        series.append(METRICS, t - 330 + 0.2 * step, "job", 1, {"step": float(step)})
+    journal.close()
+    series.close()
+    log = node.attempt(1).agent_log
+    log.parent.mkdir(parents=True)
+    log.touch()
+    os.utime(log, (t - written_s, t - written_s))
+    bench.told.facts += past[4:]
+    bench.health.begin(1, adopted=replay(past))
+
+
+@pytest.mark.parametrize("left_s", [20.0, -500.0])
+def test_an_adopting_keeper_goes_on_counting_and_looks_twice_itself(tmp_path: Path, left_s: float) -> None:
+    bench = make(tmp_path, HangSettings())
+    left_by_another(bench, tmp_path, countdown_left_s=left_s)
+    assert attempt_of(bench).countdown is not None, "not forgotten"
+    assert not bench.wait(60), "two rounds of its own lie 60 s apart"
+    assert attempt_of(bench).countdown is not None
+    assert not bench.facts(ev.HangWithdrawn)
+    assert not bench.facts(ev.StallEnded)
+    assert bench.wait(15)
+    bench.health.close()
+
+
+def test_an_adopting_keeper_knows_who_keeps_waiting(tmp_path: Path) -> None:
+    bench = make(tmp_path, HangSettings())
+    left_by_another(bench, tmp_path, countdown_left_s=20.0, kept=True)
+    assert not bench.wait(2000)
+    assert attempt_of(bench).kept is not None
+    bench.health.close()
+
+
+def test_a_log_that_was_written_while_there_was_no_keeper_is_a_sign_of_life(tmp_path: Path) -> None:
+    bench = make(tmp_path, HangSettings())
+    left_by_another(bench, tmp_path, countdown_left_s=20.0, written_s=50.0)
+    assert not bench.wait(240), "50 s of silence, and 240 s more"
+    assert bench.facts(ev.HangWithdrawn)
+    assert bench.wait(60)
+    bench.health.close()
+
+
+def test_a_silence_that_an_earlier_keeper_saw_end_counts_for_the_next(tmp_path: Path) -> None:
+    bench = make(tmp_path, HangSettings())
+    node, t = RunPaths(tmp_path).node(), bench.clock.wall()
+    flagged = ev.StallFlagged(
+        t=t - 800, attempt=1, since=t - 802, waited_s=2.0, stage="step", pace_s=0.2, flag_s=2.0
+    )
+    past: list[ev.Event] = [
+        ev.LaunchIntended(t=t - 900, attempt=1, argv=(), reason="first"),
+        ev.AttemptStarted(t=t - 900, attempt=1, pid=1, start_time=1.0),
+        ev.Progress(t=t - 890, attempt=1, step=1),
+        flagged,
+        ev.StallEnded(t=t - 50, attempt=1, stalled_s=500.0),
+    ]
+    journal, series = JournalWriter(node.journal), SeriesWriter(node.series)
+    for fact in past:
+        journal.append(fact)
+    for step in range(1, 201):
+        series.append(METRICS, t - 45 + 0.2 * step, "job", 1, {"step": float(step)})
+    journal.close()
+    series.close()
+    bench.health.begin(1, adopted=replay(past))
+    bench.step = 200
+    bench.steps(20)
+    assert not bench.wait(1500)
+    assert bench.wait(60)
+    bench.health.close()
+
+
+def test_locks_are_told_by_frames(bench: Bench) -> None:
+    bench.stacks.texts = (WAITS, STUCK.replace(LOCKED, ""))
+    bench.steps(30)
+    assert not bench.wait(5000)
+    assert rules_told(bench) == ["late_may_come"]

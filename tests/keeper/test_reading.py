@@ -1,0 +1,406 @@
+"""After the processes are gone: logs are read to their end beside the keeper's loop, and what was not read is said."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import RetrySettings
+from supervisor.keeper.background import Background
+from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.loop import Keeper
+from supervisor.keeper.monitoring import last_reading
+from supervisor.keeper.monitoring.last_reading import LastReading
+from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
+from supervisor.keeper.planning import judge as judgement
+from supervisor.keeper.planning.judging import Judging
+from supervisor.run import control
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import FailureClass, Verdict
+from supervisor.sources.signature_files import default_cache_dir, load_engine
+from supervisor.sources.writers import any_is_written
+from supervisor.text.prefixes import Origin
+from tests.conftest import TOKEN, processes_with, wait_until
+from tests.keeper.fakes import facts_of, job_of, run_in, verdict_of
+from tests.keeper.runs import INTENDED, STARTED, T, append, carry, child_in, journalled, outcome
+
+pytestmark = pytest.mark.timeout(120)
+
+STEPS = 400
+# 8 MB of a job's words, 400 steps among them, written at once before it leaves with a code.
+BIG = """\
+import sys
+fill = b"INFO worker 3 took sample 123456 and put it where samples of its length go\\n" * 270
+for step in range(1, 401):
+    sys.stdout.buffer.write(b"step %d/400 loss: %.3f\\n" % (step, 9 - step / 50) + fill)
+sys.stdout.buffer.flush()
+"""
+FAILS = f"{BIG}\n{{}}['missing']"
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Makes the reading of each 256 KiB take so many seconds more; of the 8 MB that is 32 times."""
+    measure = LogWatch._measure
+    pause_s = [0.0]
+
+    def slow(self: LogWatch, *args: object) -> None:
+        measure(self, *args)  # type: ignore[arg-type]  # passed on
+        time.sleep(pause_s[0])
+
+    def set_(value: float) -> None:
+        pause_s[0] = value
+
+    monkeypatch.setattr(LogWatch, "_measure", slow)
+    yield set_
+    pause_s[0] = 0.0
+
+
+@contextmanager
+def meanwhile(work: Callable[[], None]) -> Iterator[list[BaseException]]:
+    """`work` in a thread of its own while a keeper is carried here; what it trips over is raised at the end."""
+    failed: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised below, where the test hears of it
+            failed.append(error)
+
+    thread = threading.Thread(target=do)
+    thread.start()
+    yield failed
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def now(run: RunPaths) -> st.RunState:
+    return read_state(run.node().journal)
+
+
+def wait_for_the_reading(run: RunPaths) -> None:
+    assert wait_until(lambda: run.node().journal.exists() and reads_on(now(run)), 60)
+
+
+def reads_on(state: st.RunState) -> bool:
+    return state.attempt is not None and state.attempt.reads_on
+
+
+def ended_of(run: RunPaths) -> ev.AttemptEnded:
+    return next(fact for fact in facts_of(run) if isinstance(fact, ev.AttemptEnded))
+
+
+def test_all_is_read_however_long_it_takes_and_the_lag_is_journalled(
+    tmp_path: Path, slowly: Callable[[float], None]
+) -> None:
+    slowly(0.1)
+    run = RunPaths(tmp_path / "run-1")
+    code, state = carry(run, job_of(tmp_path, sys.executable, "-c", BIG))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    ended = ended_of(run)
+    assert (ended.last_step, ended.log_read_bytes, ended.log_size_bytes) == (STEPS, None, None)
+    (gone,) = [fact for fact in facts_of(run) if isinstance(fact, ev.ProcessesGone)]
+    assert gone.exit_code == 0
+    assert state.attempts[0].ended_t == gone.t, "reading is no part of the job's time"
+    lags = [fact.lag_bytes for fact in facts_of(run) if isinstance(fact, ev.Progress)]
+    assert any(lag is not None and lag > 1 << 20 for lag in lags)
+    assert lags[-1] is None, "all is read"
+    assert state.progress is not None
+    assert not state.progress.unread_text
+
+
+def test_a_small_log_ends_at_once_and_without_a_word_of_reading(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run-1")
+    _, state = carry(run, job_of(tmp_path, sys.executable, "-c", "print('step 3/3 loss: 1.0')"))
+    assert state.attempts[0].last_step == 3
+    assert not state.attempts[0].unread_text
+
+
+def test_requests_are_answered_while_the_logs_are_read_and_a_stop_ends_that(
+    tmp_path: Path, slowly: Callable[[float], None]
+) -> None:
+    slowly(0.5)
+    run = RunPaths(tmp_path / "run-1")
+
+    def ask() -> None:
+        wait_for_the_reading(run)
+        note = control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text="hi"))
+        assert wait_until(lambda: note in now(run).answered, 5)
+        assert reads_on(now(run))
+        stop = control.send(run.control, RequestKind.STOP)
+        assert wait_until(lambda: stop in now(run).answered, 10)
+        slowly(0.0)
+
+    with meanwhile(ask):
+        code, state = carry(run, job_of(tmp_path, sys.executable, "-c", BIG))
+    ended, attempt = ended_of(run), state.attempts[0]
+    assert ended.log_read_bytes is not None
+    assert ended.log_size_bytes is not None
+    assert 0 < ended.log_read_bytes < ended.log_size_bytes
+    assert attempt.last_step is not None
+    assert attempt.last_step < STEPS
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1)), "the exit code decides"
+    assert isinstance(state.condition, st.Finished)
+    assert state.condition.reason == f"finished; {attempt.unread_text}, to step {attempt.last_step}"
+    marks = [mark.text for mark in state.timeline]
+    assert f"attempt 1 ended, exit 0, {attempt.unread_text}" in marks
+
+
+def test_the_verdict_of_a_failure_stands_within_a_second_and_the_last_one_follows(
+    tmp_path: Path, slowly: Callable[[float], None]
+) -> None:
+    slowly(0.2)
+    run = RunPaths(tmp_path / "run-1")
+    _, state = carry(run, job_of(tmp_path, sys.executable, "-c", FAILS))
+    facts = facts_of(run)
+    (gone,) = [fact for fact in facts if isinstance(fact, ev.ProcessesGone)]
+    early, last = [fact for fact in facts if isinstance(fact, ev.Diagnosed)]
+    assert (early.provisional, last.provisional) == (True, False)
+    assert early.t - gone.t < 5
+    assert early.t < ended_of(run).t
+    assert early.verdict.failure is last.verdict.failure is FailureClass.CODE_ERROR
+    assert state.attempts[0].last_step == STEPS
+
+
+@pytest.mark.parametrize("kind", [RequestKind.RESTART, RequestKind.START_NOW])
+def test_who_wants_the_next_attempt_now_need_not_wait_for_the_logs(
+    tmp_path: Path, slowly: Callable[[float], None], kind: RequestKind
+) -> None:
+    slowly(0.5)
+    run = RunPaths(tmp_path / "run-1")
+    mark = tmp_path / "again"
+    once = f"import os\nif os.path.exists({str(mark)!r}): raise SystemExit(0)\nopen({str(mark)!r}, 'w')\n"
+
+    def ask() -> None:
+        wait_for_the_reading(run)
+        asked = control.send(run.control, kind)
+        assert wait_until(lambda: asked in now(run).answered, 10)
+        assert now(run).answered[asked] == "done"
+        slowly(0.0)
+
+    says = f"{once}{BIG}\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
+    retry = RetrySettings(restart_from_scratch=True)
+    job = job_of(tmp_path, sys.executable, "-c", says, interactive=True, retry=retry)
+    with meanwhile(ask):
+        code, state = carry(run, job)
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+    assert state.attempts[0].unread_text
+
+
+def test_after_a_signal_the_end_is_on_disk_before_we_are_killed(
+    tmp_path: Path, slowly: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.keeper.monitoring.attempt_monitor.SIGNAL_READ_S", 0.5)
+    slowly(0.5)
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, BIG)
+    stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="SIGTERM", grace_s=60.0)
+    append(run, journalled(child), stop)
+    assert wait_until(lambda: child.poll() is not None, 30)
+    _, state = carry(run, job_of(tmp_path))
+    assert state.attempts[0].unread_text
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["while it read", "before it saw the end"])
+def test_a_keeper_that_adopts_reads_the_logs_of_an_attempt_that_is_over(tmp_path: Path, gone: bool) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, BIG)
+    append(run, journalled(child), *([ev.ProcessesGone(t=T, attempt=1, exit_code=0)] if gone else []))
+    assert wait_until(lambda: child.poll() is not None, 30)
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    assert state.attempts[0].last_step == STEPS
+
+
+def test_of_an_attempt_from_before_a_boot_the_logs_are_read_too(tmp_path: Path) -> None:
+    before = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0", boot_id="another boot")
+    run = run_in(tmp_path, STARTED, before, INTENDED)
+    child = child_in(run, "print('step 7/7 loss: 1.0')")
+    append(run, journalled(child))
+    assert wait_until(lambda: child.poll() is not None, 30)
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, outcome(state), state.attempts[0].last_step) == (0, (Outcome.SUCCEEDED, 1), 7)
+
+
+def test_a_stop_right_after_an_adoption_does_not_wait_either(
+    tmp_path: Path, slowly: Callable[[float], None]
+) -> None:
+    slowly(0.5)
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, BIG)
+    append(run, journalled(child), ev.ProcessesGone(t=T, attempt=1, exit_code=0))
+    assert wait_until(lambda: child.poll() is not None, 30)
+    run.control.mkdir()
+    control.send(run.control, RequestKind.STOP)
+    began = time.monotonic()
+    _, state = carry(run, job_of(tmp_path))
+    assert time.monotonic() - began < 10
+    assert state.attempts[0].unread_text
+
+
+# -- who outlives the job ---------------------------------------------------------------------------
+
+WRITES_ON = """\
+import sys, time
+for step in range(2, 6):
+    time.sleep(0.4)
+    print(f"step {step}/5 loss: 1.0", flush=True)
+time.sleep(30)
+"""
+OUTLIVED = f"""\
+import os, subprocess, sys
+print("step 1/5 loss: 2.0", flush=True)
+subprocess.Popen([sys.executable, "-c", {WRITES_ON!r}], start_new_session=True)
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[tuple[LogWatch, Path]]:
+    """A log that is followed."""
+    stop, log = threading.Event(), tmp_path / "x.log"
+    log.write_bytes(b"step 1/9 loss: 3.0\n")
+    engine = load_engine(default_cache_dir())
+    made = LogWatch(
+        stop, put=lambda _seen: None, clock=SystemClock(), engine=lambda: engine, rank_of=lambda _origin: 0
+    )
+    made.follow(LogKey("x.log", LogKind.RANK, Origin()), str(log))
+    made.start()
+    yield made, log
+    stop.set()
+    made.close()
+
+
+def read_out(reading: LastReading, deadline_s: float) -> float:
+    """Look until it is over; how long that took."""
+    began = time.monotonic()
+    assert wait_until(reading.look, deadline_s)
+    return time.monotonic() - began
+
+
+def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet(
+    tmp_path: Path, watch: tuple[LogWatch, Path]
+) -> None:
+    logs, log = watch
+    with log.open("ab") as out, subprocess.Popen([sys.executable, "-c", WRITES_ON], stdout=out) as writer:
+        try:
+            took_s = read_out(LastReading(logs, SystemClock()), 60)
+            size = log.stat().st_size
+        finally:
+            writer.kill()
+    assert took_s > last_reading.QUIET_S
+    assert log.read_bytes().count(b"\n") == 5
+    assert logs.backlog() == (size, size)
+
+
+def test_nobody_is_waited_for_where_nobody_writes_or_nobody_wants_to_wait(
+    watch: tuple[LogWatch, Path],
+) -> None:
+    logs, log = watch
+    read_out(LastReading(logs, SystemClock()), 10)
+    with log.open("ab"):
+        assert any_is_written([str(log)])
+        reading = LastReading(logs, SystemClock())
+        assert not wait_until(reading.look, 0.3)
+        reading.hurry()
+        read_out(reading, 1.5)
+
+
+def test_a_log_that_is_written_for_ever_is_read_to_where_it_stands(
+    watch: tuple[LogWatch, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_reading, "WRITTEN_S", 1.0)
+    logs, log = watch
+    line = "print('step 2/9 loss: 2.0\\n' * 50, flush=True)"
+    for_ever = f"import time\nwhile True: {line}; time.sleep(0.002)"
+    with log.open("ab") as out, subprocess.Popen([sys.executable, "-c", for_ever], stdout=out) as writer:
+        try:
+            took_s = read_out(LastReading(logs, SystemClock()), 60)
+        finally:
+            writer.kill()
+    assert took_s >= 1.0
+    assert logs.backlog().read_bytes > 1000
+
+
+def test_a_run_whose_job_left_a_writer_behind_ends_with_what_that_wrote(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path / "run-1")
+    keeper = Keeper(run, job_of(tmp_path, sys.executable, "-c", OUTLIVED), env=os.environ)
+    try:
+        assert keeper.carry() == 0
+        state = keeper.state
+    finally:
+        keeper.close()
+        end_writers(run.node().attempt(1).agent_log)
+    assert state.attempts[0].last_step == 5
+
+
+def end_writers(log: Path) -> None:
+    """End what the test's job left behind with the log open."""
+    for pid in processes_with(os.environ[TOKEN]):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/1") == str(log):
+                os.kill(pid, signal.SIGKILL)
+
+
+# -- verdicts beside the loop ------------------------------------------------------------------------
+
+
+def test_a_verdict_on_large_logs_is_made_beside_the_loop() -> None:
+    gate, asked = threading.Event(), list[tuple[int, bool]]()
+
+    def judge(number: int, *, whole: bool) -> Verdict:
+        asked.append((number, whole))
+        assert gate.wait(10)
+        return verdict_of()
+
+    judging = Judging(judge, lambda _number: 1 << 30, lambda: True)
+    assert judging.look(1, whole=False) is None
+    assert judging.busy
+    assert judging.look(1, whole=True) is None, "one at a time"
+    gate.set()
+    assert wait_until(lambda: judging.look(1, whole=True) is not None, 10)
+    assert asked == [(1, False), (1, True)]
+
+
+def test_a_verdict_that_cannot_be_made_is_heard_of() -> None:
+    def judge(number: int, *, whole: bool) -> Verdict:
+        raise RuntimeError(f"no tables for {number}, {whole}")
+
+    judging = Judging(judge, lambda _number: 1 << 30, lambda: True)
+    with pytest.raises(RuntimeError, match="no tables"):
+        wait_until(lambda: judging.look(1, whole=True), 10)
+    assert isinstance(judging._making, Background)
+
+
+def test_in_a_hurry_a_large_log_is_judged_by_its_ends_and_lines_keep_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, size in (
+        ("ENDS_FROM_BYTES", 4000),
+        ("HEAD_BYTES", 1000),
+        ("TAIL_BYTES", 1000),
+        ("COUNT_BYTES", 700),
+    ):
+        monkeypatch.setattr(judgement, name, size)
+    log = tmp_path / "agent.log"
+    log.write_bytes(b"".join(b"line %d\n" % n for n in range(1, 1001)))
+    assert b"".join(judgement._chunks(log)) == log.read_bytes()
+    read = b"".join(judgement._ends(log)).split(b"\n")
+    assert read[0] == b"line 1"
+    assert read[999] == b"line 1000"
+    assert read[500] == b"", "what lies between is only counted"

@@ -1,0 +1,188 @@
+"""The rules by which a flagged silence is ended, or is not: each by name, and their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.diagnosis.hang.waits import BY_KIND, Kind
+from supervisor.policy.health.ending import GROUNDS, RULES, Act, LateRank, Silence, Wait, judge
+
+AT = "at train.py:30"
+
+
+def late(kind: Kind = Kind.LOCK, rank: int = 1, *, computes: bool = False) -> LateRank:
+    return LateRank(rank, kind, f"in f() {AT}", computes=computes or kind is Kind.RUNS)
+
+
+# A real hang that nothing speaks against: rank 0 waits in a collective for rank 1, which waits for a lock.
+HANG = Silence(
+    silent_s=310.0,
+    act_s=300.0,
+    busy_act_s=1800.0,
+    rounds_apart_s=60.0,
+    seen=2,
+    here=2,
+    world=2,
+    waiting=True,
+    late=(late(),),
+    alike_s=295.0,
+    can_resume=True,
+)
+# What makes each rule the first that holds, and the silence up to which it does.
+FORBIDDEN: dict[str, tuple[dict[str, object], float | None]] = {
+    "switched_off": ({"act_s": None}, None),
+    "kept_waiting": ({"kept": True}, None),
+    "before_first_step": ({"stepped": False}, None),
+    "not_looked": ({"looked": False}, 300.0),
+    "no_python_stacks": ({"blind": ("there is no Python stack of rank 1",)}, None),
+    "not_all_seen": ({"seen": 1}, None),
+    "nobody_waits": ({"waiting": False}, None),
+    "late_elsewhere": ({"late": (), "world": 4}, None),
+    "late_may_come": ({"late": (late(Kind.SLEEP),)}, None),
+    "something_moves": ({"changed": "the stacks change"}, None),
+    "one_look": ({"alike_s": 59.0}, 300.0),
+    "too_short": ({"silent_s": 299.0}, 300.0),
+    "group_timeout": ({"group_timeout_s": 3600.0}, 3600.0),
+    "late_computes": ({"late": (late(Kind.RUNS),)}, 1800.0),
+    "unwatched": ({"can_resume": False}, None),
+}
+
+
+def test_a_real_hang_is_ended() -> None:
+    assert judge(HANG) == Act("lock_for_ever")
+
+
+@pytest.mark.parametrize("name", [rule.name for rule in RULES])
+def test_each_rule_forbids_the_end_for_its_own_reason(name: str) -> None:
+    changes, until_s = FORBIDDEN[name]
+    ruling = judge(replace(HANG, **changes))  # type: ignore[arg-type]  # a test's own dict
+    assert isinstance(ruling, Wait)
+    assert ruling.rule == name
+    assert ruling.why
+    assert ruling.until_s == until_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "ground"),
+    [
+        ({}, "lock_for_ever"),
+        ({"late": (late(Kind.PEERS),)}, "other_collective"),
+        ({"late": ()}, "all_wait"),
+        ({"late": (late(Kind.RUNS),), "silent_s": 1801.0}, "computes_for_ever"),
+        ({"late": (late(Kind.UNKNOWN, computes=True),), "end_hangs": True}, "computes_for_ever"),
+    ],
+)
+def test_what_it_is_ended_as(changes: dict[str, object], ground: str) -> None:
+    assert judge(replace(HANG, **changes)) == Act(ground)  # type: ignore[arg-type]
+
+
+MAY_COME = [
+    Kind.SLEEP,
+    Kind.NETWORK,
+    Kind.PROCESS,
+    Kind.FILE,
+    Kind.DEVICE,
+    Kind.TIMED,
+    Kind.THREAD,
+    Kind.UNKNOWN,
+]
+
+
+@pytest.mark.parametrize("kind", MAY_COME)
+@pytest.mark.parametrize("end_hangs", [False, True])
+def test_a_rank_of_which_something_may_come_is_only_flagged_for_ever(kind: Kind, end_hangs: bool) -> None:
+    found = judge(
+        replace(HANG, late=(late(), late(kind, 3)), silent_s=1e7, end_hangs=end_hangs, watched=True)
+    )
+    assert isinstance(found, Wait)
+    assert (found.rule, found.until_s) == ("late_may_come", None)
+    assert found.why == f"rank 3 {BY_KIND[kind].words} in f() {AT}"
+
+
+def test_file_work_that_uses_the_cpu_is_file_work() -> None:
+    found = judge(replace(HANG, late=(late(Kind.FILE, computes=True),), silent_s=1e7))
+    assert isinstance(found, Wait)
+    assert found.rule == "late_may_come"
+
+
+def test_every_kind_of_waiting_has_its_words_and_few_may_be_ended() -> None:
+    assert set(BY_KIND) == set(Kind)
+    assert {kind for kind, waiting in BY_KIND.items() if waiting.may_end} == {
+        Kind.PEERS,
+        Kind.LOCK,
+        Kind.RUNS,
+    }
+
+
+def test_end_hangs_lifts_two_rules_and_no_other() -> None:
+    for name, (changes, _) in FORBIDDEN.items():
+        found = judge(replace(HANG, **changes, end_hangs=True))  # type: ignore[arg-type]
+        assert isinstance(found, Act) == (name in {"late_computes", "unwatched"}), name
+
+
+def test_a_viewer_or_a_known_resume_is_enough() -> None:
+    for changes in ({"watched": True}, {"can_resume": True}, {"end_hangs": True}):
+        unwatched = replace(HANG, can_resume=False, watched=False)
+        assert isinstance(judge(unwatched), Wait)
+        assert isinstance(judge(replace(unwatched, **changes)), Act)  # type: ignore[arg-type]
+
+
+silences = st.builds(
+    Silence,
+    silent_s=st.floats(0, 1e5),
+    act_s=st.none() | st.floats(0, 1e4),
+    busy_act_s=st.floats(0, 1e4),
+    rounds_apart_s=st.floats(0.1, 100),
+    group_timeout_s=st.none() | st.floats(600, 1e5),
+    stepped=st.booleans(),
+    kept=st.booleans(),
+    looked=st.booleans(),
+    blind=st.sampled_from([(), ("rank 1",)]),
+    seen=st.integers(0, 3),
+    here=st.none() | st.integers(1, 3),
+    world=st.none() | st.integers(1, 3),
+    waiting=st.booleans(),
+    late=st.lists(
+        st.builds(LateRank, st.integers(0, 3), st.sampled_from(Kind), st.just(AT), st.booleans())
+    ).map(tuple),
+    alike_s=st.floats(0, 200),
+    changed=st.sampled_from(["", "the stacks change"]),
+    watched=st.booleans(),
+    can_resume=st.booleans(),
+    end_hangs=st.booleans(),
+)
+
+
+@given(silences)
+def test_what_is_ended_breaks_no_promise(silence: Silence) -> None:
+    found = judge(silence)
+    if isinstance(found, Wait):
+        assert found.until_s is None or silence.silent_s < found.until_s or found.passing
+        return
+    assert found.rule in {name for name, _ in GROUNDS}
+    assert silence.act_s is not None
+    assert silence.silent_s >= silence.act_s
+    assert silence.silent_s >= (silence.group_timeout_s or 0.0)
+    assert silence.stepped
+    assert silence.waiting
+    assert not silence.kept
+    assert not silence.blind
+    assert not silence.changed
+    assert silence.alike_s >= silence.rounds_apart_s
+    assert silence.here is not None
+    assert silence.seen >= silence.here
+    assert silence.watched or silence.can_resume or silence.end_hangs
+    for rank in silence.late:
+        assert rank.kind not in MAY_COME or (rank.kind is Kind.UNKNOWN and rank.computes)
+        if rank.computes:
+            assert silence.end_hangs or silence.silent_s >= silence.busy_act_s
+
+
+@given(silences)
+def test_waiting_longer_never_takes_an_end_back(silence: Silence) -> None:
+    if isinstance(judge(silence), Act):
+        assert isinstance(judge(replace(silence, silent_s=silence.silent_s * 2)), Act)
