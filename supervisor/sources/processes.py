@@ -123,6 +123,14 @@ def read_cmdline(process: ProcessId) -> list[str]:
     return [os.fsdecode(part) for part in raw.rstrip(b"\0").split(b"\0")] if raw else []
 
 
+def owner_of(pid: int) -> int | None:
+    """The user id that a process runs as; None when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def environment_value(pid: int, name: str) -> str | None:
     """A variable of the environment that a process was started with; empty where it was not set.
 

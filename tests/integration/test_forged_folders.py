@@ -522,7 +522,7 @@ def test_a_process_of_another_user_that_bears_our_mark_is_not_taken_over(
         try:
             before = contents(folder)
             assert main(["attach", "--adopt", str(folder)]) == 3
-            assert f"its processes belong to another user (pid {process.pid}" in capsys.readouterr().err
+            assert "nothing of it lives" in capsys.readouterr().err
             assert main(["continue", "--yes", str(folder)]) == 3
             assert f"it lives: pid {process.pid}" in capsys.readouterr().err
             assert contents(folder) == before

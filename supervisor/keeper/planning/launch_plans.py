@@ -240,8 +240,6 @@ def without_secrets(record: RunFile) -> RunFile:
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     """Write plan.json, secrets redacted."""
     make_private(paths.root)
-    # The launcher takes the space for the exit status here, and would leave it to the umask who else may write it.
-    os.close(os.open(f"{paths.exit}.part", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     part = paths.plan.with_suffix(".part")
     part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
     part.replace(paths.plan)

@@ -37,8 +37,6 @@ from supervisor.sources.processes import (
 LAUNCHER = Path(__file__).with_name("launcher.py")
 SPAWN_DEADLINE_S = 10.0
 REAP_S = 2.0
-NO_ORPHANS_S = 0.2
-"""A launcher without orphans ends as soon as it has written the exit status."""
 WRITE_S = 60.0
 """How long a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
 NOBODY = ProcessId(0, -1.0)
@@ -74,23 +72,17 @@ class Child:
         paths: AttemptPaths,
         pid: ProcessId,
         launcher: ProcessId = NOBODY,
-        *,
-        started: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.paths = paths
         self.pid = pid
         self.launcher = launcher
-        self._started = started
         self._gone_since: float | None = None
         self._reaped: ExitStatus | None = None
 
     def poll(self) -> ExitStatus | None:
         """The exit status once the command has ended, else None."""
-        if self._started is not None:
-            self._started.poll()
         status = read_exit(self.paths) or self._reaped
         if status is not None:
-            self._wait_for_launcher(NO_ORPHANS_S)
             return status
         if is_alive(self.pid):
             return None
@@ -117,13 +109,10 @@ class Child:
     def release(self) -> None:
         """End the launcher: its work is done once the exit status is known and nothing below it is waited for."""
         send_signal(self.launcher)
-        self._wait_for_launcher(REAP_S)
-
-    def _wait_for_launcher(self, timeout_s: float) -> None:
-        if self._started is not None:
-            # One that hangs on a dead disk is left to its end.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._started.wait(timeout=timeout_s)
+        deadline = time.monotonic() + REAP_S  # one that hangs on a dead disk is left to its end
+        while is_alive(self.launcher) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        reap_child(self.launcher)
 
 
 def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Child:
@@ -170,7 +159,9 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
         ended = launcher.poll() is not None
         status, found = read_exit(paths), read_pid(paths)
         if found is not None:
-            return Child(paths, found, identify(launcher.pid) or NOBODY, started=launcher)
+            # From here on it is known by pid and start time, and reaped so: a Popen complains when it is let go of alive.
+            launcher.returncode = 0
+            return Child(paths, found, read_launcher(paths) or NOBODY)
         if status is not None or ended:
             _reap(launcher)
             said = status.error if status is not None else None

@@ -23,6 +23,7 @@ from supervisor.sources.processes import (
     ProcessStat,
     descendants,
     environment_value,
+    owner_of,
     process_table,
 )
 
@@ -87,8 +88,15 @@ def bears_mark(process: ProcessId, run_dir: str) -> bool:
 
 
 def _marks(table: Mapping[int, ProcessStat]) -> dict[int, str]:
-    """Of which run each process says it is, where it says so."""
-    found = {pid: environment_value(pid, MARK) for pid, stat in table.items() if not stat.is_dead}
+    """Of which run each process of our own user says it is, where it says so.
+
+    Anybody can give a process an environment, and root reads every one.
+    """
+    found = {
+        pid: environment_value(pid, MARK)
+        for pid, stat in table.items()
+        if not stat.is_dead and owner_of(pid) == os.geteuid()
+    }
     return {pid: mark for pid, mark in found.items() if mark}
 
 

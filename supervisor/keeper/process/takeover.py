@@ -130,15 +130,6 @@ def _nothing_ours(members: Members, again: str) -> Iterator[str]:
             yield f"only its files say that {_named(members.unknown)} belongs to it: that is not enough to take it over"
         else:
             yield f"nothing of it lives: {again} starts the next attempt"
-    elif not any(map(_is_mine, members.ours)):
-        yield f"its processes belong to another user ({_named(members.ours)})"
-
-
-def _is_mine(process: ProcessId) -> bool:
-    try:
-        return Path(f"/proc/{process.pid}").stat().st_uid == os.geteuid()
-    except OSError:
-        return False
 
 
 def _deeds(record: RunFile, state: st.RunState, members: Members) -> Iterator[str]:
