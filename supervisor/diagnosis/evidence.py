@@ -41,7 +41,7 @@ class MachineRecords(NamedTuple):
 class RunValues(NamedTuple):
     """The run's own values, quoted in advice.
 
-    `batch` says which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
+    `batch` tells which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
     message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
     behind `entry`, the script, and so went to it.
     """

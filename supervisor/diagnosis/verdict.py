@@ -36,10 +36,10 @@ _OUR_SIGNALS = {
     "hang": "ended by stoker after the hang",
     # torchrun signals the ranks that are left; who does not go is killed by stoker.
     "rank_died": "ended with the others after the failure",
-    "request": "ended by stoker as asked",
-    "restart": "ended by stoker as asked",
-    "signal": "ended by stoker, which was told to stop",
-    "requeue": "ended by stoker, which was told to stop",
+    "request": "ended by stoker as requested",
+    "restart": "ended by stoker as requested",
+    "signal": "ended by stoker, which was instructed to stop",
+    "requeue": "ended by stoker, which was instructed to stop",
 }
 
 

@@ -116,7 +116,7 @@ def _twice(lines: Sequence[str], cause: int) -> Rewritten:
 
 
 def _other_node(lines: Sequence[str], cause: int) -> Rewritten:
-    """Two nodes' logs in one: the other one trains on until the cause, and says no more."""
+    """Two nodes' logs in one: the other one trains on until the cause, and prints no more."""
     merged: list[str] = []
     place: list[int | None] = []
     for row, line in enumerate(lines):

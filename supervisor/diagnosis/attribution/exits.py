@@ -91,34 +91,19 @@ def read_launch(
     scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
 ) -> Launch:
     """Collect what launchers report in all logs; what is known of the sizes otherwise wins."""
-    exits: list[Exit] = []
-    root: int | None = None
-    # Files of several nodes are one job of several ranks, whatever else the logs show.
-    distributed = len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
-    for hit in _hits(scans):
-        if hit.has(Trait.LAUNCHER_REPORT):
-            distributed = distributed or not hit.has(Trait.SHELL_EXIT)
-            found = _exit(hit)
-            if found is not None:
-                exits.append(found)
-                if root is None and found.summary and _is_root_cause(hit):
-                    root = found.rank
-        if hit.has(Trait.TASK_EXIT) and (event := _task_exit(hit)) is not None:
-            exits.append(event)
+    exits, root_rank, launched = _exits(scans)
     sigtermed = _signalled_pids(scans)
     per_node, world = _sizes(scans)
-    world = known_world or world
-    if world is None:
-        # One agent signals the survivors of its group: they and the failed ones are the group.
-        local = {item.pid for item in exits if item.pid is not None} | sigtermed
-        world = len(local) if len(local) > 1 else None
+    world = known_world or world or _group_size(exits, sigtermed)
+    # Files of several nodes are one job of several ranks, whatever else the logs show.
+    distributed = launched or len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
     highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=None)
     if highest is not None:
         distributed = distributed or highest > 0
         world = max(world, highest + 1) if world is not None else None
     return Launch(
         tuple(exits),
-        root,
+        root_rank,
         tuple(dict.fromkeys(item.rank for item in exits if item.summary and item.rank is not None)),
         sigtermed,
         _ranks_by_pid(scans, exits),
@@ -128,12 +113,36 @@ def read_launch(
     )
 
 
+def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
+    """All exits that are reported, torchrun's first observed failure, and whether a launcher reports at all."""
+    exits: list[Exit] = []
+    root_rank: int | None = None
+    launched = False
+    for hit in _hits(scans):
+        if hit.has(Trait.LAUNCHER_REPORT):
+            launched = launched or not hit.has(Trait.SHELL_EXIT)
+            found = _exit(hit)
+            if found is not None:
+                exits.append(found)
+                if root_rank is None and found.summary and _is_root_cause(hit):
+                    root_rank = found.rank
+        if hit.has(Trait.TASK_EXIT) and (event := _task_exit(hit)) is not None:
+            exits.append(event)
+    return exits, root_rank, launched
+
+
+def _group_size(exits: Sequence[Exit], sigtermed: frozenset[int]) -> int | None:
+    """One agent signals the survivors of its group: they and the failed ones are the group."""
+    local = {item.pid for item in exits if item.pid is not None} | sigtermed
+    return len(local) if len(local) > 1 else None
+
+
 def _hits(scans: Sequence[SourceScan]) -> Iterable[Hit]:
     return (hit for scan in scans for hit in scan.hits)
 
 
 def _signalled_pids(scans: Sequence[SourceScan]) -> frozenset[int]:
-    """The processes that a launcher says it stops."""
+    """The processes that a launcher reports to stop."""
     return frozenset(
         whole(found.group(1) or found.group(2))
         for hit in _hits(scans)
@@ -323,3 +332,34 @@ _EXIT_FORMS: dict[str, Callable[[re.Match[str], Hit], Exit]] = {
     "died": _signal_death,
     "nonzero": _nonzero_exit,
 }
+
+
+# -- the signal that a line names --------------------------------------------------------------------
+
+# Numbers of Linux (signal(7)); the POSIX ones are the same on macOS but for SIGBUS (10), which exits there with 138.
+_SIGNAL_BY_NUMBER = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_SIGNAL_NAME = Lazy(r"\bSIG(?:SEGV|ABRT|BUS|ILL|FPE|KILL)\b")
+_SIGNAL_NUMBER = Lazy(
+    r"(?:exit ?code *[:=]?|return code =|code [:=]?|status) *\(?(-\d{1,2}|1[34]\d)\b|[Ss]ignal:? (\d{1,2})\b"
+)
+# As strsignal(3) and shells print it; a POSIX shell adds 128 to the number.
+_SIGNAL_WORDS = (
+    ("SIGSEGV", Lazy(r"(?i)segmentation fault|\bsegfault|access violation|0xC0000005|段错误|段錯誤|セグメンテーション|Speicherzugriffsfehler|segmento\b|segmentação|сегментирования")),
+    ("SIGBUS", Lazy(r"(?i)\bbus error")),
+    ("SIGILL", Lazy(r"(?i)illegal (?:hardware )?instruction")),
+    ("SIGFPE", Lazy(r"(?i)floating.point exception")),
+    ("SIGABRT", Lazy(r"\bAborted\b|\bzsh: abort|terminate called|free\(\): |malloc|corrupted (?:size|double)|double free|munmap_chunk|stack smashing")),
+)  # fmt: skip
+
+
+def signal_of(text: str) -> str | None:
+    """The signal's name; None where the line names none."""
+    if match := _SIGNAL_NAME.search(text):
+        return match.group()
+    for name, words in _SIGNAL_WORDS:
+        if words.search(text):
+            return name
+    if match := _SIGNAL_NUMBER.search(text):
+        number = whole((match.group(1) or match.group(2)).lstrip("-"))
+        return _SIGNAL_BY_NUMBER.get(number - 128 if number > 128 else number)
+    return None

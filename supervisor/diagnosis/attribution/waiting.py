@@ -73,15 +73,19 @@ class _Progress:
         return None
 
 
+def _named_as_missing(text: str) -> list[int]:
+    """The ranks that a message names as waited for."""
+    found = (pattern.search(text) for pattern in _WAITED_FOR)
+    return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
+
+
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
     """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
     waited_for: list[int] = []
     progress = _Progress()
     for item in candidates:
         text = item.hit.text
-        for pattern in _WAITED_FOR:
-            if match := pattern.search(text):
-                waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
+        waited_for += _named_as_missing(text)
         rank = item.rank if item.rank is not None else inline_rank(text)
         if rank is not None and not item.is_cause and item.failure in _WAITING:
             progress.read(rank, text)

@@ -301,26 +301,34 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
         # What Python warns of did not end the program, nor what something else was used for: an exception did.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
     if first.has(Trait.GENERIC):
-        # In one process a plain exception well below the strongest is only how that one came to light.
-        stronger = (
-            item
-            for item in causes
-            if item.strength >= first.strength + GENERIC_MARGIN
-            and item.source == first.source
-            and first.rank in {None, item.rank}
-        )
-        return next(stronger, first)
+        return _stronger_of_process(first, causes)
     if first.has(Trait.TOLD_AGAIN) and "encountered in worker" in first.text:
-        # The line that names the worker's pid says more than the worker's own last words.
-        by_loader = (
-            item
-            for item in causes
-            if item.signature.id == first.signature.id
-            and "killed by signal" in item.text
-            and far_below(first, item)
-        )
-        return next(by_loader, first)
+        return _line_of_loader(first, causes)
     return first
+
+
+def _stronger_of_process(first: Candidate, causes: Sequence[Candidate]) -> Candidate:
+    """In one process a plain exception well below the strongest is only how that one came to light."""
+    stronger = (
+        item
+        for item in causes
+        if item.strength >= first.strength + GENERIC_MARGIN
+        and item.source == first.source
+        and first.rank in {None, item.rank}
+    )
+    return next(stronger, first)
+
+
+def _line_of_loader(first: Candidate, causes: Sequence[Candidate]) -> Candidate:
+    """The line that names a data worker's pid says more than the worker's own last words."""
+    by_loader = (
+        item
+        for item in causes
+        if item.signature.id == first.signature.id
+        and "killed by signal" in item.text
+        and far_below(first, item)
+    )
+    return next(by_loader, first)
 
 
 def _trouble_before(other: Candidate, abort: Candidate) -> bool:

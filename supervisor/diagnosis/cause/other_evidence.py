@@ -199,10 +199,6 @@ def _stopped_by_us(case: Case, root: Root) -> bool:
     return case.job.stop_reason is not None and not failed_before
 
 
-def _ended_badly(case: Case, root: Root) -> bool:
-    return root.failure is FailureClass.HEALTHY and (case.job.launcher_exit or 0) != 0
-
-
 def _first_dead_known(case: Case, root: Root) -> bool:
     nobody_named = root.rank is None and not root.ranks
     failed = root.failure not in (FailureClass.HEALTHY, FailureClass.TERMINATED)
@@ -290,13 +286,6 @@ CORRECTIONS = (
         when=_stopped_by_us,
         then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.USER, confidence=0.97),
         why="stoker itself stopped the run, and no clear cause stands before that.",
-    ),
-    Correction(
-        "launcher_exit",
-        Stage.OWN_KNOWLEDGE,
-        when=_ended_badly,
-        then=lambda _case, root: root._replace(failure=FailureClass.UNKNOWN, confidence=0.5),
-        why="The logs show no failure, but the launcher did not end with 0.",
     ),
     Correction(
         "first_dead_rank",

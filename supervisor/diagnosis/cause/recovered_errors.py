@@ -62,19 +62,23 @@ def without_recovered(
     """
     if not died and _launcher_reports_nothing(scans):
         found = [item for item in found if not _went_on_elsewhere(item, scans)]
+    left = _without_logged_notices(_not_recovered(found, scans, died))
+    left = _without_plain_repeats(_without_passing(left))
+    raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
+    if died or raised or _trouble(scans):
+        return left
+    return [item for item in left if not (is_notice(item) and (stepped or _informed_on(item)))]
+
+
+def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:
+    """The candidates after which training did not go on."""
     steps = [_tail_steps(scan) for scan in scans]
-    open_ = [
+    return [
         item
         for item in found
         if not _recovered(item, scans[item.source], steps[item.source], died)
         and not _went_on_to_next(item, found, steps[item.source])
     ]
-    open_ = [item for item in open_ if not (item.is_cause and is_notice(item) and _logged_on(item, open_))]
-    left = _without_plain_repeats(_without_passing(open_))
-    raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
-    if died or raised or _trouble(scans):
-        return left
-    return [item for item in left if not (is_notice(item) and (stepped or _informed_on(item)))]
 
 
 # -- notices ---------------------------------------------------------------------------------------
@@ -97,6 +101,10 @@ def _informed_on(item: Candidate) -> bool:
         1 for line in item.hit.lines_after() if INFORMS.search(line[:200]) or _GLOG_INFORMS.search(line[:60])
     )
     return sum(informing) >= 2
+
+
+def _without_logged_notices(found: list[Candidate]) -> list[Candidate]:
+    return [item for item in found if not (item.is_cause and is_notice(item) and _logged_on(item, found))]
 
 
 def _logged_on(notice: Candidate, found: Sequence[Candidate]) -> bool:
@@ -182,23 +190,30 @@ def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], 
         return False
     if ends_well(scan, item.line):
         return True
+    if item.failure is FailureClass.TERMINATED and "*** JOB " in item.text and _other_job_after(item, scan):
+        return True
     after = _after(item, scan, steps)
     own = [line for line in after if _same_process(line, item)]
-    if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
-        return went_on(own, need=STEPS_ELSEWHERE)
-    if item.failure is FailureClass.TERMINATED:
-        if "*** JOB " in item.text and _other_job_after(item, scan):
-            return True
-        return went_on(own, need=STEPS_AFTER_LINE if "SIGUSR" in item.text else STEPS_AFTER_STOP)
-    if not died and item.failure in _RAISED_AS_EXCEPTION and not _raises_or_alarms(item):
-        return went_on(own, need=STEPS_AFTER_NOTICE)
+    need, may_be_dying = _steps_needed(item, died)
+    if not may_be_dying:
+        return went_on(own, need=need)
     if not died and len(own) < len(after) and went_on(after, need=STEPS_ELSEWHERE):
         # Ranks step together: where the others went on for long, this one did too.
         return True
-    need = STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK
-    if item.soft or not frames_above(item.hit).found:
-        need = STEPS_AFTER_LINE
     return went_on(own, need=need) and not _dies_soon(item.hit)
+
+
+def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
+    """How many of training's own lines after it show that the job recovered, and whether it may be dying all the same."""
+    if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
+        return STEPS_ELSEWHERE, False
+    if item.failure is FailureClass.TERMINATED:
+        return (STEPS_AFTER_LINE if "SIGUSR" in item.text else STEPS_AFTER_STOP), False
+    if not died and item.failure in _RAISED_AS_EXCEPTION and not _raises_or_alarms(item):
+        return STEPS_AFTER_NOTICE, False
+    if item.soft or not frames_above(item.hit).found:
+        return STEPS_AFTER_LINE, True
+    return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
 
 
 def _other_job_after(item: Candidate, scan: SourceScan) -> bool:
@@ -264,7 +279,7 @@ def _after(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]]) -> l
 
 
 def _same_process(line: str, item: Candidate) -> bool:
-    """Whether a later line could come from the process that failed: with ranks told apart, only its own count."""
+    """Whether a later line could come from the process that failed: where ranks have prefixes, only its own count."""
     if item.rank is None or not line.startswith("[rank"):
         return True
     return line.startswith(f"[rank{item.rank}]")

@@ -45,7 +45,7 @@ class Role(StrEnum):
         "consequence"  # it follows from a failure elsewhere, and is the root only where nothing else is found
     )
     CONFIRMATION = "confirmation"  # it is no failure itself: exit codes, tracebacks' heads, good ends
-    ADVICE = "advice"  # it only speaks of failures, and masks what else matches in the line
+    ADVICE = "advice"  # it only mentions failures, and masks what else matches in the line
 
 
 class Strength(IntEnum):
@@ -55,7 +55,7 @@ class Strength(IntEnum):
     """
 
     TRACE = 20  # something happened somewhere; below it, a consequence is no more than an echo
-    HINT = 30  # a process or a connection is gone, and nobody says why
+    HINT = 30  # a process or a connection is gone, and nothing names the reason
     COMPLAINT = 45  # what happened is named, but not why
     SUGGESTIVE = 48  # below it, a line is little more than a guess
     PLAIN = 60  # names a failure in words that other failures use too
@@ -99,7 +99,7 @@ class Trait(StrEnum):
     FIRM = "firm"  # a warning level takes nothing from it
     FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, where the line says that the program ends
     ENDS_MESSAGES = "ends_messages"  # advice with which PyTorch ends its own messages: masks only lines that raise nothing
-    # Who speaks.
+    # Whose report it is.
     LAUNCHER_REPORT = "launcher_report"  # a launcher's word on its processes, from which exits are read
     CRASH_REPORT = "crash_report"  # a crash as the process itself, the shell or the kernel reports it
     SCHEDULER_REPORT = "scheduler_report"  # the scheduler's word on the job
@@ -112,7 +112,7 @@ class Trait(StrEnum):
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
     KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
     STOP_SIGNAL = "stop_signal"  # tells of a SIGTERM and not of who sent it
-    # What it says.
+    # What it reports.
     ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
     SHELL_KILL = "shell_kill"  # a shell's "Killed"
     SIGKILL_ONLY = "sigkill_only"  # names SIGKILL and no reason

@@ -42,7 +42,7 @@ _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
     ("log", "message", "msg", "stream", "time", "timestamp", "ts", "@timestamp", "severity", "level", "pod", "container", "node", "host", "hostname", "namespace", "source", "tag", "logtag", "logger", "kubernetes", "docker", "labels", "attrs", "insertId", "logName", "resource")
 )  # fmt: skip
-# What a level says of a line that stands for itself; a traceback's lines are said by their exception.
+# The level counts for a line that stands for itself; a traceback's lines are weighed by their exception.
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _ISO = Lazy(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
@@ -193,7 +193,7 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Whether it is none of the prefixes that tell who speaks, which are understood as they are."""
+    """Whether it is none of the prefixes that tell whose line it is, which are understood as they are."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 

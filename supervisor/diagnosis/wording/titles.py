@@ -1,16 +1,15 @@
-"""A verdict's headline: it states what is known, and says where it is only likely."""
+"""A verdict's headline: it states what is known, and marks what is only likely."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.diagnosis.attribution.exits import signal_of
 from supervisor.diagnosis.case import Root
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.wording.classes import class_texts
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.text.numbers import whole
-from supervisor.text.patterns import Lazy
 
 # What is less sure than this rests on silence, an exit code or peers' complaints alone (see `cause.rules`).
 SURE_ENOUGH = 0.8
@@ -29,21 +28,6 @@ _MEANING = {
     "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",
     "SIGKILL": "somebody or the kernel killed it",
 }
-
-# Numbers of Linux (signal(7)); the POSIX ones are the same on macOS but for SIGBUS (10), which exits there with 138.
-_BY_NUMBER = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
-_NAME = Lazy(r"\bSIG(?:SEGV|ABRT|BUS|ILL|FPE|KILL)\b")
-_NUMBER = Lazy(
-    r"(?:exit ?code *[:=]?|return code =|code [:=]?|status) *\(?(-\d{1,2}|1[34]\d)\b|[Ss]ignal:? (\d{1,2})\b"
-)
-# As strsignal(3) and shells say it; a POSIX shell adds 128 to the number.
-_WORDS = (
-    ("SIGSEGV", Lazy(r"(?i)segmentation fault|\bsegfault|access violation|0xC0000005|段错误|段錯誤|セグメンテーション|Speicherzugriffsfehler|segmento\b|segmentação|сегментирования")),
-    ("SIGBUS", Lazy(r"(?i)\bbus error")),
-    ("SIGILL", Lazy(r"(?i)illegal (?:hardware )?instruction")),
-    ("SIGFPE", Lazy(r"(?i)floating.point exception")),
-    ("SIGABRT", Lazy(r"\bAborted\b|\bzsh: abort|terminate called|free\(\): |malloc|corrupted (?:size|double)|double free|munmap_chunk|stack smashing")),
-)  # fmt: skip
 
 EMPTY = "The log is empty: there is nothing to judge"
 ALL_EMPTY = "All logs are empty: there is nothing to judge"
@@ -104,19 +88,6 @@ def _signal(root: Root) -> tuple[str, str] | None:
         return None
     name = signal_of(root.text)
     return (name, _MEANING[name]) if name is not None else None
-
-
-def signal_of(text: str) -> str | None:
-    """The signal's name; None where the line names none."""
-    if match := _NAME.search(text):
-        return match.group()
-    for name, words in _WORDS:
-        if words.search(text):
-            return name
-    if match := _NUMBER.search(text):
-        number = whole((match.group(1) or match.group(2)).lstrip("-"))
-        return _BY_NUMBER.get(number - 128 if number > 128 else number)
-    return None
 
 
 def _who(root: Root) -> str:
