@@ -5,7 +5,7 @@
 Whole processes. Prints medians, ratios (of each round, then their median) and peak resident memory; what is not installed is
 left out. Goals: at most 0.60 × `rg -c -f` on one thread (CPU seconds: a busy machine stretches the wall clock of all, but not
 evenly), at most 0.45 × by the wall clock on two, the same lines found, memory at most 64 MiB and flat from 10 MiB on,
-`stoker diagnose` on a small log at most 5 × `python -c pass`.
+`stoker diagnose` on a small log at most 8 × `python -c pass`.
 """
 
 from __future__ import annotations

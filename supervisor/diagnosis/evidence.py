@@ -1,18 +1,13 @@
-"""What a verdict is made from: logs, exit codes, error files, and what the machine recorded.
-
-Named tuples, not dataclasses: five dataclasses cost a sixth of the start of ``stoker diagnose``.
-"""
+"""What a verdict is made from: logs, exit codes, error files, and what the machine recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from supervisor.job.batch import BatchSpec
 from supervisor.text.prefixes import NOWHERE, Origin
-
-if TYPE_CHECKING:
-    from supervisor.job.batch import BatchSpec
 
 
 class LogSource(NamedTuple):
@@ -43,11 +38,11 @@ class MachineRecords(NamedTuple):
     gpu_xids: tuple[tuple[int, int], ...] = ()
 
 
-class Present(NamedTuple):
+class RunValues(NamedTuple):
     """The run's own values, quoted in advice.
 
-    `batch` says which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
-    message tells; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
+    `batch` tells which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
+    message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
     behind `entry`, the script, and so went to it.
     """
 
@@ -84,7 +79,7 @@ class SeenGroup(NamedTuple):
 
 
 class SeenHang(NamedTuple):
-    """What stacks showed while the attempt lived and nothing moved any more.
+    """What stacks showed while the attempt lived and made no progress any more.
 
     `ranks`: who kept the others waiting, empty where nothing tells. `path` and `line`: where its stack is kept;
     line 0: nowhere. `groups`: all ranks by what they did. `ended_for_it`: the attempt was ended as a hang; otherwise it
@@ -111,15 +106,15 @@ class JobEvidence(NamedTuple):
         machine: kernel, cgroup, scheduler, disks.
         stop_reason: why we stopped it ourselves; None if we did not. Our own signals are then no failure.
         ended_for: the failure for which we ended what was left of it ("hang", "rank_died"); None if we did not. The
-            signals that the logs then tell of are ours.
+            signals that the logs then report are ours.
         last_step: the last completed step known, by any source.
         total_steps: the steps it was to do.
         final_checkpoint: whether a checkpoint of the last step was committed.
         world_size: ranks in the job.
         ranks_per_node: processes a node, to turn local ranks into global ones.
-        first_dead_rank: the rank that was seen to die first, by a clock better than the logs'.
-        present: values for advice.
-        hang: what the stacks showed before the attempt was ended as a hang, or ended by itself with nothing moving.
+        first_dead_rank: the rank that was seen to end first, by a clock better than the logs'.
+        run_values: values for advice.
+        hang: what the stacks showed before the attempt was ended as a hang, or ended by itself without progress.
     """
 
     logs: tuple[LogSource, ...]
@@ -135,5 +130,5 @@ class JobEvidence(NamedTuple):
     world_size: int | None = None
     ranks_per_node: int | None = None
     first_dead_rank: int | None = None
-    present: Present = Present()
+    run_values: RunValues = RunValues()
     hang: SeenHang | None = None

@@ -1,26 +1,21 @@
-"""What a run's journal knows of an attempt, put into the evidence.
-
-Takes folded states as they are; nothing of `run` is imported before a caller has one, because ``stoker diagnose``
-on plain logs does not pay for msgspec.
-"""
+"""What a run's journal knows of an attempt, put into the evidence: exits, stops, steps, stacks, and the run's own values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang
-from supervisor.diagnosis.wording.run_values import present_of
+from supervisor.diagnosis.evidence import JobEvidence, MachineRecords, RunValues, SeenGroup, SeenHang
+from supervisor.job.arguments.assignments import names_of
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
+from supervisor.job.knobs.data_loader import find_loader
+from supervisor.job.spec import JobSpec
+from supervisor.run.events import StopWhy
+from supervisor.run.events.health import RanksAt
+from supervisor.run.state import AttemptView, RankView, RunState
 
-if TYPE_CHECKING:
-    from supervisor.job.spec import JobSpec
-    from supervisor.run.events.health import RanksAt
-    from supervisor.run.state import AttemptView, RankView, RunState
-
-# Values of `run.events.StopWhy` that are our doing alone; "rank_died" and "hang" follow a failure.
-OUR_STOPS = frozenset(("request", "signal", "restart", "requeue"))
-
-
+# Stops that are our doing alone; "rank_died" and "hang" follow a failure.
+OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE))
+ALLOCATOR_NAMES = frozenset(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
 # The run directory, seen from an attempt's folder: where paths in a keeper's verdicts begin.
 FROM_ATTEMPT = "../../../.."
 
@@ -41,43 +36,51 @@ def with_journal_facts(
         return job
     state, view = pairs[0]
     views = [own for _, own in pairs]
-    stop = next((own.stop for own in views if own.stop is not None and own.stop.why.value in OUR_STOPS), None)
-    ended_for = next((own.stop for own in views if own.stop is not None), None) if stop is None else None
-    found = state.checkpoint
+    checkpoint = state.checkpoint
     last_steps = [own.last_step for own in views if own.last_step is not None]
-    kills = [own.memory_kills for own in views]
-    counted = [count for count in kills if count is not None]
-    machine = job.machine
-    # None was killed only if every node says so; one that counted some is enough for the other.
-    if counted and (any(counted) or len(counted) == len(kills)):
-        machine = machine._replace(cgroup_oom_kills=sum(counted))
-    exits = [own.exit_code for own in views if own.exit_code is not None]
+    pids = (rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None)
+    our_stop, ended_for = _stops(views)
     return job._replace(
         exit_codes={**job.exit_codes, **_exit_codes(views)},
-        launcher_exit=next((code for code in exits if code != 0), exits[0] if exits else job.launcher_exit),
-        stop_reason=stop.why.value if stop is not None else None,
+        launcher_exit=_launcher_exit(views, job.launcher_exit),
+        stop_reason=our_stop,
         last_step=max(last_steps, default=None),
         total_steps=state.total_steps,
-        final_checkpoint=found is not None and found.attempt == view.number and found.final,
+        final_checkpoint=checkpoint is not None and checkpoint.attempt == view.number and checkpoint.final,
         world_size=state.world_size or job.world_size,
         ranks_per_node=len(view.ranks) or job.ranks_per_node,
-        present=present_of(
-            state,
-            view,
-            (rank.pid for own in views for rank in own.ranks.values() if rank.pid is not None),
-            spec,
-        ),
+        run_values=run_values_of(state, view, pids, spec),
         hang=_hang(views, run_root) or _silence(state, view, run_root),
-        machine=machine,
-        ended_for=ended_for.why.value if ended_for is not None else None,
+        machine=_with_kills(job.machine, views),
+        ended_for=ended_for,
     )
 
 
+def _stops(views: Sequence[AttemptView]) -> tuple[str | None, str | None]:
+    """Why we stopped the attempt by our own doing; else the failure for which we ended what was left of it."""
+    stops = [own.stop.why for own in views if own.stop is not None]
+    ours = next((why.value for why in stops if why in OUR_STOPS), None)
+    return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
+
+
+def _launcher_exit(views: Sequence[AttemptView], known: int | None) -> int | None:
+    exits = [own.exit_code for own in views if own.exit_code is not None]
+    return next((code for code in exits if code != 0), exits[0] if exits else known)
+
+
+def _with_kills(machine: MachineRecords, views: Sequence[AttemptView]) -> MachineRecords:
+    """None was killed only if every node says so; one that counted some is enough for the other."""
+    counted = [own.memory_kills for own in views if own.memory_kills is not None]
+    if counted and (any(counted) or len(counted) == len(views)):
+        return machine._replace(cgroup_oom_kills=sum(counted))
+    return machine
+
+
 def _hang(views: Iterable[AttemptView], run_root: str) -> SeenHang | None:
-    """The hang for which the attempt was ended; one that was found and not acted on has no say."""
+    """The hang for which the attempt was ended; one that was found and not acted on does not count."""
     for view in views:
         found = view.hang
-        if found is not None and view.stop is not None and view.stop.why.value == "hang":
+        if found is not None and view.stop is not None and view.stop.why is StopWhy.HANG:
             path = f"{run_root}/{found.artifact}" if found.artifact is not None else ""
             groups = _groups(found.groups)
             return SeenHang(found.ranks, found.text, found.collective, path, found.line or 0, groups)
@@ -86,10 +89,10 @@ def _hang(views: Iterable[AttemptView], run_root: str) -> SeenHang | None:
 
 def _silence(state: RunState, view: AttemptView, run_root: str) -> SeenHang | None:
     """What the newest stacks showed, if no step came after them and they tell who kept the others waiting."""
-    taken, moved = view.stacks, state.progress
+    taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
         return None
-    if moved is not None and moved.attempt == view.number and moved.t >= taken.t:
+    if step is not None and step.attempt == view.number and step.t >= taken.t:
         return None
     path = f"{run_root}/{taken.artifact}" if taken.artifact is not None else ""
     groups = _groups(taken.groups)
@@ -106,3 +109,52 @@ def _exit_codes(views: Iterable[AttemptView]) -> dict[int, int]:
     return {
         rank.rank: rank.exit_code for rank in ended if rank.rank is not None and rank.exit_code is not None
     }
+
+
+# -- the run's own values --------------------------------------------------------------------------
+
+
+def run_values_of(
+    state: RunState, view: AttemptView, own_pids: Iterable[int], job: JobSpec | None
+) -> RunValues:
+    """What the run had set when this attempt ran; without its job (a run that was only observed), less."""
+    batch = view.batch
+    values = RunValues(
+        micro_batch=batch.micro_batch_per_rank if batch is not None else None,
+        batch=batch,
+        memory_base_bytes=view.memory_base_bytes or 0,
+        own_pids=frozenset(own_pids),
+        allocator_set=_allocator_set(state, view, job),
+    )
+    if job is None:
+        return values
+    workers = job.loader.workers or find_loader(view.argv).workers
+    return values._replace(
+        batch_knob=(job.knobs.batch or values.batch_knob).lstrip("-"),
+        workers_knob=workers[0].lstrip("-") if workers is not None else values.workers_knob,
+        workers=workers[1] if workers is not None else None,
+        port=job.master_port,
+        entry=job.entry,
+        behind_entry=_behind_entry(job),
+    )
+
+
+def _behind_entry(job: JobSpec) -> tuple[str, ...]:
+    """Flags that `stoker run` knows among the script's own arguments, as they were spelt."""
+    if job.entry_kind not in ("script", "module"):
+        return ()
+    known = by_spelling((*STOKER_FLAGS, *TORCHRUN_FLAGS))
+    return tuple(dict.fromkeys(name for name in names_of(job.entry_args) if name in known))
+
+
+def _allocator_set(state: RunState, view: AttemptView, job: JobSpec | None) -> bool:
+    """Whether growing segments were asked for already: by the job, or by what was decided before this attempt."""
+    env = list(job.env) if job is not None else []
+    for earlier in state.attempts:
+        if (
+            earlier.number < view.number
+            and earlier.decision is not None
+            and earlier.decision.change is not None
+        ):
+            env += earlier.decision.change.env
+    return any(name in ALLOCATOR_NAMES and "expandable_segments:True" in value for name, value in env)

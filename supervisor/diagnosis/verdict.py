@@ -1,47 +1,76 @@
-"""The verdict: which failure ended an attempt, on which rank, by which line."""
+"""The verdict: which failure ended an attempt, on which rank, by which line, and what followed from it.
+
+The steps: scan the logs, make candidates of the matched lines, leave out what the job recovered from, decide by the
+table of rules (`cause.rules`), correct by what is known beside the logs (`cause.other_evidence`), put it in words.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from supervisor.diagnosis.attribution.exits import read_launch, with_known_exits
-from supervisor.diagnosis.attribution.machine import weigh
 from supervisor.diagnosis.attribution.ranks import Ranks
-from supervisor.diagnosis.attribution.recovered_errors import without_survived
-from supervisor.diagnosis.cause.candidates import candidates_of, ordered, steps_seen
-from supervisor.diagnosis.cause.outcome import compose
-from supervisor.diagnosis.cause.root import Case
-from supervisor.diagnosis.cause.rules import choose
+from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.candidates import candidates_of, in_order, steps_seen
+from supervisor.diagnosis.cause.fingerprint import fingerprint
+from supervisor.diagnosis.cause.other_evidence import Correction, corrected
+from supervisor.diagnosis.cause.recovered_errors import without_recovered
+from supervisor.diagnosis.cause.rules import Choice, choose
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.hang.hang_verdict import with_hang
+from supervisor.diagnosis.hang.hang_verdict import advice_by_stacks, stacks_behind, title_by_stacks, waited
+from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.matcher import Matcher
 from supervisor.diagnosis.scan.scanner import scan_source
-from supervisor.diagnosis.scan.signature_tables import Signatures
+from supervisor.diagnosis.scan.signature_tables import Signatures, Trait
+from supervisor.diagnosis.wording.advice import action_for, advice_for
+from supervisor.diagnosis.wording.titles import is_bare_kill, is_sent_kill, title_of, title_of_empty
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.records import Cause, Consequence, Verdict
+from supervisor.text.decode import strip_escapes
 
-if TYPE_CHECKING:
-    from supervisor.diagnosis.judgement import Judgement
-    from supervisor.run.records import Verdict
+MOST_CONSEQUENCES = 24
+# DDP's message names its parameters some 800 bytes below its first line.
+BELOW_BYTES = 3000
+# What a stop signal was, by why stoker ended the attempt.
+_OUR_SIGNALS = {
+    "hang": "ended by stoker after the hang",
+    # torchrun signals the ranks that are left; who does not go is killed by stoker.
+    "rank_died": "ended with the others after the failure",
+    "request": "ended by stoker as requested",
+    "restart": "ended by stoker as requested",
+    "signal": "ended by stoker, which was instructed to stop",
+    "requeue": "ended by stoker, which was instructed to stop",
+}
+
+
+class Examination(NamedTuple):
+    """A verdict with the way to it, for `stoker diagnose --explain`.
+
+    `case`: all that was found. `choice`: the rule that fired, with the part of the case that it was decided on (the
+    last run or attempt). `corrections`: what other evidence changed.
+    """
+
+    verdict: Verdict
+    case: Case
+    choice: Choice
+    corrections: tuple[Correction, ...]
 
 
 def diagnose(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Verdict:
     """Judge one attempt. Reads each of the job's logs once; memory does not grow with their size."""
-    return judge(job, signatures, matcher).to_record()
+    return examine(job, signatures, matcher).verdict
 
 
-def judge(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Judgement:
-    """As `diagnose`, without the cost of loading the records (see `judgement`)."""
+def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Examination:
+    """As `diagnose`, with the way to the verdict."""
     case = read_case(job, signatures, matcher)
-    root = weigh(case, choose(case), signatures)
-    if root.chosen is None:
-        from supervisor.diagnosis.cause.guess import with_guess
-
-        root = with_guess(case, root)
-    root = with_hang(case, root)
-    return compose(case.job, case.scans, case.candidates, root)
+    choice = choose(case)
+    root, corrections = corrected(case, choice.root)
+    return Examination(_verdict(case, root), case, choice, corrections)
 
 
 def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Case:
-    """Scan all logs of a job and gather what they say."""
+    """Scan all logs of a job and gather what they show."""
     logs = job.logs
     if job.machine.kernel_log:
         logs = (*logs, LogSource("kernel log", (job.machine.kernel_log.encode("utf-8", "replace"),)))
@@ -54,5 +83,72 @@ def read_case(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Cas
     )
     died = bool(job.launcher_exit) or any(item.code != 0 for item in launch.exits)
     stepped = steps_seen(scans)
-    found = without_survived(candidates_of(scans, stepped=stepped), scans, died=died, stepped=stepped)
-    return Case(job, scans, launch, Ranks(scans, launch), tuple(ordered(found)))
+    found = without_recovered(candidates_of(scans, stepped=stepped), scans, died=died, stepped=stepped)
+    return Case(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
+
+
+def _verdict(case: Case, root: Root) -> Verdict:
+    """The root in words, with what followed from it."""
+    job = case.job
+    killed = is_bare_kill(root) or is_sent_kill(root, job)
+    advice = advice_for(root.failure, root.reason, _message(root), job, bare_kill=killed)
+    consequences = _consequences(case, root)
+    title = title_of_empty(case.scans) if root.failure is FailureClass.UNKNOWN else None
+    if (seen := stacks_behind(job, root)) is not None:
+        advice, consequences = advice_by_stacks(seen, advice), (*waited(seen), *consequences)
+        title = title_by_stacks(seen, root.failure)
+    return Verdict(
+        failure=root.failure,
+        reason=root.reason,
+        confidence=round(root.confidence, 2),
+        rank=root.rank,
+        ranks=root.ranks,
+        node=root.node,
+        title=title or title_of(root),
+        cause=Cause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None,
+        consequences=consequences,
+        advice=advice,
+        action=action_for(root.failure, root.reason, root.text, job),
+        fingerprint=fingerprint(root.failure, root.reason, root.text) if _has_failed(root) else "",
+    )
+
+
+def _has_failed(root: Root) -> bool:
+    """Whether there is a failure that could come again; what a person stopped has none."""
+    stopped = root.failure is FailureClass.TERMINATED and root.reason is Reason.USER
+    return root.failure is not FailureClass.HEALTHY and not stopped
+
+
+def _message(root: Root) -> str:
+    """The root's line and, where it opens a message of several lines, what stands below it."""
+    if root.chosen is None:
+        return root.text
+    below = root.chosen.hit.after[:BELOW_BYTES].decode("utf-8", "replace")
+    return f"{root.text}\n{strip_escapes(below)}"
+
+
+def _consequences(case: Case, root: Root) -> tuple[Consequence, ...]:
+    """The other candidates, one a class and rank."""
+    if root.failure in (FailureClass.HEALTHY, FailureClass.UNKNOWN):
+        return ()
+    seen: set[tuple[FailureClass, int | None]] = {(root.failure, root.rank)}
+    found: list[Consequence] = []
+    for item in case.candidates:
+        key = (item.failure, item.rank)
+        path = case.scans[item.source].path
+        if key in seen or (path, item.line) == (root.path, root.line) or len(found) >= MOST_CONSEQUENCES:
+            continue
+        seen.add(key)
+        words = _what_it_was(item, case.job)
+        found.append(Consequence(item.failure, item.rank, path, item.line, item.text.strip()[:200], words))
+    return tuple(found)
+
+
+def _what_it_was(item: Candidate, job: JobEvidence) -> str:
+    """A few words for a consequence; empty where its class says enough."""
+    if item.has(Trait.STOP_SIGNAL):
+        return _OUR_SIGNALS.get(job.ended_for or job.stop_reason or "", "")
+    if item.has(Trait.LOST_CONNECTION) and item.failure is FailureClass.NCCL_ERROR:
+        # The class is for what is to be done about it; none of these need come from NCCL.
+        return f"lost the connection to {item.signature.lost}"
+    return ""

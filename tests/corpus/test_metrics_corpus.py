@@ -81,7 +81,7 @@ def test_the_goals_hold(name: str) -> None:
 
 
 def test_formats_of_other_projects_are_read() -> None:
-    # Their first blind readings, and what was mended after, are in docs/metrics.md.
+    # Their first blind readings, and what was fixed after, are in docs/metrics.md.
     hit, want, missed, invented = score("metrics_unseen.jsonl")
     report = "\n".join(missed)
     assert not [one for one in invented if re.search(r"\b(?:val_)?loss=|\blr=", one)]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, Present
+from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
+from supervisor.diagnosis.journal_facts import run_values_of
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.classes import class_texts
-from supervisor.diagnosis.wording.run_values import present_of
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.records import Action, FailureClass, Verdict
@@ -21,7 +21,7 @@ FULL = (
     "15.00 GiB memory in use. Of the allocated memory 14.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
 )
 REDUCTION = "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.\n"
-PRESENT = Present(
+VALUES = RunValues(
     micro_batch=16,
     batch=BatchSpec(16, 3, 2),
     workers=8,
@@ -37,14 +37,14 @@ def engine() -> Engine:
 
 
 def judged(
-    engine: Engine, text: str, present: Present = PRESENT, machine: MachineRecords | None = None
+    engine: Engine, text: str, values: RunValues = VALUES, machine: MachineRecords | None = None
 ) -> Verdict:
     job = JobEvidence(
         logs=(LogSource("log", (f"{STEPS}{text}\n".encode(),)),),
         exit_codes={0: -15, 1: 1},
         launcher_exit=1,
         machine=machine or MachineRecords(),
-        present=present,
+        run_values=values,
     )
     return diagnose(job, engine.signatures, engine.matcher)
 
@@ -114,7 +114,7 @@ def test_the_allocator_comes_before_the_batch_until_it_is_set(engine: Engine) ->
     first, second = judged(engine, text).advice[:2]
     assert "expandable_segments:True" in first
     assert "(now 16)" in second
-    assert "(now 16)" in judged(engine, text, PRESENT._replace(allocator_set=True)).advice[0]
+    assert "(now 16)" in judged(engine, text, VALUES._replace(allocator_set=True)).advice[0]
 
 
 def test_who_else_holds_the_gpu_is_named_by_pid_and_user(engine: Engine) -> None:
@@ -124,9 +124,9 @@ def test_who_else_holds_the_gpu_is_named_by_pid_and_user(engine: Engine) -> None
     )
     (told,) = [line for line in judged(engine, text).advice if "Another process" in line]
     assert told == "Another process uses this GPU: process 4711 of alice (5.00 GiB)."
-    own = judged(engine, text, PRESENT._replace(own_pids=frozenset((4711,))))
+    own = judged(engine, text, VALUES._replace(own_pids=frozenset((4711,))))
     assert not [line for line in own.advice if "Another process" in line]
-    silent = PRESENT._replace(other_gpu_users=("process 9 of bob (1.0 GiB on GPU 0)",))
+    silent = VALUES._replace(other_gpu_users=("process 9 of bob (1.0 GiB on GPU 0)",))
     assert [line for line in judged(engine, OOM, silent).advice if "process 9 of bob" in line]
 
 
@@ -216,17 +216,17 @@ def test_advice_is_particular(engine: Engine, line: str, advice: str) -> None:
 
 def test_a_flag_of_stoker_behind_the_script_is_named(engine: Engine) -> None:
     line = "train.py: error: unrecognized arguments: --no-ui --depth 3"
-    misplaced = Present(entry="train.py", behind_entry=("--no-ui", "--name"))
+    misplaced = RunValues(entry="train.py", behind_entry=("--no-ui", "--name"))
     verdict = judged(engine, line, misplaced)
     assert verdict.failure is FailureClass.USAGE_ERROR
     assert verdict.advice[0] == "`--no-ui` is stoker's: put it before train.py"
-    assert not any("stoker's" in said for said in judged(engine, line, Present(entry="train.py")).advice)
+    assert not any("stoker's" in said for said in judged(engine, line, RunValues(entry="train.py")).advice)
 
 
 def test_what_stands_behind_the_script_and_is_known_before_it() -> None:
     def behind(kind: EntryKind, *args: str) -> tuple[str, ...]:
         job = JobSpec(name="x", entry_kind=kind, entry="train.py", entry_args=args, python="python", cwd="/")
-        return present_of(RunState(), AttemptView(number=1, planned_t=0.0), (), job).behind_entry
+        return run_values_of(RunState(), AttemptView(number=1, planned_t=0.0), (), job).behind_entry
 
     words = ("--lr", "3", "--no-ui", "--theme=dark", "--nproc_per_node", "2")
     assert behind(EntryKind.SCRIPT, *words) == ("--no-ui", "--theme", "--nproc_per_node")

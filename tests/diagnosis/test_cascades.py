@@ -1,4 +1,4 @@
-"""Cascades as several ranks, launchers and kernels tell them: the root, and the rank that fell first."""
+"""Cascades as several ranks, launchers and kernels report them: the root, and the rank that failed first."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the stacks said outweighs what the ending left in the logs, but not a cause that a rank wrote itself."""
+"""What the stacks showed outweighs what the ending left in the logs, but not a cause that a rank wrote itself."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.diagnosis.scan.scanner import LiveScanner, SourceScan, scan_source
+from supervisor.diagnosis.scan.hit import SourceScan
+from supervisor.diagnosis.scan.scanner import LiveScanner, scan_source
 from supervisor.diagnosis.scan.signature_tables import Role
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine

@@ -1,14 +1,40 @@
+import ast
 from pathlib import Path
 
 import pytest
 
+from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.matcher import Re2Matcher, compile_matcher
-from supervisor.diagnosis.scan.signature_tables import Signatures, TableError, pack, parse_tables, unpack
+from supervisor.diagnosis.scan.signature_tables import (
+    Signatures,
+    Strength,
+    TableError,
+    Trait,
+    pack,
+    parse_tables,
+    strength_word,
+    unpack,
+)
+from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.classes import class_texts
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import load_engine, read_tables
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+# A new wording, as `scan/signature_tables.py` says how to add one: the entry, and a line as the program prints it.
+NEW_ENTRY = """
+[[signature]]
+id = "disk-quota-bytes"
+class = "disk_full"
+role = "cause"
+strength = 84
+triggers = ["quota"]
+regex = '''quota of \\d+ bytes exceeded'''
+must_not = "a quota that is only printed"
+samples = ["OSError: quota of 500 bytes exceeded"]
+near_misses = ["quota of 500 bytes set"]
+"""
+NEW_LINE = "storage.Refused: quota of 7340032 bytes exceeded on /ckpt"
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +83,9 @@ def test_all_tables_are_valid_and_cover_the_classes(signatures: Signatures) -> N
         ({"strength": 101}, "strength"),
         ({"samples": []}, "no sample"),
         ({"colour": "red"}, "unknown keys"),
+        ({"traits": ["no_such_trait"]}, "no_such_trait"),
+        ({"traits": ["lost_connection"]}, "lost"),
+        ({"lost": "a peer"}, "lost"),
     ],
 )
 def test_a_bad_entry_is_refused_with_its_reason(change: dict[str, object], complaint: str) -> None:
@@ -92,9 +121,9 @@ def test_both_engines_find_every_sample(signatures: Signatures) -> None:
 def test_packing_keeps_what_a_scan_needs(signatures: Signatures) -> None:
     again = unpack(pack(signatures))
     assert again.digest == signatures.digest
-    assert [(e.id, e.failure, e.role, e.strength, e.regex, e.confirm) for e in again.entries] == [
-        (e.id, e.failure, e.role, e.strength, e.regex, e.confirm) for e in signatures.entries
-    ]
+    for one, other in zip(again.entries, signatures.entries, strict=True):
+        unpacked = ("triggers", "must_not", "samples", "near_misses", "family")
+        assert one == other._replace(**{name: getattr(one, name) for name in unpacked})
     with pytest.raises(ValueError, match="packed"):
         unpack(b"junk")
 
@@ -119,3 +148,49 @@ def test_a_cache_is_used_and_a_damaged_one_does_no_harm(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert load_engine(str(tmp_path / "file" / "cache")).signatures.entries
+
+
+def test_a_signature_is_added_by_its_entry_and_an_example_line(tmp_path: Path) -> None:
+    for name, content in read_tables().items():
+        (tmp_path / f"{name}.toml").write_bytes(content)
+    before = verdict_on_line(read_tables())
+    with (tmp_path / "data.toml").open("a", encoding="utf-8") as table:
+        table.write(NEW_ENTRY)
+    after = verdict_on_line({path.stem: path.read_bytes() for path in tmp_path.glob("*.toml")})
+    assert before != ("disk_full", 2)
+    assert after == ("disk_full", 2)
+
+
+def verdict_on_line(tables: dict[str, bytes]) -> tuple[str, int | None]:
+    signatures = parse_tables(tables)
+    job = JobEvidence(logs=(LogSource("log", (f"saving the checkpoint\n{NEW_LINE}\n".encode(),)),))
+    verdict = diagnose(job, signatures, compile_matcher(signatures))
+    return verdict.failure.value, verdict.cause.line if verdict.cause is not None else None
+
+
+def test_no_signature_is_named_in_python(signatures: Signatures) -> None:
+    ids = {entry.id for entry in signatures.entries}
+    named = []
+    for path in sorted((ROOT / "supervisor").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            # A class may be called as its one signature is.
+            if node.value in ids - set(FailureClass):
+                named.append(f"{path.name}:{node.lineno}: {node.value}")
+    assert named == []
+
+
+def test_each_trait_is_used_by_a_table_and_by_a_rule(signatures: Signatures) -> None:
+    given = {trait for entry in signatures.entries for trait in entry.traits}
+    assert given == set(Trait)
+    sources = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "supervisor").rglob("*.py"))
+    assert [trait for trait in Trait if f"Trait.{trait.name}" not in sources] == []
+
+
+def test_a_strength_is_told_in_a_word() -> None:
+    assert list(Strength) == sorted(Strength)
+    assert strength_word(0) == "none"
+    assert strength_word(Strength.CLEAR) == "clear"
+    assert strength_word(Strength.CLEAR + 1) == "clear"
+    assert strength_word(100) == "fatal"

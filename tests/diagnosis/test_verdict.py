@@ -1,16 +1,13 @@
-from dataclasses import fields
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.diagnosis.case import Root
 from supervisor.diagnosis.cause.fingerprint import fingerprint
-from supervisor.diagnosis.cause.root import Root
-from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, Present
-from supervisor.diagnosis.judgement import JudgedCause, JudgedConsequence, Judgement
+from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.diagnosis.wording.titles import title_of
-from supervisor.run.records import Action, Cause, Consequence, FailureClass, Reason, Verdict
+from supervisor.run.records import Action, FailureClass, Reason, Verdict
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 
@@ -154,13 +151,13 @@ def test_an_error_file_speaks_where_the_logs_do_not(engine: Engine, cut: int) ->
     assert verdict.cause.path == "1/error.json"
 
 
-def test_an_allocation_on_the_host_quotes_the_present(engine: Engine) -> None:
+def test_an_allocation_on_the_host_quotes_the_runs_values(engine: Engine) -> None:
     text = (
         STEPS
         + "RuntimeError: [enforce fail at alloc_cpu.cpp:75] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 80 bytes.\n"
     )
-    present = Present(micro_batch=16, next_micro_batch=8)
-    job = JobEvidence(logs=logs(text, Origin(local_rank=1)), exit_codes={0: -15, 1: 1}, present=present)
+    values = RunValues(micro_batch=16, next_micro_batch=8)
+    job = JobEvidence(logs=logs(text, Origin(local_rank=1)), exit_codes={0: -15, 1: 1}, run_values=values)
     verdict = judge(engine, job)
     assert (verdict.failure, verdict.reason, verdict.rank) == (FailureClass.HOST_OOM, Reason.ALLOCATOR, 1)
     assert verdict.action is Action.REDUCE_BATCH
@@ -252,12 +249,6 @@ def test_any_text_gets_a_verdict(engine: Engine, lines: list[str]) -> None:
     verdict = on_text(engine, "\n".join(lines))
     assert 0 <= verdict.confidence <= 1
     assert verdict.rank is None or verdict.rank >= 0
-
-
-def test_a_judgement_has_the_fields_of_the_record_that_events_carry() -> None:
-    assert Judgement._fields == tuple(field.name for field in fields(Verdict))
-    assert JudgedCause._fields == tuple(field.name for field in fields(Cause))
-    assert JudgedConsequence._fields == tuple(field.name for field in fields(Consequence))
 
 
 def test_a_bare_sigkill_is_not_asserted_to_be_memory(engine: Engine) -> None:

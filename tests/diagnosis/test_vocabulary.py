@@ -6,9 +6,9 @@ import pytest
 
 from supervisor.diagnosis.cause.vocabulary import class_by_words, plain_words, scores
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.judgement import Judgement
-from supervisor.diagnosis.verdict import judge
+from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass
+from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine, load_engine
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n'
@@ -19,9 +19,9 @@ def engine() -> Engine:
     return load_engine(None)
 
 
-def judged(text: str, engine: Engine) -> Judgement:
+def judged(text: str, engine: Engine) -> Verdict:
     job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
-    return judge(job, engine.signatures, engine.matcher)
+    return diagnose(job, engine.signatures, engine.matcher)
 
 
 def test_camel_case_and_punctuation_are_opened() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st_
 
-from supervisor.diagnosis.attribution.loss_upturn import rise_step
+from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.job.batch import BatchSpec, candidates
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
@@ -223,10 +223,10 @@ def test_what_fitted_is_known_again_for_the_same_kind_alone(tmp_path: Path) -> N
 
 def test_a_rise_is_found_where_it_began() -> None:
     flat = [(step, 2.0) for step in range(1, 20)]
-    assert rise_step([*flat, (20, None)]) == 20
-    assert rise_step([*flat, (20, 9.0), (21, 40.0), (22, float("nan"))]) == 20
-    assert rise_step(flat) is None
-    assert rise_step([(1, None)]) == 1
+    assert loss_upturn_step([*flat, (20, None)]) == 20
+    assert loss_upturn_step([*flat, (20, 9.0), (21, 40.0), (22, float("nan"))]) == 20
+    assert loss_upturn_step(flat) is None
+    assert loss_upturn_step([(1, None)]) == 1
 
 
 def test_a_recovery_is_broken_down_into_its_parts() -> None:

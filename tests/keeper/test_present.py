@@ -3,7 +3,7 @@ import pwd
 
 import pytest
 
-from supervisor.diagnosis.evidence import Present
+from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning import host_facts as present_room
 from supervisor.keeper.planning.host_facts import other_gpu_users, user_of, with_machine
@@ -49,16 +49,16 @@ def test_who_else_holds_the_runs_gpus() -> None:
 def test_pids_of_another_namespace_name_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     for same in (False, True):
         monkeypatch.setattr(present_room, "pids_are_the_drivers", lambda same=same: same)
-        found = with_machine(Present(), job(), {}, cards().load)
+        found = with_machine(RunValues(), job(), {}, cards().load)
         assert bool(found.other_gpu_users) is same
         assert (found.user_of is not None) is same
 
 
 def test_a_free_port_is_offered_by_the_node_that_leads() -> None:
-    port = with_machine(Present(), job(), {}, FakeNvml([]).load).free_port
+    port = with_machine(RunValues(), job(), {}, FakeNvml([]).load).free_port
     assert port is not None
     assert is_free(port)
-    assert with_machine(Present(), job(node_rank=1), {}, FakeNvml([]).load).free_port is None
+    assert with_machine(RunValues(), job(node_rank=1), {}, FakeNvml([]).load).free_port is None
 
 
 def test_the_owner_of_a_living_process() -> None:

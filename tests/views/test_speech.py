@@ -17,7 +17,10 @@ from hypothesis import strategies as some
 from textual.binding import Binding
 
 from supervisor.cli import diagnose
+from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
+from supervisor.diagnosis.cause.rules import RULES
 from supervisor.diagnosis.hang.waits import WAITINGS
+from supervisor.diagnosis.scan.signature_tables import Role, Strength
 from supervisor.diagnosis.wording.classes import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
 from supervisor.run.records import DecisionKind, FailureClass, Reason
@@ -41,8 +44,9 @@ from tests.views.sentences import GAP, sentences, strings, told
 ROOT = Path(__file__).parents[2] / "supervisor"
 SCREENS = sorted(p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"themes.py", "layout.py"})
 RECORDS = [
-    *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice", "specific_advice")),
+    *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang/hang_verdict.py",
+    ROOT / "cli/diagnosing/verdict_text.py",
     *(
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
@@ -268,6 +272,8 @@ def words_of_tables() -> set[str]:
         found |= {member.value.replace("_", " ") for member in enum}
     for text in class_texts().values():
         found |= {text.title, *text.advice}
+    found |= {rule.why for table in (RULES, CORRECTIONS) for rule in table}
+    found |= {level.word for level in Strength} | {role.value for role in (Role.CAUSE, Role.CONSEQUENCE)}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whether a log names ranks at all: "rank 0" of one that does not is nobody's word."""
+"""Whether a log names ranks at all: "rank 0" of one that does not is only an assumption."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AT_END = " on rank 0"
 
 
 def names_ranks(path: str) -> bool:
-    """Whether one of a log's last lines says which rank speaks; a packed log is taken to.
+    """Whether one of a log's last lines names its rank; a packed log is taken to.
 
     Raises:
         OSError: it cannot be read.
@@ -23,8 +23,8 @@ def names_ranks(path: str) -> bool:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - NAMED_BYTES, 0))
         lines = file.read(NAMED_BYTES).splitlines()
-    said = (split_prefix(clean(line))[0] for line in lines)
-    return any(origin.rank is not None or origin.local_rank is not None for origin in said)
+    origins = (split_prefix(clean(line))[0] for line in lines)
+    return any(origin.rank is not None or origin.local_rank is not None for origin in origins)
 
 
 def without_rank(title: str) -> str:

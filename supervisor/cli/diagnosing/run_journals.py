@@ -38,7 +38,7 @@ def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
     job = with_journal_facts(job, pairs, spec=record.job if record is not None else None, run_root=path)
     if record is not None and record.host == socket.gethostname():
         with contextlib.suppress(JobError):
-            job = job._replace(present=job.present._replace(free_port=free_port()))
+            job = job._replace(run_values=job.run_values._replace(free_port=free_port()))
     if not kills or job.machine.cgroup_oom_kills is not None:
         # A count that the keeper made to the very end is in the journal, and may say "none"; samples only say "some".
         return job

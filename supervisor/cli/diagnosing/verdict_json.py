@@ -1,17 +1,17 @@
-"""A verdict on the wire: the schema of ``stoker diagnose --json``, version 1."""
+"""A verdict on the wire: the schema of ``stoker diagnose --json``, version 1, and what ``--explain`` adds to it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from supervisor.diagnosis.judgement import Judgement
-    from supervisor.run.records import Verdict
+from supervisor.diagnosis.case import Case
+from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.signature_tables import strength_word
+from supervisor.diagnosis.verdict import Examination
+from supervisor.run.records import Verdict
 
 WIRE_SCHEMA = 1
 
 
-def to_wire(path: str, attempt: int | None, verdict: Verdict | Judgement) -> dict[str, object]:
+def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
     """The JSON object of one job. Keys are never removed within a schema version."""
     cause = verdict.cause
     return {
@@ -33,4 +33,29 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict | Judgement) -> dic
         "advice": list(verdict.advice),
         "action": verdict.action.value,
         "fingerprint": verdict.fingerprint,
+    }
+
+
+def explanation_to_wire(found: Examination) -> dict[str, object]:
+    """How a verdict was reached: the value of the key `explanation`, which is there with ``--explain`` alone."""
+    case, choice = found.case, found.choice
+    return {
+        "candidates": [_candidate(item, case) for item in case.candidates],
+        "rule": {"name": choice.rule.name, "why": choice.rule.why},
+        "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.yielded()],
+        "corrections": [{"name": item.name, "why": item.why} for item in found.corrections],
+    }
+
+
+def _candidate(item: Candidate, case: Case) -> dict[str, object]:
+    return {
+        "path": case.scans[item.source].path,
+        "line": item.line,
+        "rank": item.rank,
+        "text": item.text.strip()[:600],
+        "signature": item.signature.id,
+        "failure": item.failure.value,
+        "role": item.signature.role.value,
+        "strength": strength_word(item.strength),
+        "warning": item.soft,
     }

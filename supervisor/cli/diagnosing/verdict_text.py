@@ -1,34 +1,36 @@
-"""A verdict for people: what, where, the lines around it, what followed, what to do."""
+"""A verdict for people: what, where, the lines around it, what followed, what to do; and how it was decided."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.signature_tables import strength_word
+from supervisor.diagnosis.verdict import Examination
+from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
+from supervisor.text.ownline import CodeLine
 
-if TYPE_CHECKING:
-    from supervisor.diagnosis.judgement import JudgedConsequence, Judgement
-    from supervisor.run.records import Consequence, Verdict
-    from supervisor.text.ownline import CodeLine
-
-MOST_FOLLOWED = 5
+MOST_CONSEQUENCES = 5
+MOST_CANDIDATES = 30
+SHOWN_CHARACTERS = 160
 
 # The lines around a cause by number, and the user's own line of code where a traceback ends in it.
-ContextReader = Callable[[str, int], "tuple[list[tuple[int, str]], CodeLine | None]"]
+ContextReader = Callable[[str, int], tuple[list[tuple[int, str]], CodeLine | None]]
+Translate = Callable[[str], str]
 
 
 def verdict_lines(
     path: str,
     attempt: int | None,
-    verdict: Verdict | Judgement,
+    verdict: Verdict,
     context: ContextReader | None,
     again: Sequence[str] = (),
-    tr: Callable[[str], str] = str,
+    tr: Translate = str,
 ) -> list[str]:
     """The lines to print; whatever came out of a log is free of control characters.
 
-    `again`: where it was seen before. `tr`: tells our sentences in a person's language.
+    `again`: where it was seen before. `tr`: puts our sentences in a person's language.
     """
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
@@ -39,38 +41,79 @@ def verdict_lines(
     if verdict.node is not None:
         lines[-1] += _safe(tr(f" · node {verdict.node}"))
     lines += [_safe(f"  {tr(text)}") for text in again]
-    cause = verdict.cause
-    if cause is not None:
-        place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
-        lines += ["", _safe(f"  {tr('cause')}  {place}")]
-        around, own = (
-            context(cause.path, cause.line) if context is not None and cause.line is not None else ([], None)
-        )
-        if own is not None:
-            label = tr("code").ljust(len(tr("cause")))
-            lines.append(_safe(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip()))
-        if around:
-            lines += [
-                _safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}")
-                for number, text in around
-            ]
-        else:
-            lines.append(_safe(f"    {cause.text[:300]}"))
+    if verdict.cause is not None:
+        lines += ["", *_cause_lines(verdict.cause, context, tr)]
     if verdict.consequences:
-        lines += ["", f"  {tr('what followed')} ({len(verdict.consequences)})"]
-        folded: dict[str, list[Consequence | JudgedConsequence]] = {}
-        for item in verdict.consequences:
-            folded.setdefault(item.words, []).append(item)
-        for words, items in list(folded.items())[:MOST_FOLLOWED]:
-            ranks = sorted({item.rank for item in items if item.rank is not None})
-            who = f"{tr(ranks_text(ranks))}: " if ranks else ""
-            place = items[0].path if items[0].line is None else f"{items[0].path}:{items[0].line}"
-            lines.append(_safe(f"    {who}{tr(words)}  {place}"))
-        if len(folded) > MOST_FOLLOWED:
-            lines.append(f"    … {tr(f'and {len(folded) - MOST_FOLLOWED} more')}")
+        lines += ["", *_consequence_lines(verdict.consequences, tr)]
     if verdict.advice:
         lines += ["", f"  {tr('what to do')}", *(_safe(f"    {tr(text)}") for text in verdict.advice)]
     return lines
+
+
+def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> list[str]:
+    """The place, the user's own line of code, and the lines around."""
+    place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
+    lines = [_safe(f"  {tr('cause')}  {place}")]
+    around, own = (
+        context(cause.path, cause.line) if context is not None and cause.line is not None else ([], None)
+    )
+    if own is not None:
+        label = tr("code").ljust(len(tr("cause")))
+        lines.append(_safe(f"  {label}  {own.path}:{own.line}  {own.text[:200]}".rstrip()))
+    if not around:
+        return [*lines, _safe(f"    {cause.text[:300]}")]
+    return lines + [
+        _safe(f"  {'>' if number == cause.line else ' '} {number:>6}  {text[:200]}")
+        for number, text in around
+    ]
+
+
+def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> list[str]:
+    """One line for each kind, with the ranks that it was seen on."""
+    lines = [f"  {tr('what followed')} ({len(consequences)})"]
+    folded: dict[str, list[Consequence]] = {}
+    for item in consequences:
+        folded.setdefault(item.words, []).append(item)
+    for words, items in list(folded.items())[:MOST_CONSEQUENCES]:
+        ranks = sorted({item.rank for item in items if item.rank is not None})
+        who = f"{tr(ranks_text(ranks))}: " if ranks else ""
+        place = items[0].path if items[0].line is None else f"{items[0].path}:{items[0].line}"
+        lines.append(_safe(f"    {who}{tr(words)}  {place}"))
+    if len(folded) > MOST_CONSEQUENCES:
+        lines.append(f"    … {tr(f'and {len(folded) - MOST_CONSEQUENCES} more')}")
+    return lines
+
+
+def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
+    """How a verdict was reached: the candidates, the rule that fired, the rules that yielded, the corrections."""
+    case, choice = found.case, found.choice
+    shown = case.candidates[:MOST_CANDIDATES]
+    lines = ["", f"  {tr('candidates')} ({len(case.candidates)})"]
+    for item in shown:
+        lines += _candidate_lines(item, case.scans[item.source].path, tr)
+    if len(case.candidates) > len(shown):
+        lines.append(f"    … {tr(f'and {len(case.candidates) - len(shown)} more')}")
+    lines += ["", f"  {tr('rule that fired')}", f"    {choice.rule.name}: {tr(choice.rule.why)}"]
+    yielded = choice.yielded()
+    if yielded:
+        lines += ["", f"  {tr('rules that matched too, and yielded')}"]
+        lines += [f"    {rule.name}: {tr(rule.why)}" for rule in yielded]
+    if found.corrections:
+        lines += ["", f"  {tr('corrected by other evidence')}"]
+        lines += [f"    {item.name}: {tr(item.why)}" for item in found.corrections]
+    return lines
+
+
+def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:
+    who = f" · {tr(ranks_text([item.rank]))}" if item.rank is not None else ""
+    warning = f", {tr('a warning')}" if item.soft else ""
+    kind = (
+        f"{item.failure.value} · {tr(item.signature.role.value)}, {tr(strength_word(item.strength))}{warning}"
+    )
+    return [
+        _safe(f"    {path}:{item.line}{who} · {item.signature.id} · {kind}"),
+        _safe(f"      {item.text.strip()[:SHOWN_CHARACTERS]}"),
+    ]
 
 
 def ranks_text(ranks: Sequence[int]) -> str:

@@ -32,7 +32,7 @@ class ErrorFile(NamedTuple):
 
 
 def read_error_file(data: bytes) -> ErrorFile | None:
-    """Parse the bytes of an error.json, whole or cut anywhere; None when it says nothing."""
+    """Parse the bytes of an error.json, whole or cut anywhere; None when it holds no message."""
     text = data[:_CAP_BYTES].decode("utf-8", "replace")
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""How processes ended, as launchers print it: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun.
+"""How processes ended, as launchers report it: torchrun, DeepSpeed, Lightning, composer, mp.spawn, srun.
 
 Sources: torch/distributed/elastic/multiprocessing/{api,errors}.py, deepspeed/launcher/launch.py,
 torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's launcher, srun.
@@ -7,12 +7,12 @@ torch/multiprocessing/spawn.py, lightning's subprocess launchers, composer's lau
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.scanner import Hit, SourceScan
-from supervisor.diagnosis.scan.signature_tables import Role, Signature
+from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
@@ -33,7 +33,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What the launchers say. `root_rank` is torchrun's first observed failure; `sigtermed` the pids it stopped."""
+    """What the launchers report. `root_rank` is torchrun's first observed failure; `sigtermed` the pids it stopped."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None
@@ -75,7 +75,6 @@ def _patterns() -> dict[str, Lazy]:
         "raypid": Lazy(
             r"pid=(\d+)\) (?:world_rank|rank)=(\d+)|world_rank=(\d+).{0,80}pid=(\d+)|pid=(\d+)[^)]*\) \[rank(\d+)\]"
         ),
-        "ncclpid": Lazy(r"^[\w.-]+:(\d+):\d+ \[(\d+)\]"),
     }
 
 
@@ -85,78 +84,92 @@ _SIGNALS = {
 
 
 # strsignal(3)'s first words, as srun prints them of a task.
-_SAID_BY_SRUN = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal": 4, "Floating": 8}
+_SRUN_WORDS = {"Segmentation": 11, "Bus": 7, "Aborted": 6, "Killed": 9, "Illegal": 4, "Floating": 8}
 
 
 def read_launch(
     scans: Sequence[SourceScan], known_world: int | None = None, known_per_node: int | None = None
 ) -> Launch:
-    """Collect what launchers said in all logs; what is known of the sizes otherwise wins."""
-    patterns = _patterns()
-    exits: list[Exit] = []
-    sigtermed: set[int] = set()
-    by_pid: dict[int, int] = {}
-    root: int | None = None
-    # Files of several nodes are one job of several ranks, whatever else is said.
-    distributed = len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
-    for scan in scans:
-        for hit in scan.hits:
-            name = hit.signature.id
-            if name.startswith(("launch-", "crash-spawn", "crash-lightning")):
-                distributed = distributed or name != "launch-shell-exit"
-                found, is_root = _exit(hit, patterns)
-                if found is not None:
-                    exits.append(found)
-                    if found.pid is not None and found.rank is not None:
-                        by_pid[found.pid] = found.rank
-                    if is_root and root is None:
-                        root = found.rank
-            if name in {"launch-srun-exit", "silent-death"} and (event := _event(hit)) is not None:
-                exits.append(event)
-            if name == "launch-killing":
-                for text in (hit.text, *hit.lines_after(24)):
-                    for signalled in patterns["term"].finditer(text):
-                        sigtermed.add(whole(signalled.group(1) or signalled.group(2)))
-            if hit.origin.rank is not None and hit.origin.pid is not None:
-                by_pid.setdefault(hit.origin.pid, hit.origin.rank)
-        for line in scan.edges():
-            if "pid=" in line and (match := patterns["raypid"].search(line)):
-                groups = match.groups()
-                if groups[0]:
-                    by_pid.setdefault(whole(groups[0]), whole(groups[1]))
-                elif groups[3]:
-                    by_pid.setdefault(whole(groups[3]), whole(groups[2]))
-                elif groups[4]:
-                    by_pid.setdefault(whole(groups[4]), whole(groups[5]))
-    per_node, world = _sizes(scans, patterns)
-    per_node = known_per_node or per_node
-    world = known_world or world
-    if world is None:
-        # One agent signals the survivors of its group: they and the fallen are the group.
-        local = {item.pid for item in exits if item.pid is not None} | sigtermed
-        world = len(local) if len(local) > 1 else None
-    ranks = [rank for scan in scans for rank in _ranks_seen(scan)]
-    if ranks:
-        distributed = distributed or max(ranks) > 0
-        if world is not None and max(ranks) >= world:
-            world = max(ranks) + 1
-    failed = tuple(dict.fromkeys(item.rank for item in exits if item.summary and item.rank is not None))
+    """Collect what launchers report in all logs; what is known of the sizes otherwise wins."""
+    exits, root_rank, launched = _exits(scans)
+    sigtermed = _signalled_pids(scans)
+    per_node, world = _sizes(scans)
+    world = known_world or world or _group_size(exits, sigtermed)
+    # Files of several nodes are one job of several ranks, whatever else the logs show.
+    distributed = launched or len({scan.origin.node for scan in scans if scan.origin.node is not None}) > 1
+    highest = max((rank for scan in scans for rank in _ranks_seen(scan)), default=None)
+    if highest is not None:
+        distributed = distributed or highest > 0
+        world = max(world, highest + 1) if world is not None else None
     return Launch(
         tuple(exits),
-        root,
-        failed,
-        frozenset(sigtermed),
-        by_pid,
+        root_rank,
+        tuple(dict.fromkeys(item.rank for item in exits if item.summary and item.rank is not None)),
+        sigtermed,
+        _ranks_by_pid(scans, exits),
         world,
-        per_node,
+        known_per_node or per_node,
         distributed or (world or 1) > 1,
     )
 
 
-def with_known_exits(launch: Launch, codes: Mapping[int, int], first_dead: int | None) -> Launch:
-    """Add exit codes that somebody saw himself, by global rank.
+def _exits(scans: Sequence[SourceScan]) -> tuple[list[Exit], int | None, bool]:
+    """All exits that are reported, torchrun's first observed failure, and whether a launcher reports at all."""
+    exits: list[Exit] = []
+    root_rank: int | None = None
+    launched = False
+    for hit in _hits(scans):
+        if hit.has(Trait.LAUNCHER_REPORT):
+            launched = launched or not hit.has(Trait.SHELL_EXIT)
+            found = _exit(hit)
+            if found is not None:
+                exits.append(found)
+                if root_rank is None and found.summary and _is_root_cause(hit):
+                    root_rank = found.rank
+        if hit.has(Trait.TASK_EXIT) and (event := _task_exit(hit)) is not None:
+            exits.append(event)
+    return exits, root_rank, launched
 
-    Where one rank fell by itself, the -15 of the others is the launcher's doing; where the first to die is
+
+def _group_size(exits: Sequence[Exit], sigtermed: frozenset[int]) -> int | None:
+    """One agent signals the survivors of its group: they and the failed ones are the group."""
+    local = {item.pid for item in exits if item.pid is not None} | sigtermed
+    return len(local) if len(local) > 1 else None
+
+
+def _hits(scans: Sequence[SourceScan]) -> Iterable[Hit]:
+    return (hit for scan in scans for hit in scan.hits)
+
+
+def _signalled_pids(scans: Sequence[SourceScan]) -> frozenset[int]:
+    """The processes that a launcher reports to stop."""
+    return frozenset(
+        whole(found.group(1) or found.group(2))
+        for hit in _hits(scans)
+        if hit.has(Trait.SIGNALS_PEERS)
+        for text in (hit.text, *hit.lines_after(24))
+        for found in _patterns()["term"].finditer(text)
+    )
+
+
+def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[int, int]:
+    """Ranks by process id: first from exits, then from prefixes, then from Ray's own lines."""
+    by_pid = {item.pid: item.rank for item in exits if item.pid is not None and item.rank is not None}
+    for hit in _hits(scans):
+        if hit.origin.rank is not None and hit.origin.pid is not None:
+            by_pid.setdefault(hit.origin.pid, hit.origin.rank)
+    for scan in scans:
+        for line in scan.edges():
+            if "pid=" in line and (match := _patterns()["raypid"].search(line)):
+                pid, rank, its_rank, its_pid, worker_pid, worker_rank = match.groups()
+                by_pid.setdefault(whole(pid or its_pid or worker_pid), whole(rank or its_rank or worker_rank))
+    return by_pid
+
+
+def with_known_exits(launch: Launch, codes: Mapping[int, int], first_dead: int | None) -> Launch:
+    """Add exit codes that were observed directly, by global rank.
+
+    Where one rank failed by itself, the -15 of the others is the launcher's doing; where the first to die is
     known, what came after it is too.
     """
     own = {rank: code for rank, code in codes.items() if code != 0}
@@ -164,20 +177,20 @@ def with_known_exits(launch: Launch, codes: Mapping[int, int], first_dead: int |
         own = {first_dead: own[first_dead]}
     elif any(code != -15 for code in own.values()):
         own = {rank: code for rank, code in own.items() if code != -15}
-    told = {(item.rank, item.code) for item in launch.exits}
-    seen = tuple(
-        Exit(code, rank, None, None, None, _UNSEEN)
+    reported = {(item.rank, item.code) for item in launch.exits}
+    observed = tuple(
+        Exit(code, rank, None, None, None, _NO_LINE)
         for rank, code in sorted(own.items())
-        if (rank, code) not in told
+        if (rank, code) not in reported
     )
     if first_dead is not None and own:
-        # What the launcher says of other ranks is later by its own clock.
+        # What the launcher reports of other ranks is later by its own clock.
         kept = tuple(item for item in launch.exits if item.rank in {None, first_dead})
-        return launch._replace(exits=(*seen, *kept), root_rank=first_dead)
-    return launch._replace(exits=(*launch.exits, *seen))
+        return launch._replace(exits=(*observed, *kept), root_rank=first_dead)
+    return launch._replace(exits=(*launch.exits, *observed))
 
 
-_UNSEEN = Hit(
+_NO_LINE = Hit(
     Signature(-1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMATION, None, 30, "exit"),
     -1,
     0,
@@ -187,12 +200,12 @@ _UNSEEN = Hit(
 )
 
 
-def _event(hit: Hit) -> Exit | None:
-    """An exit that srun tells of one task, or a trainer's own JSON event."""
+def _task_exit(hit: Hit) -> Exit | None:
+    """An exit that srun reports of one task, or a trainer's own JSON event."""
     if match := re.search(r"\btask (\d+): Exited with exit code (\d+)", hit.text):
         return Exit(whole(match.group(2)), None, None, None, None, hit, task=whole(match.group(1)))
     if match := re.search(r"\btasks? (\d+)([\d,-]*): ([A-Z][a-z]+)", hit.text):
-        signal = _SAID_BY_SRUN.get(match.group(3))
+        signal = _SRUN_WORDS.get(match.group(3))
         task = None if match.group(2) else whole(match.group(1))
         return Exit(-signal, None, None, None, None, hit, task=task) if signal else None
     if (match := re.search(r'"rank": ?(\d+)', hit.text)) and (
@@ -214,74 +227,139 @@ def _ranks_seen(scan: SourceScan) -> Iterable[int]:
 _SIZE_WORDS = ("proc", "node", "orld", "rank", "--gpus", "clients", "MEMBER")
 
 
-def _sizes(scans: Sequence[SourceScan], patterns: dict[str, Lazy]) -> tuple[int | None, int | None]:
+def _sizes(scans: Sequence[SourceScan]) -> tuple[int | None, int | None]:
+    """Processes a node and world size, as commands, banners and programs print them."""
+    patterns = _patterns()
     per_node = nodes = world = None
     for scan in scans:
         for line in (*scan.head, *scan.tail[-200:]):
             if not any(word in line for word in _SIZE_WORDS):
                 continue
-            if per_node is None and (match := patterns["nproc"].search(line)):
-                per_node = whole(next(group for group in match.groups() if group))
-            if nodes is None and (match := patterns["nnodes"].search(line)):
-                nodes = whole(next(group for group in match.groups() if group))
-            if match := patterns["world"].search(line):
-                world = max(world or 0, whole(next(group for group in match.groups() if group)))
+            per_node = per_node if per_node is not None else _size(patterns["nproc"].search(line))
+            nodes = nodes if nodes is not None else _size(patterns["nnodes"].search(line))
+            size = _size(patterns["world"].search(line))
+            world = max(world or 0, size) if size is not None else world
     if world is None and per_node is not None:
         world = per_node * (nodes or 1)
     return per_node, world or None
 
 
-def _exit(hit: Hit, patterns: dict[str, Lazy]) -> tuple[Exit | None, bool]:
-    text, node = hit.text, hit.origin.node
-    if match := patterns["failed"].search(text):
-        code, local, pid = (whole(part) for part in match.groups())
-        return Exit(code, None, local, node, pid, hit), False
-    if match := patterns["code"].search(text):
-        code, pid = whole(match.group(1)), whole(match.group(2))
-        rank: int | None = None
-        own: int | None = None
-        is_root = False
-        host = node
-        for line in reversed(hit.lines_before(6)):
-            if named := patterns["rank"].search(line):
-                rank, own = whole(named.group(1)), whole(named.group(2))
-            if placed := patterns["host"].search(line):
-                host = placed.group(1)
-            if "Root Cause" in line:
-                is_root = True
-        return Exit(code, rank, own, host, pid, hit, summary=True), is_root
-    if match := patterns["deepspeed"].search(text):
-        found = patterns["local"].search(text)
-        return Exit(
-            whole(match.group(1)), None, whole(found.group(1)) if found else None, node, None, hit
-        ), False
-    if match := patterns["spawn"].search(text):
-        number, name, code_text = match.groups()
-        code = -_SIGNALS.get(name, 0) if name else whole(code_text)
-        return Exit(code or 1, whole(number), whole(number), node, None, hit), False
-    if match := patterns["mpi"].search(text):
-        number, pid_text, host, signal = match.groups()
-        return Exit(-whole(signal), whole(number), None, host, whole(pid_text), hit), False
-    if match := patterns["spawned"].search(text):
-        return Exit(1, whole(match.group(1)), whole(match.group(1)), node, None, hit), False
-    if match := patterns["lightning"].search(text):
-        said, pid_text, code_text = match.groups()
-        number = whole(said) if said else hit.origin.rank
-        return Exit(whole(code_text), number, None, node, whole(pid_text), hit), False
-    if match := patterns["composer"].search(text):
-        return Exit(
-            whole(match.group(3)),
-            whole(match.group(1)),
-            None,
-            node,
-            whole(match.group(2) or "0") or None,
-            hit,
-        ), False
-    if match := patterns["died"].search(text):
-        found = patterns["local"].search(text)
-        return Exit(
-            -whole(match.group(2)), None, whole(found.group(1)) if found else None, node, None, hit
-        ), False
-    if match := patterns["nonzero"].search(text):
-        return Exit(whole(match.group(1)), None, None, node, None, hit), False
-    return None, False
+def _size(match: re.Match[str] | None) -> int | None:
+    return whole(next(group for group in match.groups() if group)) if match is not None else None
+
+
+def _exit(hit: Hit) -> Exit | None:
+    """The exit that a launcher's line reports; the first form that fits is read."""
+    for name, made in _EXIT_FORMS.items():
+        if match := _patterns()[name].search(hit.text):
+            return made(match, hit)
+    return None
+
+
+def _is_root_cause(hit: Hit) -> bool:
+    """Whether torchrun's closing box names this exit as its first observed failure."""
+    return any("Root Cause" in line for line in hit.lines_before(6))
+
+
+def _local_rank(hit: Hit) -> int | None:
+    """The local rank in the command that a launcher quotes."""
+    found = _patterns()["local"].search(hit.text)
+    return whole(found.group(1)) if found else None
+
+
+def _torchrun_exit(match: re.Match[str], hit: Hit) -> Exit:
+    code, local, pid = (whole(part) for part in match.groups())
+    return Exit(code, None, local, hit.origin.node, pid, hit)
+
+
+def _torchrun_summary(match: re.Match[str], hit: Hit) -> Exit:
+    rank = local = None
+    host = hit.origin.node
+    for line in reversed(hit.lines_before(6)):
+        if named := _patterns()["rank"].search(line):
+            rank, local = whole(named.group(1)), whole(named.group(2))
+        if placed := _patterns()["host"].search(line):
+            host = placed.group(1)
+    return Exit(whole(match.group(1)), rank, local, host, whole(match.group(2)), hit, summary=True)
+
+
+def _deepspeed_exit(match: re.Match[str], hit: Hit) -> Exit:
+    return Exit(whole(match.group(1)), None, _local_rank(hit), hit.origin.node, None, hit)
+
+
+def _spawn_exit(match: re.Match[str], hit: Hit) -> Exit:
+    number, name, code_text = match.groups()
+    code = -_SIGNALS.get(name, 0) if name else whole(code_text)
+    return Exit(code or 1, whole(number), whole(number), hit.origin.node, None, hit)
+
+
+def _mpi_exit(match: re.Match[str], hit: Hit) -> Exit:
+    number, pid, host, signal = match.groups()
+    return Exit(-whole(signal), whole(number), None, host, whole(pid), hit)
+
+
+def _spawn_raised(match: re.Match[str], hit: Hit) -> Exit:
+    return Exit(1, whole(match.group(1)), whole(match.group(1)), hit.origin.node, None, hit)
+
+
+def _lightning_exit(match: re.Match[str], hit: Hit) -> Exit:
+    rank, pid, code = match.groups()
+    return Exit(whole(code), whole(rank) if rank else hit.origin.rank, None, hit.origin.node, whole(pid), hit)
+
+
+def _composer_exit(match: re.Match[str], hit: Hit) -> Exit:
+    rank, pid, code = match.groups()
+    return Exit(whole(code), whole(rank), None, hit.origin.node, whole(pid or "0") or None, hit)
+
+
+def _signal_death(match: re.Match[str], hit: Hit) -> Exit:
+    return Exit(-whole(match.group(2)), None, _local_rank(hit), hit.origin.node, None, hit)
+
+
+def _nonzero_exit(match: re.Match[str], hit: Hit) -> Exit:
+    return Exit(whole(match.group(1)), None, None, hit.origin.node, None, hit)
+
+
+_EXIT_FORMS: dict[str, Callable[[re.Match[str], Hit], Exit]] = {
+    "failed": _torchrun_exit,
+    "code": _torchrun_summary,
+    "deepspeed": _deepspeed_exit,
+    "spawn": _spawn_exit,
+    "mpi": _mpi_exit,
+    "spawned": _spawn_raised,
+    "lightning": _lightning_exit,
+    "composer": _composer_exit,
+    "died": _signal_death,
+    "nonzero": _nonzero_exit,
+}
+
+
+# -- the signal that a line names --------------------------------------------------------------------
+
+# Numbers of Linux (signal(7)); the POSIX ones are the same on macOS but for SIGBUS (10), which exits there with 138.
+_SIGNAL_BY_NUMBER = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_SIGNAL_NAME = Lazy(r"\bSIG(?:SEGV|ABRT|BUS|ILL|FPE|KILL)\b")
+_SIGNAL_NUMBER = Lazy(
+    r"(?:exit ?code *[:=]?|return code =|code [:=]?|status) *\(?(-\d{1,2}|1[34]\d)\b|[Ss]ignal:? (\d{1,2})\b"
+)
+# As strsignal(3) and shells print it; a POSIX shell adds 128 to the number.
+_SIGNAL_WORDS = (
+    ("SIGSEGV", Lazy(r"(?i)segmentation fault|\bsegfault|access violation|0xC0000005|段错误|段錯誤|セグメンテーション|Speicherzugriffsfehler|segmento\b|segmentação|сегментирования")),
+    ("SIGBUS", Lazy(r"(?i)\bbus error")),
+    ("SIGILL", Lazy(r"(?i)illegal (?:hardware )?instruction")),
+    ("SIGFPE", Lazy(r"(?i)floating.point exception")),
+    ("SIGABRT", Lazy(r"\bAborted\b|\bzsh: abort|terminate called|free\(\): |malloc|corrupted (?:size|double)|double free|munmap_chunk|stack smashing")),
+)  # fmt: skip
+
+
+def signal_of(text: str) -> str | None:
+    """The signal's name; None where the line names none."""
+    if match := _SIGNAL_NAME.search(text):
+        return match.group()
+    for name, words in _SIGNAL_WORDS:
+        if words.search(text):
+            return name
+    if match := _SIGNAL_NUMBER.search(text):
+        number = whole((match.group(1) or match.group(2)).lstrip("-"))
+        return _SIGNAL_BY_NUMBER.get(number - 128 if number > 128 else number)
+    return None

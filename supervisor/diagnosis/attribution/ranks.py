@@ -1,4 +1,4 @@
-"""Which rank a line speaks of, from all that a log says about ranks, processes, devices and nodes."""
+"""Which rank a line is about, from all that a log shows of ranks, processes, devices and nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from functools import cache
 
 from supervisor.diagnosis.attribution.exits import Launch
-from supervisor.diagnosis.scan.scanner import Hit, SourceScan
+from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.diagnosis.scan.tracebacks import frames_above
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole
@@ -53,7 +54,7 @@ def only_absent(world: int, present: Collection[int]) -> int | None:
 
 
 def inline_rank(text: str) -> int | None:
-    """The rank that a line's own words name as its speaker."""
+    """The rank that a line's own words name as its source."""
     if "ank" not in text and "RANK" not in text and "device=TPU" not in text and not text.startswith("["):
         return None
     for pattern in _inline():
@@ -111,27 +112,13 @@ class Ranks:
         self._base_by_node: dict[str, int] = {}
         self._task_is_rank = True
         self._seen: set[int] = set()
-        device_pairs: dict[int, set[int]] = {}
+        ranks_by_device: dict[int, set[int]] = {}
         for scan in scans:
             for line in scan.edges():
-                if "rank" not in line and "Rank" not in line and "RANK" not in line:
-                    continue
-                origin, rest = split_prefix(line, scan.hosts)
-                rank = origin.rank
-                if rank is None:
-                    continue
-                self._seen.add(rank)
-                if origin.node is not None:
-                    self._note_node(origin.node, rank)
-                if origin.task is not None and origin.task != rank:
-                    self._task_is_rank = False
-                if origin.pid is not None:
-                    launch.rank_by_pid.setdefault(origin.pid, rank)
-                device = device_of(rest)
-                if device is not None:
-                    device_pairs.setdefault(device, set()).add(rank)
+                if "rank" in line or "Rank" in line or "RANK" in line:
+                    self._read(line, scan.hosts, ranks_by_device)
         self._rank_by_device = {
-            device: min(ranks) for device, ranks in device_pairs.items() if len(ranks) == 1
+            device: min(ranks) for device, ranks in ranks_by_device.items() if len(ranks) == 1
         }
         for item in launch.exits:
             if item.rank is not None and item.local_rank is not None and item.node is not None:
@@ -144,13 +131,30 @@ class Ranks:
             launch.world_size is not None and per_node is not None and launch.world_size > per_node
         )
 
+    def _read(self, line: str, hosts: Collection[str], ranks_by_device: dict[int, set[int]]) -> None:
+        """Note what one line's prefix tells: its rank, and with that the rank's node, task, process and device."""
+        origin, rest = split_prefix(line, hosts)
+        rank = origin.rank
+        if rank is None:
+            return
+        self._seen.add(rank)
+        if origin.node is not None:
+            self._note_node(origin.node, rank)
+        if origin.task is not None and origin.task != rank:
+            self._task_is_rank = False
+        if origin.pid is not None:
+            self._launch.rank_by_pid.setdefault(origin.pid, rank)
+        device = device_of(rest)
+        if device is not None:
+            ranks_by_device.setdefault(device, set()).add(rank)
+
     @property
     def seen(self) -> frozenset[int]:
-        """All ranks that said anything."""
+        """All ranks that printed anything."""
         return frozenset(self._seen)
 
     def only_silent(self) -> int | None:
-        """The one rank that said nothing, where all others did."""
+        """The one rank that printed nothing, where all others did."""
         world = self._launch.world_size or (max(self._seen, default=-1) + 1)
         return only_absent(world, self._seen) if world > 2 else None
 
@@ -183,53 +187,60 @@ class Ranks:
         return task if self._task_is_rank else None
 
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
-        """The rank a hit belongs to, or None where nothing tells."""
+        """The rank a hit belongs to, or None where nothing tells: the surest source first."""
         if hit.origin.rank is not None:
-            # A distributed checkpoint's report is printed by all and says whose traceback it quotes.
-            told_of = frames_above(hit).told_of
-            return told_of if told_of is not None else hit.origin.rank
-        if (rank := inline_rank(hit.text)) is not None:
-            return rank
+            # A distributed checkpoint's report is printed by all and names whose traceback it quotes.
+            quoted = frames_above(hit).quoted_rank
+            return quoted if quoted is not None else hit.origin.rank
         frames = frames_above(hit)
-        if frames.spawn_rank is not None:
-            return frames.spawn_rank
-        if frames.announced is not None:
-            return frames.announced
+        named = (inline_rank(hit.text), frames.spawn_rank, frames.announced)
+        if (rank := next((rank for rank in named if rank is not None), None)) is not None:
+            return rank
         if hit.origin.local_rank is not None:
             return self.from_local(hit.origin.local_rank, hit.origin.node)
-        below = (
-            [pid_of(line) for line in hit.lines_after(14)]
-            if "raylet" in hit.text or "killed due to" in hit.text
-            else []
-        )
+        for find in (self._by_process, self._by_task, self._by_lines_below, self._by_device):
+            if (rank := find(hit, failure)) is not None:
+                return rank
+        return None
+
+    def _by_process(self, hit: Hit, _failure: FailureClass) -> int | None:
+        """By the process that the line names, or that Ray names below it."""
+        by_ray = "raylet" in hit.text or "killed due to" in hit.text
+        below = [pid_of(line) for line in hit.lines_after(14)] if by_ray else []
         for pid in (pid_of(hit.text), hit.origin.pid, *below):
-            if pid is not None and pid in self._launch.rank_by_pid:
+            if pid is None:
+                continue
+            if pid in self._launch.rank_by_pid:
                 return self._launch.rank_by_pid[pid]
-            if pid is not None:
-                for item in self._launch.exits:
-                    if item.pid == pid:
-                        return (
-                            item.rank
-                            if item.rank is not None
-                            else self.from_local(item.local_rank or 0, item.node)
-                        )
+            item = next((item for item in self._launch.exits if item.pid == pid), None)
+            if item is not None:
+                return (
+                    item.rank if item.rank is not None else self.from_local(item.local_rank or 0, item.node)
+                )
+        return None
+
+    def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
+        """By the launcher's task, in the prefix or in the words of an out-of-memory report."""
         if hit.origin.task is not None and self._task_is_rank and failure is not FailureClass.TERMINATED:
             return hit.origin.task
-        if hit.signature.id == "host-oom-slurm" and (task := _task_out_of_memory(hit)) is not None:
-            return self.from_task(task)
-        for line in hit.lines_after(6):
-            if (rank := self._near(line)) is not None:
-                return rank
+        task = _task_out_of_memory(hit) if hit.has(Trait.NAMES_TASK) else None
+        return self.from_task(task) if task is not None else None
+
+    def _by_lines_below(self, hit: Hit, _failure: FailureClass) -> int | None:
+        ranks = (self._near(line) for line in hit.lines_after(6))
+        return next((rank for rank in ranks if rank is not None), None)
+
+    def _by_device(self, hit: Hit, failure: FailureClass) -> int | None:
+        """By the visible device that the message names."""
         device = device_of(hit.text)
         if device is None and failure is FailureClass.NAN_LOSS:
-            device = next(
-                (found for line in hit.lines_after(2)[:2] if (found := device_of(line)) is not None), None
-            )
-        if device is not None:
-            if hit.origin.node is None and device in self._rank_by_device:
-                return self._rank_by_device[device]
-            return self.from_local(device, hit.origin.node)
-        return None
+            below = (device_of(line) for line in hit.lines_after(2)[:2])
+            device = next((found for found in below if found is not None), None)
+        if device is None:
+            return None
+        if hit.origin.node is None and device in self._rank_by_device:
+            return self._rank_by_device[device]
+        return self.from_local(device, hit.origin.node)
 
     def _near(self, line: str) -> int | None:
         """A continuation line right below may carry the words ``for rank 2:``."""
@@ -237,7 +248,7 @@ class Ranks:
         return whole(next(group for group in match.groups() if group)) if match else None
 
     def blamed(self) -> int | None:
-        """The rank that the launcher saw fall, where it names just one or says which it saw first."""
+        """The rank that the launcher saw fail, where it names just one or reports which it saw first."""
         launch = self._launch
         own = [
             item for item in launch.exits

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.attribution.exits import Launch
 from supervisor.diagnosis.attribution.ranks import Ranks, inline_rank, only_absent
-from supervisor.diagnosis.cause.candidates import Candidate
-from supervisor.diagnosis.scan.scanner import SourceScan
+from supervisor.diagnosis.scan.hit import Candidate, SourceScan
+from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
@@ -26,71 +26,85 @@ class HangPlace(NamedTuple):
     rank: int | None
 
 
+# Messages that name who is waited for: monitoredBarrier's, the store's, the desync report's, NCCL's set-up.
+_WAITED_FOR = (
+    Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier"),
+    Lazy(r"missing ranks: ([\d, ]+)"),
+    Lazy(r"\[([\d, ]+)\] finished .{0,60}, but didn't join"),
+    Lazy(r"retrieving ncclUniqueId from \[(\d+)\]"),
+)
 _SEQ = Lazy(r"SeqNum=(\d+)|sequence id: (\d+)|at work: (\d+)")
 _COMPLETED = Lazy(r"last completed(?: NCCL)? work: (-?\d+)")
 _META = Lazy(r"workMetaList_\.size\(\)=(\d+)")
 _GROUP = Lazy(r"PG (?:ID )?(\d+)")
-_UNIQUE_ID = Lazy(r"retrieving ncclUniqueId from \[(\d+)\]")
-_BARRIER = Lazy(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier")
-_DESYNC = Lazy(r"\[([\d, ]+)\] finished .{0,60}, but didn't join")
-_MISSING = Lazy(r"missing ranks: ([\d, ]+)")
+_WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.NCCL_ERROR)
 
 
-def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """The rank that did not come, from sequence numbers, from who waits for whom, or from who says nothing."""
-    waited_for: list[int] = []
-    done: dict[str, dict[int, int]] = defaultdict(dict)
-    meta: dict[int, int] = {}
-    complaining: set[int] = set()
-    sequence: dict[str, dict[int, int]] = defaultdict(dict)
-    for item in candidates:
-        text = item.hit.text
-        if match := _BARRIER.search(text):
-            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
-        if match := _MISSING.search(text):
-            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
-        if match := _DESYNC.search(text):
-            waited_for.extend(whole(part) for part in match.group(1).replace(",", " ").split())
-        if match := _UNIQUE_ID.search(text):
-            waited_for.append(whole(match.group(1)))
-        if item.is_cause or item.failure not in (
-            FailureClass.NCCL_TIMEOUT,
-            FailureClass.HANG,
-            FailureClass.NCCL_ERROR,
-        ):
-            continue
-        rank = item.hit.origin.rank
-        rank = rank if rank is not None else inline_rank(text)
-        if rank is None:
-            continue
-        complaining.add(rank)
+class _Progress:
+    """How far the ranks that complain of waiting had come, as their messages number their collectives."""
+
+    def __init__(self) -> None:
+        self.complaining: set[int] = set()
+        self._completed: dict[str, dict[int, int]] = defaultdict(dict)
+        self._sequence: dict[str, dict[int, int]] = defaultdict(dict)
+        self._outstanding: dict[int, int] = {}
+
+    def read(self, rank: int, text: str) -> None:
+        """Take in one rank's complaint."""
+        self.complaining.add(rank)
         found = _GROUP.search(text)
         group = found.group(1) if found else "0"
         if match := _COMPLETED.search(text):
-            done[group][rank] = whole(match.group(1))
+            self._completed[group][rank] = whole(match.group(1))
         if match := _SEQ.search(text):
-            sequence[group].setdefault(rank, whole(next(part for part in match.groups() if part)))
+            number = whole(next(part for part in match.groups() if part))
+            self._sequence[group].setdefault(rank, number)
         if match := _META.search(text):
-            meta.setdefault(rank, whole(match.group(1)))
+            self._outstanding.setdefault(rank, whole(match.group(1)))
+
+    def furthest_behind(self) -> int | None:
+        """The one rank with the lowest number, where at least two ranks gave theirs."""
+        for numbers in (*self._completed.values(), *self._sequence.values(), self._outstanding):
+            if len(numbers) >= 2:
+                least = min(numbers.values())
+                lowest = [rank for rank, number in numbers.items() if number == least]
+                if len(lowest) == 1:
+                    return lowest[0]
+        return None
+
+
+def _named_as_missing(text: str) -> list[int]:
+    """The ranks that a message names as waited for."""
+    found = (pattern.search(text) for pattern in _WAITED_FOR)
+    return [whole(part) for match in found if match for part in match.group(1).replace(",", " ").split()]
+
+
+def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
+    """The rank that did not come: named by those that wait, the only silent one, or the furthest behind."""
+    waited_for: list[int] = []
+    progress = _Progress()
+    for item in candidates:
+        text = item.hit.text
+        waited_for += _named_as_missing(text)
+        rank = item.rank if item.rank is not None else inline_rank(text)
+        if rank is not None and not item.is_cause and item.failure in _WAITING:
+            progress.read(rank, text)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
+    complaining = progress.complaining
     world = launch.world_size or (max(ranks.seen | complaining, default=-1) + 1)
     if world == 1 and launch.failed_ranks == (0,) and not launch.sigtermed:
         # A peer was there, and nobody had to be stopped: it had left before, with exit code 0.
         world = 2
     silent = only_absent(world, complaining)
-    # Of one voice alone nobody knows how many there are, where the launcher does not say.
+    # Of one rank's complaint alone nobody knows how many ranks there are, where the launcher does not report it.
     if silent is not None and len(complaining) >= (1 if launch.world_size else 2):
         return silent
-    for table in (*done.values(), *sequence.values(), meta):
-        if len(table) >= 2:
-            least = min(table.values())
-            lowest = [rank for rank, value in table.items() if value == least]
-            if len(lowest) == 1:
-                return lowest[0]
-    # All complain: the rank whose agent never told of its end sits where the connection broke.
-    told = {item.rank for item in launch.exits if item.rank is not None}
-    return only_absent(world, told) if told else None
+    if (behind := progress.furthest_behind()) is not None:
+        return behind
+    # All complain: the rank whose agent never reported its end sits where the connection broke.
+    reported = {item.rank for item in launch.exits if item.rank is not None}
+    return only_absent(world, reported) if reported else None
 
 
 _RDZV_ID = Lazy(r"--rdzv[-_]id[= ]+(\S+)")
@@ -125,7 +139,7 @@ def hang_place(scans: Sequence[SourceScan]) -> HangPlace | None:
     first: HangPlace | None = None
     for scan in scans:
         for hit in scan.hits:
-            if hit.signature.id != "hang-stack-dump" or "Thread" not in hit.text:
+            if not hit.has(Trait.STACK_DUMP) or "Thread" not in hit.text:
                 continue
             if "MainThread" not in hit.text and first is not None:
                 continue

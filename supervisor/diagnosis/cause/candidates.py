@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from supervisor.diagnosis.attribution.log_timeline import is_progress, when
-from supervisor.diagnosis.scan.hit import GENERIC, is_echo, speaker
-from supervisor.diagnosis.scan.scanner import Hit, SourceScan
-from supervisor.diagnosis.scan.signature_tables import Role
+from supervisor.diagnosis.cause.vocabulary import ENOUGH, class_by_words
+from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan, best_match, is_echo
+from supervisor.diagnosis.scan.log_timeline import NO_YEAR, is_progress, when, year_of
+from supervisor.diagnosis.scan.signature_tables import WARNING_COSTS, Role, Strength, Trait
 from supervisor.diagnosis.scan.tracebacks import (
     below_its_frame,
     class_by_frames,
@@ -33,28 +33,42 @@ _ENDS = Lazy(r"\b(?:ending|stopp(?:ing|ed)|abort(?:ing|ed)|exiting|terminat(?:in
 _OWN_TYPE = Lazy(r"\b(?:Key|Type|Attribute|Index|Name|UnboundLocal)Error\b")
 INFORMS = Lazy(r"(?:^|[\s\[(|:-])INFO(?:$|[\s\])|:-])")
 
+# Types that are raised for anything; the rest (KeyError, TypeError …) are the program's own.
+_ANY_TYPE = Lazy(
+    r"\b(?:ValueError|AssertionError|NotImplementedError|FloatingPointError|MisconfigurationException)\b"
+)
+
 # Of one signature, rank and log.
 MOST_OF_A_KIND = 24
-# What a warning's strength falls behind the same line's at a higher level; what frames and words of a plain exception are worth.
-SOFT_COSTS = 30
-FRAMES_STRENGTH = 70
+# What frames, words and neither are worth where they settle the class of a plain exception.
+FRAMES_STRENGTH = Strength.DECISIVE
 WORDS_STRENGTH = 55
 UNREAD_STRENGTH = 50
+# The same inside a data worker: by words, and for a path that is missing from the start.
+WORKER_WORDS_STRENGTH = 74
+WORKER_PATH_STRENGTH = 78
+# A score of words that the code which raised does not outweigh.
+CLEAR_WORDS = ENOUGH + 1
+_READS_FRAMES = frozenset((Trait.GENERIC, Trait.FRAMES_REQUIRED, Trait.COMPILER_FRAMES))
+# What a data worker may run into that keeps its own class: its remedy is not in the data.
+_KEPT_IN_WORKER = frozenset(
+    (
+        FailureClass.FD_LIMIT, FailureClass.SHM_EXHAUSTED, FailureClass.HOST_OOM, FailureClass.DISK_FULL,
+        FailureClass.CUDA_OOM, FailureClass.CUDA_ERROR, FailureClass.GPU_FAULT, FailureClass.IMPORT_ERROR,
+        FailureClass.PERMISSION_DENIED, FailureClass.AUTH_OR_HUB,
+    )
+)  # fmt: skip
 
 
-class Candidate(NamedTuple):
-    """A line that may be the root. `order` is its place in the job's time; `line` may differ from the hit's own."""
+class _Settled(NamedTuple):
+    """Class, reason and strength of a hit, and the line that tells them; `in_helper`: raised by a thread that ends alone."""
 
     failure: FailureClass
     reason: Reason | None
     strength: int
-    is_cause: bool
-    hit: Hit
     line: int
     text: str
-    order: float
-    soft: bool
-    signature: str
+    in_helper: bool = False
 
 
 def steps_seen(scans: Sequence[SourceScan]) -> bool:
@@ -63,38 +77,31 @@ def steps_seen(scans: Sequence[SourceScan]) -> bool:
 
 
 def candidates_of(scans: Sequence[SourceScan], *, stepped: bool) -> list[Candidate]:
-    """All candidates of a job, log by log. `stepped`: what `steps_seen` says."""
-    years = [year for scan in scans for year in [_year(scan)] if year]
-    year = years[0] if years else 2000
+    """All candidates of a job, log by log. `stepped`: what `steps_seen` gives."""
+    years = (year_of((*scan.head[:100], *scan.tail[-50:])) for scan in scans)
+    year = next((year for year in years if year != NO_YEAR), NO_YEAR)
     labelled = {source for source, scan in enumerate(scans) if _all_informed(scan)}
     made = [
         _candidate(hit, scans, year, stepped, labelled=source in labelled)
         for source, scan in enumerate(scans)
-        for hit in _speakers(scan)
+        for hit in _best_matches(scan)
     ]
     return _few([item for item in made if item is not None])
 
 
-def _speakers(scan: SourceScan) -> Iterator[Hit]:
-    """Of all hits in one text, the one that speaks for it. A collector's record of a whole traceback is a line of many texts."""
+def _best_matches(scan: SourceScan) -> Iterator[Hit]:
+    """Of all hits in one text, the one it is taken for. A collector's record of a whole traceback is a line of many texts."""
     by_text: dict[tuple[int, str], list[Hit]] = {}
     for hit in scan.hits:
         by_text.setdefault((hit.line, hit.text), []).append(hit)
     for place in sorted(by_text, key=lambda place: place[0]):
-        best = speaker(by_text[place])
+        best = best_match(by_text[place])
         if best is not None:
             yield best
 
 
-def _year(scan: SourceScan) -> int | None:
-    from supervisor.diagnosis.attribution.log_timeline import year_of
-
-    year = year_of((*scan.head[:100], *scan.tail[-50:]))
-    return None if year == 2000 else year
-
-
 def _all_informed(scan: SourceScan) -> bool:
-    """Whether each line bears the label INFO: then a collector gave it, and it says nothing of the line."""
+    """Whether each line bears the label INFO: then a collector put it there, and it tells nothing of the line."""
     lines = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
     return bool(lines) and all(INFORMS.search(line[:120]) for line in lines)
 
@@ -102,67 +109,109 @@ def _all_informed(scan: SourceScan) -> bool:
 def _candidate(
     hit: Hit, scans: Sequence[SourceScan], year: int, stepped: bool, *, labelled: bool = False
 ) -> Candidate | None:
-    text = hit.text
-    signature = hit.signature
-    if is_quoted_code(text) or below_its_frame(hit):
+    if is_quoted_code(hit.text) or below_its_frame(hit) or is_echo(hit):
         return None
-    if is_echo(hit):
+    if _is_wrapper(hit, scans) or (hit.has(Trait.NOT_BELOW_SPAWN) and _below_spawn(hit)):
         return None
-    failure, reason, strength = signature.failure, signature.reason, signature.strength
-    line, shown = hit.line, text
-    helper = False
-    if " in replica " in text and "Caught " in text and _inner_told(hit, scans):
-        return None
-    if signature.id == "dl-worker-caught":
-        inner = last_exception_after(hit)
-        if inner is not None:
-            line, shown = hit.line + inner[0], inner[1]
-            from supervisor.diagnosis.cause.message_topics import worker_cause
-
-            failure, reason, strength = worker_cause(line, shown, hit, scans, stepped, strength)
-    elif signature.id in GENERIC or signature.id in {"ckpt-oserror22", "missing-file-errno"}:
-        frames = frames_above(hit)
-        helper = in_helper(hit)
-        by_frames = class_by_frames(frames, text)
-        spoken = _spoken(hit)
-        if spoken is not None and (by_frames is None or spoken[1]):
-            failure, strength = spoken[0], max(strength, WORDS_STRENGTH)
-        elif by_frames is not None and not (
-            signature.id == "missing-file-errno" and by_frames is not FailureClass.COMPILE_ERROR
-        ):
-            failure, strength = by_frames, max(strength, FRAMES_STRENGTH)
-        elif signature.id == "ckpt-oserror22":
-            failure, strength = FailureClass.CODE_ERROR, UNREAD_STRENGTH
-    elif signature.id == "peer-generic":
-        failure = _other_end(hit) or failure
-    elif failure is FailureClass.DISK_FULL and _in_semaphores(hit):
-        failure, reason = FailureClass.SHM_EXHAUSTED, None
-    if signature.id == "ckpt-pickle" and any(
-        "multiprocessing/spawn.py" in line for line in hit.lines_before(12)
-    ):
-        return None
-    said = INFORMS.sub(" ", text) if labelled else text
-    soft = (
-        bool(_WARNING_LEVEL.search(said))
-        or (bool(_SOFT.search(said)) and not _NOT_SOFT.search(said))
-        or bool(_REPLACED.search(said[-80:]))
-        or helper
-    )
-    # A scale that fell to nothing is told by a line that speaks of one more skipped step, an end by a warning.
-    soft = soft and signature.id != "nan-scale" and not (signature.id == "nan-stop" and _ENDS.search(text))
-    is_cause = signature.role is Role.CAUSE
+    settled = _settled(hit, scans, stepped)
+    soft = _is_soft(hit, settled, labelled=labelled)
+    is_cause = hit.signature.role is Role.CAUSE
     # Within one log the lines' order is enough, but for the time between a peer's complaint and a timeout.
     stamp = _stamp(hit, year) if len(scans) > 1 or not is_cause else None
     return Candidate(
-        failure, reason, strength - (SOFT_COSTS if soft else 0), is_cause, hit, line, shown,
-        stamp if stamp is not None else float("nan"), soft, signature.id,
-    )  # fmt: skip
+        settled.failure,
+        settled.reason,
+        settled.strength - (WARNING_COSTS if soft else 0),
+        is_cause,
+        hit,
+        settled.line,
+        settled.text,
+        stamp if stamp is not None else float("nan"),
+        soft,
+    )
 
 
-def _inner_told(hit: Hit, scans: Sequence[SourceScan]) -> bool:
-    """Whether the exception that a replica's report wraps is told below it by a signature of its own."""
+def _is_wrapper(hit: Hit, scans: Sequence[SourceScan]) -> bool:
+    """Whether a replica's report wraps an exception that is matched below it by a signature of its own."""
+    if " in replica " not in hit.text or "Caught " not in hit.text:
+        return False
     inner = last_exception_after(hit)
     return inner is not None and any(other.line == hit.line + inner[0] for other in scans[hit.source].hits)
+
+
+def _below_spawn(hit: Hit) -> bool:
+    """Whether a child of multiprocessing raised while it was being started."""
+    return any("multiprocessing/spawn.py" in line for line in hit.lines_before(12))
+
+
+def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
+    """The class of a hit: its signature's, unless what it wraps, frames or words tell another."""
+    signature = hit.signature
+    plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
+    if hit.has(Trait.WRAPS_INNER):
+        inner = last_exception_after(hit)
+        return plain if inner is None else _in_worker(hit.line + inner[0], inner[1], hit, scans, stepped)
+    if signature.traits & _READS_FRAMES:
+        return _by_frames_or_words(hit, plain)._replace(in_helper=in_helper(hit))
+    if hit.has(Trait.PIPE_OWNER):
+        return plain._replace(failure=_pipe_owner(hit) or plain.failure)
+    if plain.failure is FailureClass.DISK_FULL and _in_semaphores(hit):
+        return plain._replace(failure=FailureClass.SHM_EXHAUSTED, reason=None)
+    return plain
+
+
+def _by_frames_or_words(hit: Hit, plain: _Settled) -> _Settled:
+    """A plain exception's class: clear words come before frames, frames before other words."""
+    by_frames = class_by_frames(frames_above(hit), hit.text)
+    by_words = _class_of_words(hit)
+    if by_words is not None and (by_frames is None or by_words[1] >= CLEAR_WORDS):
+        return plain._replace(failure=by_words[0], strength=max(plain.strength, WORDS_STRENGTH))
+    if by_frames is not None and not (
+        hit.has(Trait.COMPILER_FRAMES) and by_frames is not FailureClass.COMPILE_ERROR
+    ):
+        return plain._replace(failure=by_frames, strength=max(plain.strength, FRAMES_STRENGTH))
+    if hit.has(Trait.FRAMES_REQUIRED):
+        return plain._replace(failure=FailureClass.CODE_ERROR, strength=UNREAD_STRENGTH)
+    return plain
+
+
+def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
+    """The class that a plain exception's words lead to, and their score. Types of the program's own have no such words."""
+    if not hit.has(Trait.GENERIC) or _OWN_TYPE.search(hit.text):
+        return None
+    if not hit.has(Trait.OPEN_TYPE) and not _ANY_TYPE.search(hit.text):
+        return None
+    return class_by_words(hit.text)
+
+
+def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
+    """The class of what a data worker raised, in the given line: some keep their own class inside a worker too."""
+    inner = best_match(other for other in scans[hit.source].hits if other.line == line)
+    if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
+        found = inner.signature
+        return _Settled(found.failure, found.reason, max(found.strength, Strength.FULL), line, text)
+    by_words = class_by_words(text, enough=CLEAR_WORDS)
+    if by_words is not None and by_words[0] in _KEPT_IN_WORKER:
+        return _Settled(by_words[0], None, WORKER_WORDS_STRENGTH, line, text)
+    if "FileNotFoundError" in text or "Errno 2]" in text:
+        # One absent sample in the middle of an epoch is the data's fault; absent from the start, the path is wrong.
+        before = [*scans[hit.source].head[: hit.line], *hit.lines_before(60)]
+        if not (stepped and any(is_progress(line) for line in before)):
+            return _Settled(FailureClass.MISSING_FILE, None, WORKER_PATH_STRENGTH, line, text)
+    return _Settled(FailureClass.DATALOADER_WORKER, Reason.RAISED, hit.signature.strength, line, text)
+
+
+def _is_soft(hit: Hit, settled: _Settled, *, labelled: bool) -> bool:
+    """Whether the line is a warning or a notice. `labelled`: a collector put INFO before each line."""
+    if hit.has(Trait.FIRM) or (hit.has(Trait.FIRM_WHEN_ENDING) and _ENDS.search(hit.text)):
+        return False
+    text = INFORMS.sub(" ", hit.text) if labelled else hit.text
+    return (
+        settled.in_helper
+        or _WARNING_LEVEL.search(text) is not None
+        or (_SOFT.search(text) is not None and _NOT_SOFT.search(text) is None)
+        or _REPLACED.search(text[-80:]) is not None
+    )
 
 
 def _in_semaphores(hit: Hit) -> bool:
@@ -171,8 +220,8 @@ def _in_semaphores(hit: Hit) -> bool:
     return bool(frames) and "/multiprocessing/" in frames[-1][0].replace("\\", "/")
 
 
-def _other_end(hit: Hit) -> FailureClass | None:
-    """Whose pipe broke, where Python's own processes spoke over it and no ranks: a data worker's, or the program's."""
+def _pipe_owner(hit: Hit) -> FailureClass | None:
+    """Whose pipe broke, where Python's own processes and no ranks used it: a data worker's, or the program's."""
     paths = [path.replace("\\", "/") for path, _ in frames_above(hit).frames]
     if not any("/multiprocessing/" in path for path in paths):
         return None
@@ -180,19 +229,6 @@ def _other_end(hit: Hit) -> FailureClass | None:
     if pickled or any("torch/utils/data/" in path for path in paths):
         return FailureClass.DATALOADER_WORKER
     return FailureClass.CODE_ERROR
-
-
-def _spoken(hit: Hit) -> tuple[FailureClass, bool] | None:
-    """The class that a plain exception's words lead to, and whether they are clear. A KeyError has no such words."""
-    if hit.signature.id not in GENERIC or _OWN_TYPE.search(hit.text):
-        return None
-    from supervisor.diagnosis.cause.message_topics import (  # 2 ms that other logs need not pay
-        SAID_CLEARLY,
-        by_words,
-    )
-
-    found = by_words(hit)
-    return (found[0], found[1] >= SAID_CLEARLY) if found is not None else None
 
 
 def _stamp(hit: Hit, year: int) -> float | None:
@@ -212,12 +248,12 @@ def _few(found: list[Candidate]) -> list[Candidate]:
     """Of one signature and rank, the first two dozen and the last: more of the same tell nothing."""
     by_kind: dict[tuple[str, int | None, int], list[Candidate]] = {}
     for item in found:
-        by_kind.setdefault((item.signature, item.hit.origin.rank, item.hit.source), []).append(item)
+        by_kind.setdefault((item.signature.id, item.rank, item.source), []).append(item)
     kept = {id(item) for kind in by_kind.values() for item in (*kind[:MOST_OF_A_KIND], kind[-1])}
     return [item for item in found if id(item) in kept]
 
 
-def ordered(found: list[Candidate]) -> list[Candidate]:
+def in_order(found: list[Candidate]) -> list[Candidate]:
     """Put candidates in the job's order: by lines within one log, by time stamps across logs where all have them."""
     sources = {item.hit.source for item in found}
     stamped = [item for item in found if item.order == item.order]

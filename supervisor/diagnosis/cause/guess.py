@@ -1,14 +1,14 @@
-"""A guess from words alone, where no signature knew a line that could be the cause: better than nothing, and said so."""
+"""A guess from words alone, where no signature knew a line that could be the cause: better than nothing, and marked as such."""
 
 from __future__ import annotations
 
-from supervisor.diagnosis.attribution.log_timeline import is_progress
-from supervisor.diagnosis.cause.root import Case, Root
+from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.vocabulary import class_by_words
-from supervisor.diagnosis.scan.scanner import SourceScan
-from supervisor.diagnosis.scan.signature_tables import Role
+from supervisor.diagnosis.scan.hit import Hit, SourceScan
+from supervisor.diagnosis.scan.log_timeline import is_progress
+from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.diagnosis.scan.tracebacks import is_quoted_code
-from supervisor.run.failures import FailureClass, Reason
+from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
@@ -29,39 +29,41 @@ _COMPLAINT = Lazy(
 _NO_COMPLAINT = Lazy(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning: |\bINFO\b|\bDEBUG\b|(?:^|\s)[WI]\d{4} |\[[WI]\d* |: [WI] (?:tensorflow|external|xla|tsl)/|retry|will be|consider|try setting|[Cc]orrected|[\s:=]0$"
 )
-_BY_LAUNCHER = ("launch-", "traceback-", "silent-death", "end-")
+_NOT_BY_THE_PROGRAM = frozenset((Trait.LAUNCHER_REPORT, Trait.TRACEBACK, Trait.TASK_EXIT, Trait.GOOD_END))
 
 
-def with_guess(case: Case, root: Root) -> Root:
-    """The root, or a class guessed from the words of a complaint where the root is unknown."""
-    open_exit = (
-        root.chosen is None and root.reason is Reason.EXIT_CODE and root.failure is FailureClass.WORKER_CRASH
-    )
-    if root.failure is FailureClass.HEALTHY and not root.path and root.confidence < 0.9:
-        return _best(case, root, only=_AT_ONCE)
-    return _best(case, root) if root.failure is FailureClass.UNKNOWN or open_exit else root
+def guess(case: Case, root: Root, *, ended_at_once: bool = False) -> Root:
+    """The class that the words of a complaint lead to; the root as it is where none do.
 
-
-def _best(case: Case, root: Root, only: frozenset[FailureClass] | None = None) -> Root:
+    `ended_at_once`: only complaints below the last step, of classes that end a process at once.
+    """
     best: tuple[int, Root] | None = None
     for scan in case.scans:
-        known = {
-            hit.line for hit in scan.hits
-            if hit.signature.role in (Role.ADVICE, Role.CONSEQUENCE) or hit.signature.id.startswith(_BY_LAUNCHER)
-            or (only is not None and hit.signature.role is Role.CAUSE)  # known, and survived
-        }  # fmt: skip
-        for row in _complaints(scan, below_steps=only is not None):
+        known = {hit.line for hit in scan.hits if _is_known(hit, ended_at_once)}
+        for row in _complaints(scan, below_steps=ended_at_once):
             line = scan.tail_line + row
-            said = scan.tail[row].removeprefix("wandb: ")  # whoever prints a line, it may be about anything
-            found = class_by_words(said, enough=ENOUGH) if line not in known else None
-            if found is None or (only is not None and found[0] not in only):
+            if line in known:
+                continue
+            # Whoever prints a line, it may be about anything.
+            found = class_by_words(scan.tail[row].removeprefix("wandb: "), enough=ENOUGH)
+            if found is None or (ended_at_once and found[0] not in _AT_ONCE):
                 continue
             if best is None or found[1] > best[0]:
                 origin, text = split_prefix(scan.tail[row], scan.hosts)
-                rank = origin.over(scan.origin).rank if origin.rank is not None else root.rank
+                rank = origin.rank if origin.rank is not None else root.rank
                 ranks = (rank,) if rank is not None else ()
                 best = found[1], Root(found[0], None, rank, ranks, None, scan.path, line, text, GUESS)
     return best[1] if best is not None else root
+
+
+def _is_known(hit: Hit, ended_at_once: bool) -> bool:
+    """Whether a signature knows the line, and it was weighed already."""
+    role = hit.signature.role
+    return (
+        role in (Role.ADVICE, Role.CONSEQUENCE)
+        or not _NOT_BY_THE_PROGRAM.isdisjoint(hit.signature.traits)
+        or (ended_at_once and role is Role.CAUSE)
+    )
 
 
 def _complaints(scan: SourceScan, *, below_steps: bool) -> list[int]:

@@ -1,325 +1,430 @@
-"""The choice of the root: the earliest cause on the rank that fell first.
+"""The decision: which of all that was found is the root. An ordered table; the first rule that matches gives it.
 
-Peers' complaints, the launcher's own signals and aborts are consequences
-unless nothing else is there.
+The idea behind the order: the earliest cause on the rank that failed first. Peers' complaints, the launcher's own
+signals and aborts are consequences, and the root only where nothing else is there. What cannot be told is `unknown`.
+`stoker diagnose --explain` prints the rule that fired and those below it that matched too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from supervisor.diagnosis.attribution.exits import Exit
-from supervisor.diagnosis.attribution.log_attempts import ended_anew, last_attempt, later_runs
-from supervisor.diagnosis.attribution.log_timeline import went_on
-from supervisor.diagnosis.attribution.recovered_errors import ends_well
-from supervisor.diagnosis.attribution.waiting import hang_place, lagging_rank
-from supervisor.diagnosis.cause.candidates import Candidate
-from supervisor.diagnosis.cause.confidence import (
-    any_progress,
-    far_below,
+from supervisor.diagnosis.attribution.waiting import HangPlace, different_rendezvous, lagging_rank
+from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
+from supervisor.diagnosis.cause.log_attempts import ended_anew, last_attempt, later_runs
+from supervisor.diagnosis.cause.roots import (
+    at,
     from_candidate,
-    from_effect,
+    from_complaint,
     from_exit,
-    from_odd_exit,
-    lost_loss,
-    quiet_end,
-    silent_hang,
-    weak_exit,
+    last_message,
+    message_at_exit,
+    own_complaint,
 )
-from supervisor.diagnosis.cause.consequences import is_our_signal
-from supervisor.diagnosis.cause.root import Case, Root
-from supervisor.diagnosis.scan.hit import GENERIC
+from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.signature_tables import Strength
 from supervisor.run.failures import FailureClass, Reason
-from supervisor.text.patterns import Lazy
 
-_PYTHON_WARNING = Lazy(r"\wWarning: ")
-_REPLACED_BY = Lazy(
-    r"\b[Uu]sing (?:a |an |the )?(?:latest )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back"
-)
-# So many steps below the last word of a process that ended are another run's in the same file.
-STEPS_OF_ANOTHER = 25
-_FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
+# What argparse, getopt and most programs end with when they were called wrongly (Python: argparse.ArgumentParser.error).
+USAGE_EXIT = 2
+# Above it, a shell's 128 + signal.
+MOST_EXIT_CODE = 127
 
 
-def choose(case: Case) -> Root:
-    """Find the root of a failure, or say that there is none, or that it cannot be told."""
-    root = _choose(case)
-    for run in later_runs(case, root):
-        if (anew := _choose(run)).failure is not FailureClass.UNKNOWN:
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T]):
+    """One way to a root.
+
+    `when` finds what the rule rests on, None where it does not match; `then` makes the root of that. `why` is one
+    sentence for people. `confidence`: how sure the root is; None: by the strength of its line. `is_fallback`: it only
+    says that no line can be pointed at.
+    """
+
+    name: str
+    when: Callable[[Facts], T | None]
+    then: Callable[[Facts, T], Root]
+    why: str
+    confidence: float | None = None
+    is_fallback: bool = False
+
+    def root(self, facts: Facts) -> Root | None:
+        """The root that this rule gives; None where it does not match."""
+        found = self.when(facts)
+        if found is None:
+            return None
+        root = self.then(facts, found)
+        return root if self.confidence is None else root._replace(confidence=self.confidence)
+
+
+# -- stacks, causes, stops -------------------------------------------------------------------------
+
+
+def _stack_dump(facts: Facts) -> HangPlace | None:
+    root = facts.best_cause
+    return facts.dumped_stack if root is None or root.strength < Strength.DECISIVE else None
+
+
+def _hang_at(facts: Facts, place: HangPlace) -> Root:
+    case, rank = facts.case, place.rank
+    if rank is None and facts.consequences:
+        rank = lagging_rank(case.candidates, case.launch, case.ranks)
+    path = case.scans[place.source].path
+    return Root(FailureClass.HANG, rank=rank, path=path, line=place.line, text=place.text)
+
+
+def _of_cause(facts: Facts, item: Candidate) -> Root:
+    return from_candidate(item, facts.causes, facts.case)
+
+
+def _of_stop(facts: Facts, item: Candidate) -> Root:
+    return from_candidate(item, facts.stops, facts.case)
+
+
+# -- exits -----------------------------------------------------------------------------------------
+
+
+def _killed(facts: Facts) -> Exit | None:
+    found = facts.unexplained_signal
+    return found if found is not None and found.code == -9 else None
+
+
+def _of_exit(facts: Facts, item: Exit) -> Root:
+    return from_exit(item, facts.case)
+
+
+def _stopped_alone(facts: Facts) -> Exit | None:
+    found = facts.silent_exit
+    return found if found is not None and found.code in STOP_SIGNALS else None
+
+
+def _of_signalled(facts: Facts, item: Exit) -> Root:
+    return from_exit(item, facts.case, FailureClass.TERMINATED, Reason.OUTSIDE)
+
+
+class _Message(NamedTuple):
+    """An exit and the line that tells why: (path, line, text)."""
+
+    item: Exit
+    place: tuple[str, int, str]
+
+
+def _refused_arguments(facts: Facts) -> _Message | None:
+    found = facts.silent_exit
+    if found is None or found.code != USAGE_EXIT:
+        return None
+    place = last_message(found, facts.case)
+    return _Message(found, place) if place is not None else None
+
+
+def _complaint_at_exit(facts: Facts) -> _Message | None:
+    exits = facts.bad_exits
+    if not exits or exits[0].code != 1 or facts.any_progress:
+        return None
+    place = message_at_exit(facts.case)
+    return _Message(exits[0], place) if place is not None else None
+
+
+def _of_message(facts: Facts, found: _Message) -> Root:
+    return at(from_exit(found.item, facts.case, FailureClass.USAGE_ERROR), found.place)
+
+
+def _of_silent_exit(facts: Facts, item: Exit) -> Root:
+    reason = Reason.EXIT_CODE if item.code > 0 else None
+    return from_exit(item, facts.case, reason=reason)
+
+
+def _aborted(facts: Facts) -> Exit | None:
+    return next((item for item in facts.bad_exits if item.code == -6), None)
+
+
+def _all_signalled(facts: Facts) -> Exit | None:
+    # Where another ended by itself, the launcher sent the signal.
+    if any(item.code > 0 for item in facts.bad_exits):
+        return None
+    return next((item for item in facts.bad_exits if item.code in STOP_SIGNALS), None)
+
+
+def _exit_code(facts: Facts) -> Exit | None:
+    return next((item for item in facts.bad_exits if item.code != 1 and item.code <= MOST_EXIT_CODE), None)
+
+
+def _of_exit_code(facts: Facts, item: Exit) -> Root:
+    return from_exit(item, facts.case, reason=Reason.EXIT_CODE)
+
+
+# -- silences, complaints --------------------------------------------------------------------------
+
+
+def _silence(facts: Facts) -> str | None:
+    stop = facts.stop_before_complaints
+    by_somebody = (Reason.TIME_LIMIT, Reason.USER, Reason.OUTSIDE)
+    return facts.silent_log if stop is not None and facts.stops[0].reason in by_somebody else None
+
+
+def _of_silence(_facts: Facts, path: str) -> Root:
+    return Root(FailureClass.HANG, path=path)
+
+
+def _nan_before_complaints(facts: Facts) -> tuple[int, int] | None:
+    return facts.nan_row if facts.complaint is not None else None
+
+
+def _of_nan(facts: Facts, found: tuple[int, int]) -> Root:
+    source, row = found
+    scan = facts.case.scans[source]
+    rank = scan.origin.rank if scan.origin.rank is not None else scan.origin.local_rank or 0
+    return Root(
+        FailureClass.NAN_LOSS,
+        rank=rank,
+        ranks=(rank,),
+        path=scan.path,
+        line=scan.tail_line + row,
+        text=scan.tail[row],
+    )
+
+
+def _other_rendezvous(facts: Facts) -> tuple[int, int, str] | None:
+    if facts.complaint is None or facts.complaint.failure is not FailureClass.RENDEZVOUS:
+        return None
+    return different_rendezvous(facts.case.scans)
+
+
+def _of_rendezvous(facts: Facts, found: tuple[int, int, str]) -> Root:
+    source, line, text = found
+    assert facts.complaint is not None
+    chosen = own_complaint(facts.complaint, facts.consequences)
+    path = facts.case.scans[source].path
+    return Root(FailureClass.RENDEZVOUS, path=path, line=line, text=text, chosen=chosen)
+
+
+def _of_complaint(facts: Facts, item: Candidate) -> Root:
+    return from_complaint(own_complaint(item, facts.consequences), facts.case)
+
+
+# -- no line to point at ---------------------------------------------------------------------------
+
+
+def _when(fact: Callable[[Facts], bool]) -> Callable[[Facts], bool | None]:
+    return lambda facts: fact(facts) or None
+
+
+def _unknown(_facts: Facts, _found: object) -> Root:
+    return Root(FailureClass.UNKNOWN)
+
+
+def _unknown_of_blamed(facts: Facts, _found: object) -> Root:
+    reported = any(item.code != 0 for item in facts.case.launch.exits)
+    blamed = facts.case.ranks.blamed() if reported else None
+    return Root(FailureClass.UNKNOWN, rank=blamed, ranks=(blamed,) if blamed is not None else ())
+
+
+def _healthy(_facts: Facts, _found: object) -> Root:
+    return Root(FailureClass.HEALTHY)
+
+
+RULES: tuple[Rule[Any], ...] = (
+    Rule(
+        "stack_dump",
+        when=_stack_dump,
+        then=_hang_at,
+        why="Somebody dumped stacks into the log, and no strong cause stands in it: the run hung where a process waits outside of a collective.",
+        confidence=0.86,
+    ),
+    Rule(
+        "earliest_cause",
+        when=lambda facts: facts.cause_before_stop,
+        then=_of_cause,
+        why="The earliest line that names a cause, and that no stop before it explains, is what the run failed of.",
+    ),
+    Rule(
+        "scheduler_stop",
+        when=lambda facts: facts.scheduler_stop,
+        then=_of_stop,
+        why="A node failed or the scheduler pre-empted the job, and nothing had failed before.",
+    ),
+    Rule(
+        "killed",
+        when=_killed,
+        then=_of_exit,
+        why="A process was killed (SIGKILL) and nobody here sent that; most often the kernel did, for want of memory.",
+        confidence=0.7,
+    ),
+    Rule(
+        "fatal_signal",
+        when=lambda facts: facts.unexplained_signal,
+        then=_of_exit,
+        why="A process died by a signal that it raised itself, and printed no cause.",
+        confidence=0.9,
+    ),
+    Rule(
+        "stopped_alone",
+        when=_stopped_alone,
+        then=_of_signalled,
+        why="One process was stopped by a signal while its peers only lost the connection to it.",
+        confidence=0.8,
+    ),
+    Rule(
+        "refused_arguments",
+        when=_refused_arguments,
+        then=_of_message,
+        why="A process left with exit code 2, which programs use for wrong arguments, and its last line says what is wrong.",
+        confidence=0.8,
+    ),
+    Rule(
+        "silent_exit",
+        when=lambda facts: facts.silent_exit,
+        then=_of_silent_exit,
+        why="A process left with an unusual exit code and printed nothing, while its peers only lost the connection to it.",
+        confidence=0.8,
+    ),
+    Rule(
+        "silence_before_stop",
+        when=_silence,
+        then=_of_silence,
+        why="Long before the stop no step was printed any more: the run hung, and the stop ended that.",
+        confidence=0.78,
+    ),
+    Rule(
+        "stop",
+        when=lambda facts: facts.stop_before_complaints,
+        then=_of_stop,
+        why="The run was stopped from outside, and no peer had complained before.",
+    ),
+    Rule(
+        "nan_before_complaints",
+        when=_nan_before_complaints,
+        then=_of_nan,
+        why="Peers complain, but the loss had been nan to the end: that is what the run failed of.",
+        confidence=0.88,
+    ),
+    Rule(
+        "different_rendezvous",
+        when=_other_rendezvous,
+        then=_of_rendezvous,
+        why="Nodes were started with different rendezvous ids, so that they never meet.",
+        confidence=0.93,
+    ),
+    Rule(
+        "complaint",
+        when=lambda facts: facts.complaint,
+        then=_of_complaint,
+        why="Only complaints of peers are known (a timeout, a lost connection), and no rank reports that it failed first.",
+    ),
+    Rule(
+        "aborted",
+        when=_aborted,
+        then=_of_exit,
+        why="A process aborted (SIGABRT) and printed no cause.",
+        confidence=0.8,
+    ),
+    Rule(
+        "all_signalled",
+        when=_all_signalled,
+        then=_of_signalled,
+        why="All processes that ended badly were ended by signals from outside.",
+        confidence=0.75,
+    ),
+    Rule(
+        "complaint_at_exit",
+        when=_complaint_at_exit,
+        then=_of_message,
+        why="The program left with exit code 1 before its first step, without a traceback, and printed an error.",
+        confidence=0.7,
+    ),
+    Rule(
+        "exit_code",
+        when=_exit_code,
+        then=_of_exit_code,
+        why="A process left with an unusual exit code, and nothing else is known.",
+        confidence=0.75,
+    ),
+    Rule(
+        "nan_to_the_end",
+        when=lambda facts: facts.nan_row,
+        then=_of_nan,
+        why="The loss was nan to the last line that printed one.",
+        confidence=0.88,
+    ),
+    Rule(
+        "unexplained_end",
+        when=_when(lambda facts: facts.died),
+        then=_unknown_of_blamed,
+        why="A process ended badly, and nothing in view says why.",
+        confidence=0.5,
+        is_fallback=True,
+    ),
+    Rule(
+        "cut_off",
+        when=_when(lambda facts: facts.breaks_off),
+        then=_unknown,
+        why="A log ends within a traceback: the line that says what was raised is missing.",
+        confidence=0.5,
+        is_fallback=True,
+    ),
+    Rule(
+        "good_end",
+        when=_when(lambda facts: facts.good_end),
+        then=_healthy,
+        why="The log reports the end of training, and no failure.",
+        confidence=0.95,
+        is_fallback=True,
+    ),
+    Rule(
+        "still_training",
+        when=_when(lambda facts: facts.any_progress or facts.case.job.launcher_exit == 0),
+        then=_healthy,
+        why="Training printed steps, or the launcher ended with 0, and no failure is reported.",
+        confidence=0.85,
+        is_fallback=True,
+    ),
+    Rule(
+        "nothing_known",
+        when=_when(lambda _facts: True),
+        then=_unknown,
+        why="The logs show neither steps nor a failure.",
+        confidence=0.4,
+        is_fallback=True,
+    ),
+)  # fmt: skip
+
+
+class Choice(NamedTuple):
+    """A root with the rule that gave it, and the facts that it was decided on."""
+
+    root: Root
+    rule: Rule[Any]
+    facts: Facts
+
+    def yielded(self) -> list[Rule[Any]]:
+        """The rules below the one that fired that match too; fallbacks are left out."""
+        later = RULES[RULES.index(self.rule) + 1 :]
+        return [rule for rule in later if not rule.is_fallback and rule.when(self.facts) is not None]
+
+
+def decide(case: Case) -> Choice:
+    """Go through the table for one case."""
+    facts = Facts(case)
+    for rule in RULES:
+        root = rule.root(facts)
+        if root is not None:
+            return Choice(root, rule, facts)
+    raise AssertionError("the last rule always matches")
+
+
+def choose(case: Case) -> Choice:
+    """Find the root of a failure, in the last of the runs and attempts that the logs hold."""
+    choice = decide(case)
+    for run in later_runs(case, choice.root):
+        if (anew := decide(run)).root.failure is not FailureClass.UNKNOWN:
             return anew
     later = last_attempt(case)
-    if later is not None and ended_anew(root, last := _choose(later), later):
+    if later is not None and ended_anew(choice.root, (last := decide(later)).root, later):
         return last
-    return root
-
-
-def _choose(case: Case) -> Root:
-    job = case.job
-    told = [item for item in case.candidates if not is_our_signal(item, job)]
-    causes = [item for item in told if item.is_cause and item.failure is not FailureClass.TERMINATED]
-    stops = [item for item in told if item.is_cause and item.failure is FailureClass.TERMINATED]
-    effects = [item for item in told if not item.is_cause and item.strength >= 20]
-    died = _died(case)
-    causes = _without_symptoms(causes, case, died)
-    signals = [item for item in _signal_exits(case) if not _swept_up(item, stops)]
-    root = _pick(causes)
-    if root is not None and root.strength < 62 and signals and not _explains(root, signals[0]):
-        root = None if root.strength < 50 else root
-    hard_stop = next((item for item in stops if item.reason in (Reason.NODE_FAIL, Reason.PREEMPTED)), None)
-    first_stop = stops[0] if stops else None
-    strong_stop = next((item for item in stops if item.strength >= 66), None)
-    hang = hang_place(case.scans)
-    if hang is not None and (root is None or root.strength < 70):
-        rank = (
-            hang.rank
-            if hang.rank is not None
-            else (lagging_rank(case.candidates, case.launch, case.ranks) if effects else None)
-        )
-        return Root(
-            FailureClass.HANG, None, rank, (), None, case.scans[hang.source].path, hang.line, hang.text, 0.86
-        )
-    if root is not None and not (
-        strong_stop is not None and _before(strong_stop, root, case) and _stop_explains(root)
-    ):
-        return from_candidate(root, causes, case)
-    if hard_stop is not None:
-        return from_candidate(hard_stop, stops, case)
-    if signals and not _only_effects_of_stop(signals, strong_stop):
-        return from_exit(signals[0], case)
-    first_effect = _first_effect(effects)
-    if (odd := _left_without_a_word(case, effects)) is not None and not (
-        strong_stop is not None and strong_stop.line < odd.hit.line
-    ):
-        return from_odd_exit(odd, case)
-    # Pipes of a loader's own processes break as the other end is stopped, often before that is told.
-    complaint = _first_effect(
-        [item for item in effects if item.failure is not FailureClass.DATALOADER_WORKER]
-    )
-    if first_stop is not None and (complaint is None or not _before(complaint, first_stop, case)):
-        if first_stop.reason in (Reason.TIME_LIMIT, Reason.USER, Reason.OUTSIDE) and (
-            quiet := silent_hang(case)
-        ):
-            return quiet
-        best = _pick_stop(stops)
-        return from_candidate(best, stops, case)
-    if first_effect is not None and (died or not first_effect.soft or not any_progress(case)):
-        return lost_loss(case) or from_effect(first_effect, effects, case)
-    if (abort := weak_exit(case)) is not None:
-        return abort
-    return quiet_end(case, died, job)
-
-
-def _without_symptoms(causes: list[Candidate], case: Case, died: bool) -> list[Candidate]:
-    kept = []
-    timed_out = _timed_out(case)
-    for item in causes:
-        if item.line > timed_out.get((item.hit.source, item.hit.origin.rank), item.line):
-            continue
-        if item.soft and not died and any_progress(case):
-            continue
-        if item.signature == "host-oom-killed-line" and _killed_by_launcher(item, case):
-            continue
-        if (item.signature == "crash-terminate" or _is_abort(item)) and any(
-            other is not item and (item.line <= other.line <= item.line + 3 or _tells_before(other, item))
-            for other in case.candidates
-        ):
-            continue
-        kept.append(item)
-    hardware = any(item.failure is FailureClass.GPU_FAULT for item in kept)
-    if hardware:
-        kept = [item for item in kept if item.failure is not FailureClass.CUDA_ERROR]
-    return kept
-
-
-def _killed_by_launcher(item: Candidate, case: Case) -> bool:
-    """Whether a shell's "Killed" follows a launcher's word that it kills what is left (Lightning kills itself too)."""
-    return any(
-        hit.signature.id == "crash-lightning-child" and hit.line < item.line
-        for hit in case.scans[item.hit.source].hits
-    )
-
-
-def _is_abort(item: Candidate) -> bool:
-    """Whether a shell or Python tells of SIGABRT: a process sends that to itself, after saying why."""
-    return item.signature in {"crash-shell", "crash-faulthandler"} and "Aborted" in item.text
-
-
-def _timed_out(case: Case) -> dict[tuple[int, int | None], int]:
-    """Where a rank first told that its own collective timed out: what it raises later comes of that."""
-    found: dict[tuple[int, int | None], int] = {}
-    for item in case.candidates:
-        rank = item.hit.origin.rank
-        if (
-            rank is not None
-            and not item.is_cause
-            and item.strength >= 74
-            and not item.soft
-            and item.failure is FailureClass.NCCL_TIMEOUT
-        ):
-            found.setdefault((item.hit.source, rank), item.line)
-    return found
-
-
-def _tells_before(other: Candidate, abort: Candidate) -> bool:
-    """Whether a line tells of trouble before an abort: threads left behind by an exception end so too."""
-    return (
-        other.hit.source == abort.hit.source
-        and other.line < abort.line
-        and not other.soft
-        and other.strength >= 45
-        and other.failure is not FailureClass.TERMINATED
-    )
-
-
-def _pick(causes: Sequence[Candidate]) -> Candidate | None:
-    """The earliest among those that are not much weaker than the strongest."""
-    if not causes:
-        return None
-    top = max(item.strength for item in causes)
-    first = next(item for item in causes if item.strength >= top - 30)
-    if _PYTHON_WARNING.search(first.text) or (first.soft and _REPLACED_BY.search(first.text)):
-        # What Python warns of did not end the program, nor what something else was used for: an exception did.
-        first = next((item for item in causes if item.strength >= top - 30 and not item.soft), first)
-    if first.signature in GENERIC:
-        # In one process a plain exception well below the strongest is only how that one came to light.
-        rank = first.hit.origin.rank
-        for item in causes:
-            if (
-                item.strength >= first.strength + 18
-                and item.hit.source == first.hit.source
-                and (rank is None or item.hit.origin.rank == rank)
-            ):
-                return item
-    if first.signature == "dl-worker-signal" and "encountered in worker" in first.text:
-        # The line that names the worker's pid says more than the worker's own last words.
-        return next(
-            (
-                item
-                for item in causes
-                if item.signature == first.signature
-                and "killed by signal" in item.text
-                and far_below(first, item)
-            ),
-            first,
-        )
-    return first
-
-
-def _pick_stop(stops: Sequence[Candidate]) -> Candidate:
-    top = max(item.strength for item in stops)
-    return next(item for item in stops if item.strength >= top - 10)
-
-
-def _before(one: Candidate, other: Candidate, case: Case) -> bool:
-    if one.hit.source != other.hit.source and not (one.order == one.order and other.order == other.order):
-        return False
-    order = {id(item): place for place, item in enumerate(case.candidates)}
-    return order[id(one)] < order[id(other)]
-
-
-def _stop_explains(root: Candidate) -> bool:
-    """Whether a failure after a stop is only its echo: workers torn down raise anything, but not all classes."""
-    return (
-        root.failure
-        not in (FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.GPU_FAULT, FailureClass.NAN_LOSS)
-        or root.strength < 80
-    )
-
-
-def _explains(root: Candidate, signal: Exit) -> bool:
-    return root.signature not in GENERIC or root.hit.line < signal.hit.line
-
-
-def _died(case: Case) -> bool:
-    """Whether anything says that a process ended badly."""
-    job = case.job
-    if any(code != 0 for code in job.exit_codes.values()) or (job.launcher_exit or 0) != 0:
-        return True
-    ids = {"launch-srun-exit", "launch-shell-exit", "launch-summary", "silent-death"}
-    last = max(
-        [item.hit.line for item in case.launch.exits if item.code != 0]
-        + [hit.line for scan in case.scans for hit in scan.hits if hit.signature.id in ids],
-        default=0,
-    )
-    if last == 0:
-        return False
-    if len(case.scans) != 1:
-        return True
-    scan = case.scans[0]
-    return not (
-        ends_well(scan, last)
-        or went_on(scan.tail[max(last + 1 - scan.tail_line, 0) :], need=STEPS_OF_ANOTHER)
-    )
-
-
-def _signal_exits(case: Case) -> list[Exit]:
-    """Deaths by a signal that nobody here sent: not the launcher's own TERM and KILL of survivors."""
-    launch = case.launch
-    found = [
-        item for item in launch.exits
-        if item.code in _FATAL_SIGNALS and not (item.pid in launch.sigtermed and item.code == -9)
-    ]  # fmt: skip
-    found.sort(key=lambda item: (item.summary, item.hit.source, item.hit.line))
-    return found
-
-
-def _swept_up(item: Exit, stops: Sequence[Candidate]) -> bool:
-    """Whether srun tells of a task's signal after the step was cancelled: the task was killed with the step."""
-    return item.hit.signature.id == "launch-srun-exit" and any(
-        stop.hit.source == item.hit.source and stop.line <= item.hit.line for stop in stops
-    )
-
-
-def _only_effects_of_stop(signals: Sequence[Exit], stop: Candidate | None) -> bool:
-    return stop is not None and all(item.hit.line > stop.line for item in signals)
-
-
-def _left_without_a_word(case: Case, effects: Sequence[Candidate]) -> Exit | None:
-    """A process that left by an unusual code while its peers only complain of a lost connection."""
-    if any(
-        item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.RENDEZVOUS)
-        and not item.soft
-        for item in effects
-    ):
-        return None
-    complaining = {item.hit.origin.rank for item in effects if not item.soft}
-    by_itself = any(item.code > 0 for item in case.launch.exits)
-    for item in case.launch.exits:
-        rank = (
-            item.rank
-            if item.rank is not None
-            else case.ranks.from_local(item.local_rank, item.node)
-            if item.local_rank is not None
-            else None
-        )
-        if (
-            item.code in {0, 1}
-            or (item.code == -6 and None in complaining)
-            or (item.code in {-15, -2, -1} and by_itself)
-            or rank is None
-            or rank in complaining
-            or item.pid in case.launch.sigtermed
-        ):
-            continue
-        return item
-    return None
-
-
-def _first_effect(effects: Sequence[Candidate]) -> Candidate | None:
-    timeouts = [
-        item
-        for item in effects
-        if item.strength >= 74 and item.failure is FailureClass.NCCL_TIMEOUT and not item.soft
-    ]
-    if timeouts:
-        # Peers' "connection closed" follows from a rank that timed out, unless it was said well before.
-        early = [
-            item for item in effects
-            if 45 <= item.strength < 74 and not item.soft and item.failure is FailureClass.NCCL_ERROR and timeouts[0].order - item.order > 30
-        ]  # fmt: skip
-        return early[0] if early else timeouts[0]
-    for floor in (45, 30, 20):
-        strong = [item for item in effects if item.strength >= floor and not item.soft]
-        if strong:
-            return strong[0]
-    return max(effects, key=lambda item: item.strength) if effects else None
+    return choice

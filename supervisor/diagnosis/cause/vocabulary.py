@@ -1,7 +1,7 @@
-"""The words that each class's failures are told in, whoever words them: what is left where no signature knows a line.
+"""The words that each class's failures are described in, by any library: what is left where no signature knows a line.
 
 A signature is one library's wording; the next version words it anew, but a full disk remains "no space" or
-errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 8 (said of nothing
+errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 8 (used of nothing
 else); a class's score is the sum over its rows, and it is believed only where it leads.
 
 Phrases are compared with lines in plain form: camel case and punctuation opened to blanks, lower case.
@@ -86,10 +86,10 @@ def scores(text: str) -> dict[FailureClass, int]:
     words = plain_words(text)
     found: dict[FailureClass, int] = {}
     for failure, weight, phrases in _table():
-        said = sum(phrase in words for phrase in phrases)
-        if said:
-            # A second word of the same row confirms it; more say the same.
-            found[failure] = found.get(failure, 0) + weight + (said > 1)
+        count = sum(phrase in words for phrase in phrases)
+        if count:
+            # A second word of the same row confirms it; more add nothing.
+            found[failure] = found.get(failure, 0) + weight + (count > 1)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A silence that the keeper saw: what the stacks said outweighs what its end left in the logs.
+"""A hang that the keeper saw: what the stacks showed outweighs what its end left in the logs.
 
 The rank that is elsewhere is the culprit; those that wait for it in a collective are what followed.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.diagnosis.cause.root import Case, Root
+from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.evidence import JobEvidence, SeenGroup, SeenHang
-from supervisor.diagnosis.judgement import JudgedConsequence
 from supervisor.run.failures import FailureClass
+from supervisor.run.records import Consequence
 
 # What the end of a hang looks like by itself: our own signals, peers that lost a connection, silence.
 _ENDINGS = frozenset(
@@ -27,7 +27,7 @@ _ENDINGS = frozenset(
 )
 # What it looks like where those that wait gave up by themselves, before stoker would have ended them.
 _GIVEN_UP = frozenset((FailureClass.NCCL_TIMEOUT, FailureClass.HANG))
-# Of more ranks than this that wait alike only their number is told.
+# Of more ranks than this that wait alike only their number is given.
 MOST_NAMED = 16
 MOST_GROUPS = 8
 # Values of `stack_groups.Doing`.
@@ -35,28 +35,27 @@ _MEETINGS = frozenset(("collective", "backward"))
 _WAITS = _MEETINGS | {"kernel"}
 
 
-def with_hang(case: Case, root: Root) -> Root:
-    """The root, or what the stacks showed in its place.
+def hang_by_stacks(case: Case, root: Root) -> Root:
+    """What the stacks showed of a hang for which the attempt was ended.
 
     A cause that a rank wrote itself (an exception before it stopped answering) still wins: the hang is then how it
     showed.
     """
     seen = case.job.hang
-    if seen is None:
-        return root
-    if not seen.ended_for_it:
-        return _with_silence(seen, root)
-    told = root.chosen is not None and root.chosen.is_cause and not root.chosen.soft
-    if told and root.failure not in _ENDINGS:
+    assert seen is not None
+    raised = root.chosen is not None and root.chosen.is_cause and not root.chosen.soft
+    if raised and root.failure not in _ENDINGS:
         return root
     confidence = 0.92 if seen.ranks else 0.8
     return _from_stacks(seen, root._replace(failure=FailureClass.HANG, confidence=confidence))
 
 
-def _with_silence(seen: SeenHang, root: Root) -> Root:
+def timeout_by_stacks(case: Case, root: Root) -> Root:
     """Those that waited timed out: whom they waited for is what the stacks tell, and the logs can only guess."""
-    said_otherwise = root.rank is not None and root.rank not in seen.ranks
-    if root.failure not in _GIVEN_UP or said_otherwise or not seen.path:
+    seen = case.job.hang
+    assert seen is not None
+    another_named = root.rank is not None and root.rank not in seen.ranks
+    if root.failure not in _GIVEN_UP or another_named or not seen.path:
         return root
     return _from_stacks(seen, root)
 
@@ -69,7 +68,7 @@ def _from_stacks(seen: SeenHang, root: Root) -> Root:
     return Root(root.failure, None, rank, seen.ranks, None, seen.path, seen.line, text, root.confidence)
 
 
-def told_by_stacks(job: JobEvidence, root: Root) -> SeenHang | None:
+def stacks_behind(job: JobEvidence, root: Root) -> SeenHang | None:
     """The stacks that a root rests on; None where it rests on something else."""
     seen = job.hang
     if seen is None or root.failure not in _GIVEN_UP or root.chosen is not None:
@@ -84,11 +83,11 @@ def title_by_stacks(seen: SeenHang, failure: FailureClass) -> str | None:
     return f"A collective timed out: {_who(seen.ranks)} did not come to it"
 
 
-def waited(seen: SeenHang) -> tuple[JudgedConsequence, ...]:
+def waited(seen: SeenHang) -> tuple[Consequence, ...]:
     """Those that waited, one a rank: what they did is a consequence of where the others were."""
     if not seen.ranks or not seen.path:
         return ()
-    found: list[JudgedConsequence] = []
+    found: list[Consequence] = []
     for group in _others(seen):
         waits = group.doing in _WAITS and group.what.startswith("in ")
         words = f"waited for {_who(seen.ranks)} {group.where}" if waits else f"was {group.where}"
@@ -98,17 +97,17 @@ def waited(seen: SeenHang) -> tuple[JudgedConsequence, ...]:
             words = f"{len(group.ranks)} ranks: {words}"
         for at, rank in enumerate(named):
             line = group.lines[at] if at < len(group.lines) else None
-            found.append(JudgedConsequence(FailureClass.HANG, rank, seen.path, line, "", words))
+            found.append(Consequence(FailureClass.HANG, rank, seen.path, line, "", words))
     return tuple(found)
 
 
 def advice_by_stacks(seen: SeenHang, general: Sequence[str]) -> tuple[str, ...]:
-    """What the stacks show and what to look at next; the first of the class's sentences asks for what they have told."""
+    """What the stacks show and what to look at next, in place of the first of the class's sentences, which asks for stacks."""
     if not seen.groups:
         return tuple(general)
     first = next((group for group in seen.groups if set(group.ranks) <= set(seen.ranks)), None)
-    said = _all_alike(seen) if first is None or not seen.ranks else _next_look(first)
-    return (said, *general[1:])
+    shown = _all_alike(seen) if first is None or not seen.ranks else _next_look(first)
+    return (shown, *general[1:])
 
 
 def _next_look(first: SeenGroup) -> str:
@@ -160,8 +159,8 @@ def _others(seen: SeenHang) -> list[SeenGroup]:
 
 
 def _groups_text(groups: Sequence[SeenGroup]) -> str:
-    told = [f"{_whose(group.ranks)} {group.where}" for group in groups[:MOST_GROUPS]]
-    return ", ".join(told) + (", …" if len(groups) > MOST_GROUPS else "")
+    named = [f"{_whose(group.ranks)} {group.where}" for group in groups[:MOST_GROUPS]]
+    return ", ".join(named) + (", …" if len(groups) > MOST_GROUPS else "")
 
 
 def _whose(ranks: Sequence[int]) -> str:

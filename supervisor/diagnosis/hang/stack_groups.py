@@ -144,8 +144,8 @@ class StackRound:
     def text(self) -> str:
         """The groups in one line: those that keep the others waiting, then the larger before the smaller."""
         odd = set(self.odd)
-        told = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
-        return ", ".join(group.text for group in told)
+        ordered = sorted(self.groups, key=lambda group: not odd.issuperset(group.ranks))
+        return ", ".join(group.text for group in ordered)
 
     def place_of(self, rank: int) -> RankPlace | None:
         """Where `rank` is."""

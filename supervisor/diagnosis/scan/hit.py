@@ -1,56 +1,144 @@
-"""Which of a line's signatures speaks for it: one rule for what is told live and for the last verdict."""
+"""What the scan of a log gives: lines that a signature matches, the scan of a whole log, and what a line is taken for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
-from supervisor.diagnosis.scan.signature_tables import Role
+from supervisor.diagnosis.scan.signature_tables import Role, Signature, Trait
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.decode import clean
 from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import Origin
 
-if TYPE_CHECKING:
-    from supervisor.diagnosis.scan.scanner import Hit
+SHOWN_BYTES = 2000
 
-GENERIC = frozenset(("code-exception", "code-python"))
+
+class Hit(NamedTuple):
+    """A line that a signature matches. `line` counts from 1; `before` and `after` are the raw bytes around it.
+
+    `hosts`: the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
+    """
+
+    signature: Signature
+    source: int
+    line: int
+    offset: int
+    text: str
+    origin: Origin
+    before: bytes = b""
+    after: bytes = b""
+    hosts: frozenset[str] = frozenset()
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, where the line's own prefix names it."""
+        return self.origin.rank
+
+    def has(self, trait: Trait) -> bool:
+        """Whether its signature has a trait."""
+        return trait in self.signature.traits
+
+    def lines_before(self, count: int = 60) -> list[str]:
+        """Clean lines before the hit, oldest first."""
+        return [clean(raw, SHOWN_BYTES) for raw in self.before.split(b"\n")[-count - 1 : -1]]
+
+    def lines_after(self, count: int = 60) -> list[str]:
+        """Clean lines after the hit."""
+        return [clean(raw, SHOWN_BYTES) for raw in self.after.split(b"\n")[:count]]
+
+
+class SourceScan(NamedTuple):
+    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line."""
+
+    path: str
+    origin: Origin
+    hits: tuple[Hit, ...]
+    lines: int
+    bytes_read: int
+    head: tuple[str, ...]
+    tail: tuple[str, ...]
+    tail_line: int
+    hosts: frozenset[str] = frozenset()
+
+    def edges(self) -> tuple[str, ...]:
+        """The kept lines: the head, and the tail where it does not hold the head already."""
+        return self.tail if self.tail_line <= 1 else (*self.head, *self.tail)
+
+    def numbered_tail(self) -> Iterable[tuple[int, str]]:
+        """The tail's lines with their numbers."""
+        return enumerate(self.tail, start=self.tail_line)
+
+
+class Candidate(NamedTuple):
+    """A hit that may be the root, with its class settled (see `cause.candidates`).
+
+    `order` is its place in the job's time, nan where no time is known; `line` and `text` may be those of an
+    exception that the hit only wraps. `soft`: it is only a warning.
+    """
+
+    failure: FailureClass
+    reason: Reason | None
+    strength: int
+    is_cause: bool
+    hit: Hit
+    line: int
+    text: str
+    order: float
+    soft: bool
+
+    @property
+    def signature(self) -> Signature:
+        """The signature that matched."""
+        return self.hit.signature
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, where the line's own prefix names it."""
+        return self.hit.origin.rank
+
+    @property
+    def source(self) -> int:
+        """The index of its log."""
+        return self.hit.source
+
+    def has(self, trait: Trait) -> bool:
+        """Whether its signature has a trait."""
+        return trait in self.hit.signature.traits
+
+
 _LAUNCHER_WORDS = Lazy(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|RayTaskError|"
     r"ray\.exceptions\.\w+|TaskFailedError|SystemExit|RemoteTraceback|torchelastic|Command '\['?.{0,40}(?:python|torchrun)"
 )
-
-
-# Advice that may stand in one line with what it is about: PyTorch's own messages end in hints.
-_SAID_ALONG = frozenset(("hint-advice", "cuda-async-advice"))
-_RAISED = Lazy(
+# A line that raises something and ends in PyTorch's own advice.
+_RAISED_WITH_ADVICE = Lazy(
     r"^(?:CUDA|HIP) error: .{1,400}?(?:CUDA|HIP) kernel errors|(?:^|[\s\]|:])(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): ?.{0,400}?(?:Hint: |CUDA_LAUNCH|CUDA kernel errors|HIP kernel errors)"
 )
 
 
-def speaker(hits: Iterable[Hit]) -> Hit | None:
-    """The hit that speaks for a line: none if advice masks it, a specific one before a plain exception."""
-    claims: list[Hit] = []
-    special = False
+def best_match(hits: Iterable[Hit]) -> Hit | None:
+    """Of the hits in one line, the one it is taken for, live and in the verdict.
+
+    None where advice masks the line; a specific signature comes before one of any exception.
+    """
+    matches: list[Hit] = []
     for hit in hits:
         role = hit.signature.role
         if role is Role.ADVICE:
-            if hit.signature.id in _SAID_ALONG and _RAISED.search(hit.text):
+            if hit.has(Trait.ENDS_MESSAGES) and _RAISED_WITH_ADVICE.search(hit.text):
                 continue
             return None
         if role in (Role.CAUSE, Role.CONSEQUENCE):
-            claims.append(hit)
-            special = special or hit.signature.id not in GENERIC
-    if special:
-        claims = [hit for hit in claims if hit.signature.id not in GENERIC]
-    if not claims:
-        return None
-    return max(claims, key=lambda hit: hit.signature.strength)
+            matches.append(hit)
+    specific = [hit for hit in matches if not hit.has(Trait.GENERIC)]
+    return max(specific or matches, key=lambda hit: hit.signature.strength, default=None)
 
 
 def is_echo(hit: Hit) -> bool:
     """Whether a plain exception is only a launcher's report of another's, or a warning's name."""
-    return hit.signature.id in GENERIC and (
-        _LAUNCHER_WORDS.search(hit.text) is not None or _is_warning(hit.text)
-    )
+    return hit.has(Trait.GENERIC) and (_LAUNCHER_WORDS.search(hit.text) is not None or _is_warning(hit.text))
 
 
 def _is_warning(text: str) -> bool:

@@ -1,18 +1,20 @@
-"""One pass over a log's bytes: the lines that a signature claims, with their places and surroundings.
+"""One pass over a log's bytes: the lines that a signature matches, with their places and surroundings.
 
-Memory stays constant: a window of about 256 KiB, the head and the tail of the
-log, and a bounded number of hits with a few kilobytes around each.
+Memory stays constant: a window of about 256 KiB, the head and the tail of the log, and a bounded number of hits
+with a few kilobytes around each.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from supervisor.diagnosis.scan.hit import is_echo, speaker
+from supervisor.diagnosis.scan.hit import SHOWN_BYTES, Hit, SourceScan, best_match, is_echo
 from supervisor.diagnosis.scan.matcher import Matcher, line_pattern
-from supervisor.diagnosis.scan.signature_tables import Signature, Signatures
+from supervisor.diagnosis.scan.signature_tables import Signatures
+from supervisor.diagnosis.scan.tracebacks import below_its_frame, is_quoted_code
+from supervisor.diagnosis.scan.unwrap import unwrapped_records
 from supervisor.diagnosis.scan.windows import Cutter, Matched, Window, cut_windows, match_window
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, split_prefix
@@ -26,56 +28,7 @@ HEAD_BYTES = 65536
 TAIL_BYTES = 196608
 FIRST_HITS = 48
 LAST_HITS = 12
-SHOWN_BYTES = 2000
 MOST_WAITING = 400
-
-
-class Hit(NamedTuple):
-    """A line that a signature claims. `line` counts from 1; `before` and `after` are the raw bytes around it.
-
-    `hosts`: the prefixes that are hosts in this log (see `text.prefixes.learn_hosts`).
-    """
-
-    signature: Signature
-    source: int
-    line: int
-    offset: int
-    text: str
-    origin: Origin
-    before: bytes = b""
-    after: bytes = b""
-    hosts: frozenset[str] = frozenset()
-
-    @property
-    def rank(self) -> int | None:
-        """The global rank, where the line's own prefix says it."""
-        return self.origin.rank
-
-    def lines_before(self, count: int = 60) -> list[str]:
-        """Clean lines before the hit, oldest first."""
-        return [clean(raw, SHOWN_BYTES) for raw in self.before.split(b"\n")[-count - 1 : -1]]
-
-    def lines_after(self, count: int = 60) -> list[str]:
-        """Clean lines after the hit."""
-        return [clean(raw, SHOWN_BYTES) for raw in self.after.split(b"\n")[:count]]
-
-
-class SourceScan(NamedTuple):
-    """What one log gave. `head` and `tail` are clean lines; `tail_line` is the number of the tail's first line."""
-
-    path: str
-    origin: Origin
-    hits: tuple[Hit, ...]
-    lines: int
-    bytes_read: int
-    head: tuple[str, ...]
-    tail: tuple[str, ...]
-    tail_line: int
-    hosts: frozenset[str] = frozenset()
-
-    def edges(self) -> tuple[str, ...]:
-        """The kept lines: the head, and the tail where it does not hold the head already."""
-        return self.tail if self.tail_line <= 1 else (*self.head, *self.tail)
 
 
 class _Kept:
@@ -125,8 +78,8 @@ class SourceScanner:
         self._waiting = []
         hits = [hit for kept in self._kept.values() for hit in (*kept.first, *kept.last)]
         hits.sort(key=lambda hit: (hit.line, -hit.signature.strength))
-        head = [clean(raw, SHOWN_BYTES) for raw in _bare(self._head).split(b"\n")[:400]]
-        raw_tail = _bare(self._tail).split(b"\n")
+        head = [clean(raw, SHOWN_BYTES) for raw in _unwrapped(self._head).split(b"\n")[:400]]
+        raw_tail = _unwrapped(self._tail).split(b"\n")
         if raw_tail and not raw_tail[-1]:
             raw_tail.pop()
         last_line = self._line - 1 if not self._tail or self._tail.endswith(b"\n") else self._line
@@ -167,25 +120,24 @@ class SourceScanner:
         rows = _Rows(text)
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
-        room: dict[int, int] = {}
+        left: dict[int, int] = {}
         later: dict[int, deque[tuple[int, int, int]]] = {}
         for end, index in matches:
             start = text.rfind(b"\n", 0, max(end - 1, 0)) + 1
-            said = start
+            part = start
             if b"\r" in text[start:end] and b"Traceback (most" in text[start : start + 160]:
-                said = text.rfind(
-                    b"\r", start, end - 1
-                )  # a record's own lines, of which some only quote code
-            if (said, index) in seen:
+                # A record's own lines, of which some only quote code.
+                part = text.rfind(b"\r", start, end - 1)
+            if (part, index) in seen:
                 continue
-            seen.add((said, index))
-            if index not in room:
+            seen.add((part, index))
+            if index not in left:
                 kept = self._kept.get(index)
-                room[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
-            if room[index] <= 0:
+                left[index] = FIRST_HITS - (len(kept.first) if kept is not None else 0)
+            if left[index] <= 0:
                 later.setdefault(index, deque(maxlen=LAST_HITS)).append((end, index, start))
             elif (hit := self._hit(text, window, end, index, rows.before(start), start)) is not None:
-                room[index] -= 1
+                left[index] -= 1
                 hits.append(hit)
         for end, index, start in sorted(place for places in later.values() for place in places):
             hit = self._hit(text, window, end, index, rows.before(start), start)
@@ -206,13 +158,13 @@ class SourceScanner:
         shown = self._confirmed(index, text[start:stop], end - start)
         if shown is None:
             return None
-        origin, said = split_prefix(shown, self._hosts or frozenset())
+        origin, message = split_prefix(shown, self._hosts or frozenset())
         return Hit(
             self._entries[index],
             self._index,
             self._line + rows,
             self._offset + (start if text is window else _start_of_row(window, rows)),
-            said,
+            message,
             origin.over(self.origin),
             (self._past + text[max(0, start - BEFORE_BYTES) : start])[-BEFORE_BYTES:]
             if start < BEFORE_BYTES
@@ -275,13 +227,9 @@ class _Rows:
         return self._count
 
 
-def _bare(text: bytes) -> bytes:
+def _unwrapped(text: bytes) -> bytes:
     """Kept lines of windows without any hit may still be a collector's records."""
-    if b'{"' not in text:
-        return text
-    from supervisor.diagnosis.scan.unwrap import bare_records
-
-    return bare_records(text)
+    return unwrapped_records(text) if b'{"' in text else text
 
 
 def _start_of_row(window: bytes, rows: int) -> int:
@@ -315,7 +263,7 @@ def scan_source(
 
 
 class LiveScanner:
-    """Scans many growing logs at once and tells of causes as they appear.
+    """Scans many growing logs at once and reports causes as they appear.
 
     Feed it what a tailer reads. It keeps a bounded state a source. `feed` gives only hits that may be a
     cause or an outcome (roles cause and consequence); advice lines never come.
@@ -332,7 +280,7 @@ class LiveScanner:
         if scanner is None:
             scanner = SourceScanner(source, origin, self._signatures, self._matcher, len(self._sources))
             self._sources[source] = scanner
-        return told(scanner.feed(data))
+        return reportable(scanner.feed(data))
 
     def forget(self, source: str) -> None:
         """Drop a source: its file was truncated, or its attempt ended."""
@@ -343,17 +291,14 @@ class LiveScanner:
         return self._sources.keys()
 
 
-def told(hits: Iterable[Hit]) -> list[Hit]:
-    """The hits worth telling at once: for each line the one that speaks for it, as in the last verdict."""
-    from supervisor.diagnosis.scan.tracebacks import below_its_frame, is_quoted_code  # they look at hits
-
+def reportable(hits: Iterable[Hit]) -> list[Hit]:
+    """The hits worth reporting at once: for each line the one it is taken for, as in the verdict."""
     by_line: dict[tuple[int, int], list[Hit]] = {}
     for hit in hits:
         by_line.setdefault((hit.source, hit.line), []).append(hit)
-    best = (speaker(claims) for claims in by_line.values())
+    best = (best_match(matches) for matches in by_line.values())
     return [
         hit
         for hit in best
-        if hit is not None
-        and not (is_echo(hit) or is_quoted_code(hit.text) or below_its_frame(hit))  # its words were not said
+        if hit is not None and not (is_echo(hit) or is_quoted_code(hit.text) or below_its_frame(hit))
     ]

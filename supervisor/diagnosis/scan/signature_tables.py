@@ -1,9 +1,28 @@
-"""The signature tables: what a failure looks like in text, as data.
+r"""The signature tables: what a failure looks like in text, as data.
 
-A table is TOML with ``[[signature]]`` entries. Its patterns use the subset that
-Hyperscan, re2 and Python's `re` share: no look-around, no back references, no
-possessive or named groups. Loading validates all of it; samples and near-misses
-are the signatures' own tests.
+**How to add a failure signature** (five minutes):
+
+1. Append an entry to the table in `supervisor/diagnosis/signatures/` whose subject fits (`memory.toml`, `data.toml` …)::
+
+       [[signature]]
+       id = "disk-quota-bytes"             # lower-case words joined by hyphens, used once
+       class = "disk_full"                 # a failure class of run/failures.py
+       role = "cause"                      # see `Role`
+       strength = 84                       # 0 to 100, see `Strength`
+       triggers = ["quota"]                # one of these plain words is in every sample
+       regex = '''quota of \d+ bytes exceeded'''
+       must_not = "what it must not match, in words"         # optional
+       samples = ["OSError: quota of 500 bytes exceeded"]    # lines that it matches: its own test
+       near_misses = ["quota of 500 bytes set"]              # lines that it does not match
+
+   Optional keys: `reason` (a `Reason` of the class), `traits` (a list, see `Trait`), `lost` (whom the
+   connection was lost to, for `lost_connection`). Patterns use the subset that Hyperscan, re2 and Python's
+   `re` share: no look-around, no back references, no possessive or named groups.
+2. Add an example to `tests/corpus/data/wordings.txt`, one line ``class|line as the program prints it``.
+3. Run ``pytest tests/diagnosis/test_signatures.py tests/corpus -m 'not e2e'`` and ``make pages``.
+
+Loading validates all of it. No code names a signature: what a rule needs to know of one beyond class, role and
+strength is a trait in its table.
 """
 
 from __future__ import annotations
@@ -11,7 +30,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from supervisor.run.failures import FailureClass, Reason
@@ -21,10 +40,90 @@ from supervisor.text.patterns import Lazy
 class Role(StrEnum):
     """What a matching line means for the verdict."""
 
-    CAUSE = "cause"
-    CONSEQUENCE = "consequence"
-    CONFIRMATION = "confirmation"
-    ADVICE = "advice"
+    CAUSE = "cause"  # it may be what the run failed of
+    CONSEQUENCE = (
+        "consequence"  # it follows from a failure elsewhere, and is the root only where nothing else is found
+    )
+    CONFIRMATION = "confirmation"  # it is no failure itself: exit codes, tracebacks' heads, good ends
+    ADVICE = "advice"  # it only mentions failures, and masks what else matches in the line
+
+
+class Strength(IntEnum):
+    """Levels of a signature's strength: how much a matching line alone tells. The rules compare with these only.
+
+    Tables may give any number from 0 to 100; a line below a warning level loses `WARNING_COSTS`.
+    """
+
+    TRACE = 20  # something happened somewhere; below it, a consequence is no more than an echo
+    HINT = 30  # a process or a connection is gone, and nothing names the reason
+    COMPLAINT = 45  # what happened is named, but not why
+    SUGGESTIVE = 48  # below it, a line is little more than a guess
+    PLAIN = 60  # names a failure in words that other failures use too
+    FIRM = 66  # reports a stop that was received or requested
+    DECISIVE = 70  # leaves no room for a cause that only stack dumps suggest
+    CLEAR = 76  # names the failure, in words that seldom mean anything else
+    FULL = 80  # names the failure so that even a stop before it does not explain it
+    CERTAIN = 88  # the library's own final message for exactly this failure
+    EXACT = 90  # as good as an exception, even as a plain line
+    FATAL = 95  # no process goes on after it
+
+    @property
+    def word(self) -> str:
+        """For people."""
+        return self.name.lower()
+
+
+WARNING_COSTS = 30
+"""What a line at a warning level loses against the same line at a higher one."""
+
+
+def strength_word(strength: int) -> str:
+    """The highest level that a strength reaches, in a word."""
+    return next((level.word for level in reversed(Strength) if strength >= level), "none")
+
+
+class Trait(StrEnum):
+    """What the rules need to know of a signature beyond its class, role and strength."""
+
+    # How its class is settled.
+    GENERIC = "generic"  # any Python exception: a signature that knows the message wins over it
+    OPEN_TYPE = "open_type"  # matches exception types that no table lists: its words may tell the class, and are never sure
+    FRAMES_REQUIRED = "frames_required"  # without telling frames above it, an ordinary error of the code
+    COMPILER_FRAMES = "compiler_frames"  # of the frames above it, only a compiler's change the class
+    PIPE_OWNER = "pipe_owner"  # a broken pipe: frames of multiprocessing tell whose it was
+    WRAPS_INNER = "wraps_inner"  # reports an exception that stands below it; that one settles class and line
+    NOT_BELOW_SPAWN = (
+        "not_below_spawn"  # below multiprocessing/spawn.py it only says that the parent had gone
+    )
+    # Warnings and advice.
+    FIRM = "firm"  # a warning level takes nothing from it
+    FIRM_WHEN_ENDING = "firm_when_ending"  # nor here, where the line says that the program ends
+    ENDS_MESSAGES = "ends_messages"  # advice with which PyTorch ends its own messages: masks only lines that raise nothing
+    # Whose report it is.
+    LAUNCHER_REPORT = "launcher_report"  # a launcher's word on its processes, from which exits are read
+    CRASH_REPORT = "crash_report"  # a crash as the process itself, the shell or the kernel reports it
+    SCHEDULER_REPORT = "scheduler_report"  # the scheduler's word on the job
+    TASK_EXIT = "task_exit"  # names a task or rank and how it ended: read as an exit
+    SHELL_EXIT = "shell_exit"  # an exit status that shells and make print too: no sign of a launcher
+    BAD_END = "bad_end"  # after it, an earlier good end counts no more
+    GOOD_END = "good_end"  # training came to its end
+    TRACEBACK = "traceback"  # the head of a traceback
+    ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes anew
+    SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
+    KILLS_PEERS = "kills_peers"  # the launcher says that it kills what is left
+    STOP_SIGNAL = "stop_signal"  # tells of a SIGTERM and not of who sent it
+    # What it reports.
+    ABORT = "abort"  # may tell of SIGABRT, which a process sends to itself after saying why
+    SHELL_KILL = "shell_kill"  # a shell's "Killed"
+    SIGKILL_ONLY = "sigkill_only"  # names SIGKILL and no reason
+    MACHINE_WIDE = (
+        "machine_wide"  # may be about any process of the machine: long steps after it clear the job
+    )
+    NAMES_TASK = "names_task"  # the task meant is named in this line or right below
+    MAY_RECOVER = "may_recover"  # a hang that may end by itself
+    STACK_DUMP = "stack_dump"  # begins a stack of a process that waits
+    TOLD_AGAIN = "told_again"  # a data worker's last words; the loader's own line, later, names its pid
+    LOST_CONNECTION = "lost_connection"  # a connection broke, whoever ended it; `lost` says to whom
 
 
 class Signature(NamedTuple):
@@ -43,6 +142,8 @@ class Signature(NamedTuple):
     near_misses: tuple[str, ...] = ()
     family: str = ""
     confirm: bool = True
+    traits: frozenset[Trait] = frozenset()
+    lost: str = ""
 
 
 class Signatures(NamedTuple):
@@ -57,8 +158,8 @@ class TableError(ValueError):
 
 
 _KEYS = frozenset(
-    ("id", "class", "role", "reason", "strength", "triggers", "regex", "must_not", "samples", "near_misses")
-)
+    ("id", "class", "role", "reason", "strength", "triggers", "regex", "must_not", "samples", "near_misses", "traits", "lost")
+)  # fmt: skip
 _OUTSIDE_SUBSET = Lazy(r"(?<!\\)\(\?(?!:|[ims]+\))|\\[1-9]|[*+?}]\+|\\[pPXkKGZ]")
 
 
@@ -114,6 +215,8 @@ def _entry(raw: Mapping[str, object], family: str, index: int) -> Signature:
             near_misses=_texts(raw.get("near_misses", [])),
             family=family,
             confirm=_needs_confirmation(str(raw["regex"])),
+            traits=frozenset(Trait(name) for name in _texts(raw.get("traits", []))),
+            lost=str(raw.get("lost", "")),
         )
     except (KeyError, ValueError, TypeError) as error:
         raise TableError(f"signature {name}: {error}") from error
@@ -147,6 +250,8 @@ def _check(entry: Signature) -> None:
         raise TableError(f"signature {entry.id}: {error}") from error
     if pattern.search("") is not None:
         raise TableError(f"signature {entry.id}: its regex matches nothing at all")
+    if (Trait.LOST_CONNECTION in entry.traits) != bool(entry.lost):
+        raise TableError(f"signature {entry.id}: `lost` and the trait lost_connection go together")
     if not entry.samples:
         raise TableError(f"signature {entry.id}: no sample")
     for sample in entry.samples:
@@ -172,6 +277,8 @@ def pack(signatures: Signatures) -> bytes:
             entry.strength,
             entry.regex,
             entry.confirm,
+            sorted(trait.value for trait in entry.traits),
+            entry.lost,
         )
         for entry in signatures.entries
     ]
@@ -188,6 +295,7 @@ def unpack(raw: bytes) -> Signatures:
 
     failures = FailureClass._value2member_map_
     roles = Role._value2member_map_
+    traits = Trait._value2member_map_
     try:
         digest, rows = marshal.loads(raw)  # noqa: S302 - checked bytes of our own cache, and no code is in them
         entries = tuple(
@@ -200,8 +308,10 @@ def unpack(raw: bytes) -> Signatures:
                 strength,
                 regex,
                 confirm=confirm,
+                traits=frozenset(traits[trait] for trait in named),  # type: ignore[misc]
+                lost=lost,
             )
-            for place, (name, cls, role, reason, strength, regex, confirm) in enumerate(rows)
+            for place, (name, cls, role, reason, strength, regex, confirm, named, lost) in enumerate(rows)
         )
     except (TypeError, KeyError, EOFError, ValueError) as error:
         raise ValueError(f"not a packed signature set: {error}") from error

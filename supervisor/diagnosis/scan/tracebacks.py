@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from supervisor.diagnosis.scan.scanner import Hit
+from supervisor.diagnosis.scan.hit import Hit
 from supervisor.run.failures import FailureClass
 from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
@@ -29,16 +29,16 @@ _LOGGED = Lazy(r"\b(?:INFO|WARN(?:ING)?|DEBUG|NOTICE)\b[^\r]{0,60}Traceback \(mo
 class Frames(NamedTuple):
     """The traceback above an exception line: `File` frames as (path, function), outermost first.
 
-    `told_of` is the rank that a distributed checkpoint's report quotes; `logged`: the program logged it as a notice, or
-    Python ignored it.
+    Ranks: `spawn_rank` is torch.multiprocessing's process number, `announced` what a logger named right above,
+    `quoted_rank` whose traceback a distributed checkpoint's report quotes. `logged`: the program logged the traceback
+    as a notice, or Python ignored it.
     """
 
     found: bool
     frames: tuple[tuple[str, str], ...]
-    chained: bool
     spawn_rank: int | None
     announced: int | None = None
-    told_of: int | None = None
+    quoted_rank: int | None = None
     logged: bool = False
 
 
@@ -66,8 +66,8 @@ def frames_above(hit: Hit) -> Frames:
     found = False
     spawn_rank: int | None = None
     announced: int | None = None
-    told_of: int | None = None
-    chained = logged = False
+    quoted_rank: int | None = None
+    logged = False
     lines = hit.lines_before(90)
     row = len(lines) - 1
     while row >= 0:
@@ -81,15 +81,13 @@ def frames_above(hit: Hit) -> Frames:
                 row >= 0 and "Exception ignored in" in lines[row]
             )
             if match := re.search(r"\(RANK (\d+)\)", text):
-                told_of = whole(match.group(1))
+                quoted_rank = whole(match.group(1))
             announced = _announced(lines[max(row - 1, 0) : row + 1])
             for above in range(row, max(row - 6, -1), -1):
-                said = split_prefix(lines[above], hit.hosts)[1]
-                if "the above exception" in said or "The above exception" in said:
-                    chained = True
-                if match := re.search(r"-- Process (\d+) terminated with the following error", said):
+                message = split_prefix(lines[above], hit.hosts)[1]
+                if match := re.search(r"-- Process (\d+) terminated with the following error", message):
                     spawn_rank = whole(match.group(1))
-                if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", said):
+                if match := re.search(r"^Process (?:Spawn|Fork|ForkServer)?Process-(\d+)", message):
                     spawn_rank = whole(match.group(1)) - 1
             break
         if match := patterns["frame"].search(text):
@@ -97,7 +95,7 @@ def frames_above(hit: Hit) -> Frames:
             frames.append((groups[0] or groups[2] or "", groups[1] or groups[3] or ""))
         elif patterns["exception"].match(text) and len(frames) > 0:
             break
-    return Frames(found, tuple(reversed(frames)), chained, spawn_rank, announced, told_of, logged)
+    return Frames(found, tuple(reversed(frames)), spawn_rank, announced, quoted_rank, logged)
 
 
 def in_helper(hit: Hit) -> bool:
@@ -138,7 +136,7 @@ def _compatible(one: Origin, other: Origin) -> bool:
 
 
 def is_quoted_code(text: str) -> bool:
-    """Whether a line is source code that a traceback quotes: its words were not said, they stand in a file."""
+    """Whether a line is source code that a traceback quotes: its words stand in a file, nobody printed them."""
     if re.match(r"\s*raise \w", text):
         return True
     if match := re.match(r"(?:-+> ?)?\d{1,6}(?= {3,}\S)", text):
@@ -189,45 +187,64 @@ def _at_import(paths: list[tuple[str, str]]) -> bool:
     )
 
 
+class _FrameRule(NamedTuple):
+    """What a frame tells: `paths` are parts of its file's path, `names` its function; empty: any.
+
+    Where the exception has `unless` in its text, or lacks `only_with`, the frame tells nothing, and no other does.
+    """
+
+    failure: FailureClass
+    paths: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    unless: str = ""
+    only_with: str = ""
+
+    def matches(self, path: str, name: str) -> bool:
+        return (not self.paths or any(part in path for part in self.paths)) and (
+            not self.names or name in self.names
+        )
+
+
+_FRAME_RULES = (
+    _FrameRule(
+        FailureClass.CHECKPOINT_LOAD,
+        paths=("torch/serialization.py",),
+        names=frozenset(("load", "_load", "_legacy_load", "find_class", "persistent_load", "_get_restore_location")),
+        unless="No such file",
+    ),
+    _FrameRule(FailureClass.CHECKPOINT_LOAD, paths=("safetensors/",), unless="No such file"),
+    _FrameRule(
+        FailureClass.CHECKPOINT_LOAD,
+        names=frozenset(("load_state_dict", "load_checkpoint", "_load_state_dict", "_load_zero_checkpoint", "load_pretrained_weights")),
+        unless="No such file",
+    ),
+    _FrameRule(
+        FailureClass.DISK_FULL,
+        paths=("torch/serialization.py",),
+        names=frozenset(("save", "_save", "__exit__")),
+        only_with="No space",
+    ),
+    _FrameRule(
+        FailureClass.COMPILE_ERROR,
+        paths=("/_inductor/", "/_dynamo/", "triton/compiler", "triton/backends", "cpp_extension.py"),
+    ),
+    _FrameRule(
+        FailureClass.RENDEZVOUS,
+        paths=("torch/distributed/elastic/rendezvous/", "torch/distributed/rendezvous.py"),
+    ),
+    _FrameRule(FailureClass.USAGE_ERROR, paths=("/argparse.py", "hydra/_internal")),
+    _FrameRule(FailureClass.AUTH_OR_HUB, paths=("huggingface_hub/", "requests/", "urllib3/", "botocore/")),
+)  # fmt: skip
+
+
 def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
-    """What the code that raised tells beyond a plain exception's type."""
+    """What the code that raised tells beyond a plain exception's type: the innermost frame that a rule knows."""
     paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
     if _at_import(paths):
         return FailureClass.IMPORT_ERROR
     for path, name in reversed(paths):
-        if "torch/serialization.py" in path and name in {
-            "load",
-            "_load",
-            "_legacy_load",
-            "find_class",
-            "persistent_load",
-            "_get_restore_location",
-        }:
-            return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
-        if "safetensors/" in path or name in {
-            "load_state_dict",
-            "load_checkpoint",
-            "_load_state_dict",
-            "_load_zero_checkpoint",
-            "load_pretrained_weights",
-        }:
-            return None if "No such file" in text else FailureClass.CHECKPOINT_LOAD
-        if "torch/serialization.py" in path and name in {"save", "_save", "__exit__"}:
-            return FailureClass.DISK_FULL if "No space" in text else None
-        if (
-            "/_inductor/" in path
-            or "/_dynamo/" in path
-            or "triton/compiler" in path
-            or "triton/backends" in path
-            or "cpp_extension.py" in path
-        ):
-            return FailureClass.COMPILE_ERROR
-        if "torch/distributed/elastic/rendezvous/" in path or path.endswith(
-            "torch/distributed/rendezvous.py"
-        ):
-            return FailureClass.RENDEZVOUS
-        if path.endswith("/argparse.py") or "hydra/_internal" in path:
-            return FailureClass.USAGE_ERROR
-        if "huggingface_hub/" in path or "requests/" in path or "urllib3/" in path or "botocore/" in path:
-            return FailureClass.AUTH_OR_HUB
+        for rule in _FRAME_RULES:
+            if rule.matches(path, name):
+                blocked = (rule.unless and rule.unless in text) or rule.only_with not in text
+                return None if blocked else rule.failure
     return None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from supervisor.diagnosis.attribution.log_timeline import when
+from supervisor.diagnosis.scan.log_timeline import when
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import NOWHERE, learn_hosts, split_prefix
 
@@ -28,7 +28,7 @@ _CONTINUED: Final = (
 )
 # host:pid:tid [device] file:line, as NCCL's debug lines begin (nccl/src/debug.cc); old versions leave the host away.
 _NCCL: Final = rb"(?:\b[\w.-]+:\d+:\d+ )?\[\d+\] (?:\S+:\d+ )?"
-_ANY: Final = "what was said"
+_ANY: Final = "any message"
 # What is longer is a message.
 MOST_PREFIX: Final = 160
 MOST_SHAPES: Final = 24
@@ -42,28 +42,28 @@ _MESSAGE: Final = ("log", "message", "msg")
 _COLLECTORS: Final = frozenset(
     ("log", "message", "msg", "stream", "time", "timestamp", "ts", "@timestamp", "severity", "level", "pod", "container", "node", "host", "hostname", "namespace", "source", "tag", "logtag", "logger", "kubernetes", "docker", "labels", "attrs", "insertId", "logName", "resource")
 )  # fmt: skip
-# What a level says of a line that stands for itself; a traceback's lines are said by their exception.
+# The level counts for a line that stands for itself; a traceback's lines are weighed by their exception.
 _GRAVE: Final = ("WARN", "ERROR", "CRITICAL", "FATAL")
 _CONTINUES: Final = (" ", "\t", "Traceback ", "[rank")
 _ISO = Lazy(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?")
 _SEPARATORS: Final = Lazy(r"[ \t]|(?<=[\]>|:])(?=[\[(\w])")
 
 
-def bare_records(text: bytes) -> bytes:
-    """The same lines, those that are a collector's JSON records as what the program printed."""
+def unwrapped_records(text: bytes) -> bytes:
+    """The same lines; those that are a collector's JSON records become what the program printed."""
     return _without_records(text) if text[:2] == b'{"' or b'\n{"' in text else text
 
 
-def undressed(text: bytes) -> bytes:
+def unwrapped(text: bytes) -> bytes:
     """Whole lines without what collectors put around them; the same object where nothing is to be taken off."""
-    return _without_prefixes(bare_records(text))
+    return _without_prefixes(unwrapped_records(text))
 
 
 class _Record(NamedTuple):
     """What a program printed, out of a collector's record: the time before it, the level apart."""
 
     stamp: str
-    said: str
+    message: str
     level: str
 
 
@@ -83,11 +83,11 @@ def _without_records(text: bytes) -> bytes:
     if not taken:
         return text
     # One level on all lines is the collector's word for a stream; several are the program's.
-    told = len({record.level for record in taken.values()}) > 1
+    own_levels = len({record.level for record in taken.values()}) > 1
     for row, record in taken.items():
-        grave = told and record.level.startswith(_GRAVE) and not record.said.startswith(_CONTINUES)
+        grave = own_levels and record.level.startswith(_GRAVE) and not record.message.startswith(_CONTINUES)
         level = f"{record.level} " if grave else ""
-        lines[row] = f"{record.stamp}{level}{record.said}".encode("utf-8", "replace")
+        lines[row] = f"{record.stamp}{level}{record.message}".encode("utf-8", "replace")
     return b"\n".join(lines)
 
 
@@ -105,10 +105,10 @@ def _record(raw: bytes) -> _Record | None:
     if key is None:
         return None
     # Lines within one record become parts of one line, as a progress bar's states are.
-    said = record.pop(key).rstrip("\n").replace("\n", "\r")
+    message = record.pop(key).rstrip("\n").replace("\n", "\r")
     level = next((record[key] for key in ("level", "severity") if isinstance(record.get(key), str)), "")
     stamp = next((value for value in record.values() if isinstance(value, str) and _ISO.match(value)), "")
-    return _Record(_stamp(stamp), said, level.upper())
+    return _Record(_stamp(stamp), message, level.upper())
 
 
 def _stamp(text: str) -> str:
@@ -123,14 +123,14 @@ def _without_prefixes(text: bytes) -> bytes:
     pattern = re.compile(b"(?m)^(?:" + b"|".join(shapes) + b")")
     hosts = _hosts(text)
     known: dict[bytes, bytes] = {}
-    last = said = b""
+    last = replacement = b""
 
     def kept(match: re.Match[bytes]) -> bytes:
-        """The time, and who said it: that is worked out once for prefixes that differ in their time alone."""
-        nonlocal last, said
+        """The time, and whose line it is: that is worked out once for prefixes that differ in their time alone."""
+        nonlocal last, replacement
         prefix = match.group()
         if prefix == last:
-            return said
+            return replacement
         untimed = _clock().sub(b"", prefix)
         who = known.get(untimed)
         if who is None:
@@ -138,8 +138,8 @@ def _without_prefixes(text: bytes) -> bytes:
             if len(known) < MOST_PREFIXES:
                 known[untimed] = who
         stamp = b"" if untimed == prefix else _stamp_of(prefix.decode("utf-8", "replace")).encode()
-        last, said = prefix, stamp + who
-        return said
+        last, replacement = prefix, stamp + who
+        return replacement
 
     return pattern.sub(kept, text)
 
@@ -193,7 +193,7 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Whether it is none of the prefixes that tell who speaks, which are understood as they are."""
+    """Whether it is none of the prefixes that tell whose line it is, which are understood as they are."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 

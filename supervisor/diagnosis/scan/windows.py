@@ -1,7 +1,7 @@
 """A log cut into windows of whole lines, and what the engine finds in each: the part of a scan that knows no state.
 
 What is found in a window depends on its bytes alone, so that windows may be looked at ahead and in another
-thread; places, surroundings and floods over the whole log are told apart in order, by `scan`.
+thread; places, surroundings and floods over the whole log are worked out in order, by `scanner`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
+
+from supervisor.diagnosis.scan.unwrap import unwrapped
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
@@ -106,9 +108,7 @@ def match_window(find: Find, window: Window) -> Matched:
     text = without_escapes(data) if b"\x1b" in data or b"\0" in data else data
     matches = _matches(find, text)
     if matches:
-        from supervisor.diagnosis.scan.unwrap import undressed  # what most windows have no need of
-
-        bare = undressed(text)
+        bare = unwrapped(text)
         if bare is not text:
             bare = without_escapes(bare) if b"\x1b" in bare or b"\0" in bare else bare
             return Matched(window, bare, _matches(find, bare))

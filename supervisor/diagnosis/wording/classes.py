@@ -60,7 +60,7 @@ def class_texts() -> dict[FailureClass, ClassText]:
         ),
         c.NCCL_ERROR: ClassText(
             "Communication between ranks failed",
-            "NCCL or gloo lost a connection or refused its configuration, and no rank said that it failed first.",
+            "NCCL or gloo lost a connection or refused its configuration, and no rank reported that it failed first.",
             ("Read the first NCCL WARN line; run with NCCL_DEBUG=INFO.", "Check NCCL_SOCKET_IFNAME, the fabric's links, and that all nodes have the same NCCL.", "To get on for now: the gloo backend, slower but without NCCL."),
             a.RESTART,
         ),

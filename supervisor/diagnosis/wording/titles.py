@@ -1,20 +1,17 @@
-"""A verdict's headline: it asserts what is known, and says where it only supposes."""
+"""A verdict's headline: it states what is known, and marks what is only likely."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from supervisor.diagnosis.attribution.exits import signal_of
+from supervisor.diagnosis.case import Root
+from supervisor.diagnosis.evidence import JobEvidence
+from supervisor.diagnosis.scan.hit import SourceScan
 from supervisor.diagnosis.wording.classes import class_texts
 from supervisor.run.failures import FailureClass, Reason
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from supervisor.diagnosis.cause.root import Root
-    from supervisor.diagnosis.evidence import JobEvidence
-    from supervisor.diagnosis.scan.scanner import SourceScan
-
-# What is settled below this rests on silence, an exit code or peers' complaints alone (see `settle`).
+# What is less sure than this rests on silence, an exit code or peers' complaints alone (see `cause.rules`).
 SURE_ENOUGH = 0.8
 _STOPS = {
     Reason.USER: "Stopped on request",
@@ -52,14 +49,14 @@ def is_sent_kill(root: Root, job: JobEvidence) -> bool:
     return root.rank is not None and job.exit_codes.get(root.rank) == -9
 
 
-def nothing_said(scans: Sequence[SourceScan]) -> str | None:
-    """The headline of a verdict on logs without a word; None where they have some."""
+def title_of_empty(scans: Sequence[SourceScan]) -> str | None:
+    """The headline of a verdict on logs without any text; None where they have some."""
     if scans and all(scan.bytes_read == 0 for scan in scans):
         return EMPTY if len(scans) == 1 else ALL_EMPTY
-    said = any(
+    has_text = any(
         char.isalnum() and char != "\ufffd" for scan in scans for line in scan.head[:40] for char in line
     )
-    return None if said else NO_TEXT
+    return None if has_text else NO_TEXT
 
 
 def title_of(root: Root) -> str:
@@ -89,8 +86,6 @@ def _signal(root: Root) -> tuple[str, str] | None:
     """The signal that ended a process, and what it means, where the root's line names it."""
     if root.reason not in (Reason.SIGNAL, Reason.SEGFAULT):
         return None
-    from supervisor.diagnosis.attribution.signals import signal_of  # other failures need not pay for it
-
     name = signal_of(root.text)
     return (name, _MEANING[name]) if name is not None else None
 

@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from supervisor.diagnosis.cause.consequences import SIGNALLED
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.background_task import BackgroundTask
 from supervisor.keeper.context import RunContext
@@ -167,7 +166,7 @@ class Watching:
             stopping
             and isinstance(observation, EvidenceHit)
             and observation.failure is FailureClass.TERMINATED
-            and observation.signature in SIGNALLED
+            and observation.stop_signal
         )
 
     # -- its beginning ---------------------------------------------------------------------------

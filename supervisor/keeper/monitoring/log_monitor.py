@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import assert_never
 
 from supervisor.diagnosis.scan.scanner import LiveScanner
-from supervisor.diagnosis.scan.signature_tables import Role
+from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepHint, StepSeen
 from supervisor.keeper.monitoring.telemetry_observations import from_wire
@@ -221,7 +221,7 @@ class LogWatch:
                     path=key.name,
                     line=hit.line,
                     text=hit.text,
-                    signature=hit.signature.id,
+                    stop_signal=hit.has(Trait.STOP_SIGNAL),
                 )
             )
 

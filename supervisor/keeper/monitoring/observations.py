@@ -83,7 +83,10 @@ class WarningSeen:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceHit:
-    """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based; `signature` its id."""
+    """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
+
+    `stop_signal`: the line tells of a SIGTERM, and not of who sent it.
+    """
 
     t: float
     failure: FailureClass
@@ -93,7 +96,7 @@ class EvidenceHit:
     line: int | None
     text: str
     from_wire: bool = False
-    signature: str = ""
+    stop_signal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

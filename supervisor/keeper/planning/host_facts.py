@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from supervisor.diagnosis.evidence import Present
+from supervisor.diagnosis.evidence import RunValues
 from supervisor.job.errors import JobError
 from supervisor.job.spec import JobSpec
 from supervisor.preflight.ports import free_port
@@ -21,17 +21,17 @@ _OTHERS_SHOWN = 3
 
 
 def with_machine(
-    present: Present, job: JobSpec, env: Mapping[str, str], load: Callable[[], Any] = load_nvml
-) -> Present:
+    values: RunValues, job: JobSpec, env: Mapping[str, str], load: Callable[[], Any] = load_nvml
+) -> RunValues:
     """The same with what this machine says now."""
     port = None
     if job.node_rank == 0:
         with contextlib.suppress(JobError):
             port = free_port()
     if not pids_are_the_drivers():
-        return present._replace(free_port=port)
-    return present._replace(
-        free_port=port, user_of=user_of, other_gpu_users=other_gpu_users(present.own_pids, job, env, load)
+        return values._replace(free_port=port)
+    return values._replace(
+        free_port=port, user_of=user_of, other_gpu_users=other_gpu_users(values.own_pids, job, env, load)
     )
 
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.diagnosis.attribution.loss_upturn import rise_step
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.journal_facts import with_journal_facts
+from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.knobs.checkpoint_flags import given_start
@@ -102,8 +102,8 @@ def evidence_of(
     found = with_journal_facts(found, [(state, view)], spec=job)
     if view.exit_code is not None and not found.exit_codes and is_plain_python(job):
         found = found._replace(exit_codes={0: view.exit_code})  # the command is the one rank itself
-    present = with_machine(found.present, job, os.environ)
-    return found._replace(ranks_per_node=job.nproc_per_node, present=present)
+    values = with_machine(found.run_values, job, os.environ)
+    return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
 
 def machine_records(node: NodePaths, view: AttemptView, state: RunState) -> MachineRecords:
@@ -200,7 +200,7 @@ def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
     if not losses:
         return None
     # A trainer that refuses a loss that is no number dies before it reports it: the step after the last one.
-    step = rise_step([*losses, (losses[-1][0] + 1, None)])
+    step = loss_upturn_step([*losses, (losses[-1][0] + 1, None)])
     if step is None:
         return None
     before = [found for found in state.checkpoints if found.step < step]

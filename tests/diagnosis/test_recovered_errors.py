@@ -6,9 +6,9 @@ import pytest
 
 from supervisor.diagnosis.cause.vocabulary import class_by_words
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.judgement import Judgement
-from supervisor.diagnosis.verdict import judge
+from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.failures import FailureClass
+from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine, load_engine
 
 HEAD = "Traceback (most recent call last):\n"
@@ -19,9 +19,9 @@ def engine() -> Engine:
     return load_engine(None)
 
 
-def judged(text: str, engine: Engine) -> Judgement:
+def judged(text: str, engine: Engine) -> Verdict:
     job = JobEvidence(logs=(LogSource("log", (text.encode(),)),))
-    return judge(job, engine.signatures, engine.matcher)
+    return diagnose(job, engine.signatures, engine.matcher)
 
 
 def steps(first: int, count: int = 8) -> str:

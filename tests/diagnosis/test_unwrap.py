@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
-from supervisor.diagnosis.scan.unwrap import undressed
+from supervisor.diagnosis.scan.unwrap import unwrapped
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine, load_engine
-from tests.corpus.clothes import CLOTHES
+from tests.corpus.layouts import LAYOUTS
 
 STEPS = [f"step {number} loss {3 - number / 100:.3f}" for number in range(10, 16)]
 BOX = [
@@ -61,13 +61,13 @@ def judged(data: bytes, engine: Engine) -> Verdict:
     return diagnose(JobEvidence(logs=(LogSource("log", (data,)),)), engine.signatures, engine.matcher)
 
 
-@pytest.mark.parametrize("dress", CLOTHES)
-def test_the_same_log_in_other_clothes(dress: str, engine: Engine) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_same_log_in_other_layouts(layout: str, engine: Engine) -> None:
     wrong = []
     for name, (truth, cause, lines) in LOGS.items():
-        worn = CLOTHES[dress](lines, cause)
-        verdict = judged(worn.data, engine)
-        place = worn.place[cause] if cause >= 0 else None
+        rewritten = LAYOUTS[layout](lines, cause)
+        verdict = judged(rewritten.data, engine)
+        place = rewritten.place[cause] if cause >= 0 else None
         line = verdict.cause.line if verdict.cause is not None else None
         near = place is None or (line is not None and abs(line - place) <= 2)
         if verdict.failure.value != truth or not near:
@@ -77,7 +77,7 @@ def test_the_same_log_in_other_clothes(dress: str, engine: Engine) -> None:
 
 def test_times_and_ranks_of_a_prefix_are_kept() -> None:
     wrapped = "\n".join(f"2024-08-11 10:00:0{row} out | [rank3]: {line}" for row, line in enumerate(TRACE))
-    bare = undressed(wrapped.encode()).decode().split("\n")
+    bare = unwrapped(wrapped.encode()).decode().split("\n")
     assert bare == [f"2024-08-11T10:00:0{row}Z [rank3]: {line}" for row, line in enumerate(TRACE)]
 
 
@@ -94,13 +94,13 @@ def test_times_and_ranks_of_a_prefix_are_kept() -> None:
 )
 def test_what_launchers_and_programs_say_themselves_is_left(lines: list[str]) -> None:
     text = "\n".join(lines).encode()
-    assert undressed(text) is text
+    assert unwrapped(text) is text
 
 
 def test_lines_keep_their_number(engine: Engine) -> None:
     for name, (_, cause, lines) in LOGS.items():
-        worn = CLOTHES["docker json"](lines, cause)
-        assert undressed(worn.data).count(b"\n") == worn.data.count(b"\n"), name
+        rewritten = LAYOUTS["docker json"](lines, cause)
+        assert unwrapped(rewritten.data).count(b"\n") == rewritten.data.count(b"\n"), name
 
 
 def test_a_programs_level_outlives_its_record(engine: Engine) -> None:
@@ -125,7 +125,7 @@ FRAGMENTS = some.sampled_from(
 @given(some.lists(FRAGMENTS, max_size=40))
 def test_no_line_is_lost_or_made(parts: list[bytes]) -> None:
     text = b"".join(parts)
-    assert undressed(text).count(b"\n") == text.count(b"\n")
+    assert unwrapped(text).count(b"\n") == text.count(b"\n")
 
 
 def test_a_traceback_in_one_record_is_read_to_its_last_line(engine: Engine) -> None:

@@ -1,13 +1,20 @@
-"""When things were said, and whether training went on: time stamps, step lines, silences, a loss that stays nan."""
+"""What a log tells of time and progress: time stamps, step lines, silences, a loss that stays nan or turned upwards."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
+from typing import Final
 
 from supervisor.text.patterns import Lazy
+
+NO_YEAR: Final = 2000  # of lines whose format has none, where no other line names one
+UPTURN_WINDOW: Final = 50
+# A loss this many times the median of the steps before is on its way up: batches differ by less.
+UPTURN: Final = 1.5
 
 
 @cache
@@ -43,8 +50,8 @@ def _patterns() -> dict[str, Lazy]:
     }
 
 
-def when(text: str, year: int = 2000) -> float | None:
-    """The time a line says, as epoch seconds in an unnamed zone; None if it says none. A bare clock is of day 1."""
+def when(text: str, year: int = NO_YEAR) -> float | None:
+    """The time that a line names, as epoch seconds in an unnamed zone; None if it names none. A bare clock is of day 1."""
     if ":" not in text:
         return None
     patterns = _patterns()
@@ -88,7 +95,7 @@ def year_of(lines: Iterable[str]) -> int:
     for line in lines:
         if (match := pattern.search(line)) and 1990 < int(match.group(1)) < 2100:
             return int(match.group(1))
-    return 2000
+    return NO_YEAR
 
 
 def is_progress(text: str) -> bool:
@@ -97,7 +104,7 @@ def is_progress(text: str) -> bool:
 
 
 def _not_training(text: str) -> bool:
-    """Lines of schedulers and tracebacks that speak of steps and losses too."""
+    """Lines of schedulers and tracebacks that name steps and losses too."""
     return (
         "slurmstepd" in text or "srun:" in text or text.startswith("  File ") or "Traceback" in text
         or "Error: " in text or "rank      :" in text or "Namespace(" in text
@@ -212,3 +219,29 @@ def ends_in_nan(lines: Sequence[str]) -> int | None:
     if first is not None and not numbers and is_progress(lines[first]) and "nan" in lines[first].lower():
         return first
     return first if count >= 3 else None
+
+
+def loss_upturn_step(losses: Sequence[tuple[int, float | None]]) -> int | None:
+    """The first step of the upturn that ended in a loss that is no number; None where no such loss is seen.
+
+    Args:
+        losses: (step, loss) in order; None or NaN is a loss that is no number.
+    """
+    bad = next((at for at, (_, loss) in enumerate(losses) if loss is None or not math.isfinite(loss)), None)
+    if bad is None:
+        return None
+    start = losses[bad][0]
+    for at in range(bad - 1, 0, -1):
+        step, loss = losses[at]
+        before = [value for _, value in losses[max(at - UPTURN_WINDOW, 0) : at] if value is not None]
+        if loss is None or not before or loss <= UPTURN * _median(before):
+            break
+        start = step
+    return start
+
+
+def _median(values: Sequence[float]) -> float:
+    """As `statistics.median`, whose import takes as long as Python's own start."""
+    ranked = sorted(values)
+    middle = len(ranked) // 2
+    return ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2

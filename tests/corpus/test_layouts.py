@@ -1,4 +1,4 @@
-"""The given corpus in other clothes: what each dress may cost, and no more. The figures are in docs/generalisation.md."""
+"""The given corpus in other layouts: what each may cost, and no more. The figures are in docs/generalisation.md."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.sources.signature_files import Engine, load_engine
-from tests.corpus.clothes import CLOTHES
+from tests.corpus.layouts import LAYOUTS
 from tests.corpus.scoring import NOT_FAILURES, records
 
-# Classes and lines that a dress may lose; each other one loses none but for the one line that is wrong without it too.
+# Classes and lines that a layout may lose; each other one loses none but for the one line that is wrong without it too.
 MAY_LOSE = {
     "one json a traceback": (5, 5),
     "another node between": (1, 4),
@@ -28,28 +28,28 @@ def engine() -> Engine:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("dress", CLOTHES)
-def test_a_dress_changes_no_verdict(dress: str, engine: Engine) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_changes_no_verdict(layout: str, engine: Engine) -> None:
     classes, lines, ranks = [], [], []
     for record in records():
         text = record["text"].split("\n")
         text = text if text[-1] else text[:-1]
         cause = (record.get("cause_line") or 0) - 1
-        worn = CLOTHES[dress](text, cause)
-        job = JobEvidence(logs=(LogSource("log", (worn.data,)),))
+        rewritten = LAYOUTS[layout](text, cause)
+        job = JobEvidence(logs=(LogSource("log", (rewritten.data,)),))
         verdict = diagnose(job, engine.signatures, engine.matcher)
         failed = record["cls"] not in NOT_FAILURES
         if verdict.failure.value not in (record["cls"], *record.get("accept", [])):
             classes.append(f"{record['id']}: {record['cls']} -> {verdict.failure.value}")
-        if failed and cause >= 0 and (place := worn.place[cause]) is not None:
+        if failed and cause >= 0 and (place := rewritten.place[cause]) is not None:
             line = verdict.cause.line if verdict.cause is not None else None
             # Two lines of the log as it was.
-            reach = 5 if dress in {"double spaced", "each line twice"} else 2
+            reach = 5 if layout in {"double spaced", "each line twice"} else 2
             if line is None or abs(line - place) > reach:
                 lines.append(f"{record['id']}: line {place} -> {line}")
         if failed and record.get("first_bad_rank") is not None and verdict.rank != record["first_bad_rank"]:
             ranks.append(f"{record['id']}: rank {record['first_bad_rank']} -> {verdict.rank}")
-    most_classes, most_lines = MAY_LOSE.get(dress, LOSES)
+    most_classes, most_lines = MAY_LOSE.get(layout, LOSES)
     assert len(classes) <= most_classes, classes
     assert len(lines) <= most_lines, lines
-    assert dress in RENAMED or len(ranks) <= 5, ranks
+    assert layout in RENAMED or len(ranks) <= 5, ranks

@@ -1,4 +1,4 @@
-"""What the choice of a root works on, and what it gives."""
+"""What a verdict is decided on, and the root that the decision gives."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from supervisor.diagnosis.attribution.exits import Launch
 from supervisor.diagnosis.attribution.ranks import Ranks
-from supervisor.diagnosis.cause.candidates import Candidate
 from supervisor.diagnosis.evidence import JobEvidence
-from supervisor.diagnosis.scan.scanner import SourceScan
+from supervisor.diagnosis.scan.hit import Candidate, SourceScan
+from supervisor.diagnosis.scan.signature_tables import Signatures
 from supervisor.run.failures import FailureClass, Reason
 
 
@@ -16,22 +16,23 @@ class Root(NamedTuple):
     """What was chosen: class, place and certainty; `line` 0 means that no line can be pointed at."""
 
     failure: FailureClass
-    reason: Reason | None
-    rank: int | None
-    ranks: tuple[int, ...]
-    node: str | None
-    path: str
-    line: int
-    text: str
-    confidence: float
+    reason: Reason | None = None
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    node: str | None = None
+    path: str = ""
+    line: int = 0
+    text: str = ""
+    confidence: float = 0.0
     chosen: Candidate | None = None
 
 
 class Case(NamedTuple):
-    """All that is known, read once."""
+    """All that is known of one attempt, read once."""
 
     job: JobEvidence
     scans: tuple[SourceScan, ...]
     launch: Launch
     ranks: Ranks
     candidates: tuple[Candidate, ...]
+    signatures: Signatures

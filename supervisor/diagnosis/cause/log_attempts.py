@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from supervisor.diagnosis.attribution.log_timeline import is_progress
+from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.fingerprint import plain_form
-from supervisor.diagnosis.cause.root import Case, Root
+from supervisor.diagnosis.scan.log_timeline import is_progress
+from supervisor.diagnosis.scan.signature_tables import Trait
 from supervisor.run.failures import FailureClass
 from supervisor.text.patterns import Lazy
 
@@ -21,11 +22,11 @@ _WORD = Lazy(r"[A-Za-z_]{6,}")
 
 
 def last_attempt(case: Case) -> Case | None:
-    """The case as of the last restart that the log tells of; None where it tells of none, or nothing came after."""
+    """The case as of the last restart that the log reports; None where it reports none, or nothing came after."""
     if len(case.scans) != 1:
         return None
     scan = case.scans[0]
-    start = max((hit.line for hit in scan.hits if hit.signature.id == "attempt-restart"), default=0)
+    start = max((hit.line for hit in scan.hits if hit.has(Trait.ATTEMPT_RESTART)), default=0)
     candidates = tuple(item for item in case.candidates if item.line > start)
     if start == 0 or not candidates:
         return None
@@ -72,7 +73,7 @@ def later_runs(case: Case, root: Root) -> Iterator[Case]:
 
 
 def _in_step(case: Case, root: Root) -> bool:
-    """Whether several processes may speak at the root. A launcher that had ended above it was an earlier run's."""
+    """Whether several processes may write at the root. A launcher that had ended above it was an earlier run's."""
     exits = case.launch.exits
     return case.launch.distributed and (not exits or any(item.hit.line >= root.line for item in exits))
 

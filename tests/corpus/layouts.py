@@ -1,6 +1,6 @@
-"""The same log as other launchers, collectors and terminals would have written it: what was said stays, how it stands changes.
+"""The same log as other launchers, collectors and terminals would have written it: its messages stay, how they stand changes.
 
-Each dress takes a log's lines and gives the new ones with, for each old line, where it went: a verdict on the new log is
+Each layout takes a log's lines and gives the new ones with, for each old line, where it went: a verdict on the new log is
 right where it names the same class and the same line.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
-class Dressed(NamedTuple):
-    """A log in other clothes: its bytes, and the new number (from 1) of each old line; None where it was cut off."""
+class Rewritten(NamedTuple):
+    """A log in another layout: its bytes, and the new number (from 1) of each old line; None where it was cut off."""
 
     data: bytes
     place: tuple[int | None, ...]
 
 
-Dress = Callable[[Sequence[str], int], Dressed]
+Layout = Callable[[Sequence[str], int], Rewritten]
 """Lines and the row of the causing one (-1: none) to the new log."""
 
 
@@ -27,14 +27,14 @@ def _encoded(lines: Sequence[str]) -> bytes:
     return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
 
 
-def _each(form: Callable[[int, str], str]) -> Dress:
-    def dress(lines: Sequence[str], cause: int) -> Dressed:
+def _each(form: Callable[[int, str], str]) -> Layout:
+    def rewrite(lines: Sequence[str], cause: int) -> Rewritten:
         del cause
-        return Dressed(
+        return Rewritten(
             _encoded([form(row, line) for row, line in enumerate(lines)]), tuple(range(1, len(lines) + 1))
         )
 
-    return dress
+    return rewrite
 
 
 def _clock(row: int) -> str:
@@ -59,25 +59,25 @@ def _structured(row: int, line: str) -> str:
     )
 
 
-def _kept(lines: Sequence[str], first: int, last: int) -> Dressed:
+def _kept(lines: Sequence[str], first: int, last: int) -> Rewritten:
     rows = range(first, last)
     place: list[int | None] = [None] * len(lines)
     for number, row in enumerate(rows, start=1):
         place[row] = number
-    return Dressed(_encoded([lines[row] for row in rows]), tuple(place))
+    return Rewritten(_encoded([lines[row] for row in rows]), tuple(place))
 
 
-def _head_cut(lines: Sequence[str], cause: int) -> Dressed:
+def _head_cut(lines: Sequence[str], cause: int) -> Rewritten:
     return _kept(lines, max((cause if cause >= 0 else len(lines)) - 12, 0) // 2, len(lines))
 
 
-def _before(lines: Sequence[str], extra: Sequence[str]) -> Dressed:
+def _before(lines: Sequence[str], extra: Sequence[str]) -> Rewritten:
     count = len(extra)
-    return Dressed(_encoded([*extra, *lines]), tuple(range(count + 1, count + len(lines) + 1)))
+    return Rewritten(_encoded([*extra, *lines]), tuple(range(count + 1, count + len(lines) + 1)))
 
 
-def _after(lines: Sequence[str], extra: Sequence[str]) -> Dressed:
-    return Dressed(_encoded([*lines, *extra]), tuple(range(1, len(lines) + 1)))
+def _after(lines: Sequence[str], extra: Sequence[str]) -> Rewritten:
+    return Rewritten(_encoded([*lines, *extra]), tuple(range(1, len(lines) + 1)))
 
 
 _SETUP = [
@@ -102,21 +102,21 @@ _CLOSING = [
 ]
 
 
-def _double_spaced(lines: Sequence[str], cause: int) -> Dressed:
+def _double_spaced(lines: Sequence[str], cause: int) -> Rewritten:
     del cause
     spaced = [part for line in lines for part in (line, "")]
-    return Dressed(_encoded(spaced), tuple(2 * row + 1 for row in range(len(lines))))
+    return Rewritten(_encoded(spaced), tuple(2 * row + 1 for row in range(len(lines))))
 
 
-def _twice(lines: Sequence[str], cause: int) -> Dressed:
+def _twice(lines: Sequence[str], cause: int) -> Rewritten:
     """Both streams into one file: a collector that has each line twice."""
     del cause
     doubled = [part for line in lines for part in (line, line)]
-    return Dressed(_encoded(doubled), tuple(2 * row + 1 for row in range(len(lines))))
+    return Rewritten(_encoded(doubled), tuple(2 * row + 1 for row in range(len(lines))))
 
 
-def _other_node(lines: Sequence[str], cause: int) -> Dressed:
-    """Two nodes' logs in one: the other one trains on until the cause, and says no more."""
+def _other_node(lines: Sequence[str], cause: int) -> Rewritten:
+    """Two nodes' logs in one: the other one trains on until the cause, and prints no more."""
     merged: list[str] = []
     place: list[int | None] = []
     for row, line in enumerate(lines):
@@ -124,13 +124,13 @@ def _other_node(lines: Sequence[str], cause: int) -> Dressed:
             merged.append(f"cn-0202: [rank8]: [cn-0202] heartbeat {row} ok, data queue 31/32")
         merged.append(f"cn-0201: {line}")
         place.append(len(merged))
-    return Dressed(_encoded(merged), tuple(place))
+    return Rewritten(_encoded(merged), tuple(place))
 
 
 _TRACE_HEAD = re.compile(r"Traceback \(most recent call last\)")
 
 
-def _one_json_a_traceback(lines: Sequence[str], cause: int) -> Dressed:
+def _one_json_a_traceback(lines: Sequence[str], cause: int) -> Rewritten:
     """A collector that knows tracebacks: each becomes one record with escaped newlines."""
     del cause
     out: list[str] = []
@@ -151,7 +151,7 @@ def _one_json_a_traceback(lines: Sequence[str], cause: int) -> Dressed:
             place.append(len(out))
     if open_block:
         out.append(json.dumps({"level": "error", "msg": "\n".join(open_block)}))
-    return Dressed(_encoded(out), tuple(place))
+    return Rewritten(_encoded(out), tuple(place))
 
 
 def _windows_paths(_: int, line: str) -> str:
@@ -164,12 +164,12 @@ def _coloured(row: int, line: str) -> str:
     return f"\x1b[3{row % 7}m{line}\x1b[0m"
 
 
-def _utf16(lines: Sequence[str], cause: int) -> Dressed:
+def _utf16(lines: Sequence[str], cause: int) -> Rewritten:
     plain = _each(lambda _, line: line + "\r")(lines, cause)
     return plain._replace(data=plain.data.decode("utf-8", "replace").encode("utf-16"))
 
 
-CLOTHES: dict[str, Dress] = {
+LAYOUTS: dict[str, Layout] = {
     # Launchers.
     "torchrun --tee": _each(lambda _, line: f"[default0]:{line}"),
     "srun --label": _each(lambda _, line: f"0: {line}"),

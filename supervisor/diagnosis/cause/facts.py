@@ -1,0 +1,376 @@
+"""What the decision rules ask about a case, each worked out once and when first asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from supervisor.diagnosis.attribution.exits import Exit
+from supervisor.diagnosis.attribution.waiting import HangPlace, hang_place
+from supervisor.diagnosis.case import Case
+from supervisor.diagnosis.cause.recovered_errors import ends_well
+from supervisor.diagnosis.cause.roots import far_below
+from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.log_timeline import ends_in_nan, is_progress, silence_s, went_on
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
+
+_PYTHON_WARNING = Lazy(r"\wWarning: ")
+_REPLACED_BY = Lazy(
+    r"\b[Uu]sing (?:a |an |the )?(?:latest )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back"
+)
+_ABORTED = Lazy(r"Aborted|terminate called")
+FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
+STOP_SIGNALS = frozenset((-15, -2, -1))
+# So many steps below the last report of a process that ended are another run's in the same file.
+STEPS_OF_ANOTHER = 25
+# The earliest cause is taken among those this much weaker than the strongest at most; the same for stops.
+CAUSE_MARGIN = 30
+STOP_MARGIN = 10
+# A plain exception this much weaker than the strongest cause of its process is only how that came to light.
+GENERIC_MARGIN = 18
+# Peers' lost connections this long before the first timeout did not follow from it.
+EARLY_S = 30
+# A silence before a stop is a hang if it lasted this long, and so many of the usual intervals.
+SILENCE_S = 900.0
+SILENCE_INTERVALS = 25
+# What workers raise as they are torn down by a stop; of other classes, only the strongest are no echo of it.
+_NO_ECHO = frozenset(
+    (FailureClass.CUDA_OOM, FailureClass.HOST_OOM, FailureClass.GPU_FAULT, FailureClass.NAN_LOSS)
+)
+_WAITING = (FailureClass.NCCL_TIMEOUT, FailureClass.HANG, FailureClass.RENDEZVOUS)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A case, and what follows from it. Frozen: a fact once asked for stays."""
+
+    case: Case
+
+    # -- candidates by kind ------------------------------------------------------------------------
+
+    @cached_property
+    def _reported(self) -> list[Candidate]:
+        """Without the signals with which we ended a hang ourselves: nobody else sent one."""
+        ours = self.case.job.ended_for == "hang"
+        return [item for item in self.case.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
+
+    @cached_property
+    def causes(self) -> list[Candidate]:
+        """Causes that are no stops and no symptoms of something else."""
+        found = [
+            item for item in self._reported if item.is_cause and item.failure is not FailureClass.TERMINATED
+        ]
+        kept = [item for item in found if not self._is_symptom(item)]
+        if any(item.failure is FailureClass.GPU_FAULT for item in kept):
+            kept = [item for item in kept if item.failure is not FailureClass.CUDA_ERROR]
+        return kept
+
+    @cached_property
+    def stops(self) -> list[Candidate]:
+        """Reports of a stop from outside."""
+        return [item for item in self._reported if item.is_cause and item.failure is FailureClass.TERMINATED]
+
+    @cached_property
+    def consequences(self) -> list[Candidate]:
+        """Complaints of peers and the like."""
+        return [item for item in self._reported if not item.is_cause and item.strength >= Strength.TRACE]
+
+    @cached_property
+    def signal_deaths(self) -> list[Exit]:
+        """Deaths by a signal that nobody here sent: not the launcher's own TERM and KILL of survivors, nor the scheduler's."""
+        launch = self.case.launch
+        found = [
+            item
+            for item in launch.exits
+            if item.code in FATAL_SIGNALS
+            and not (item.pid in launch.sigtermed and item.code == -9)
+            and not self._cancelled_with_step(item)
+        ]
+        return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
+
+    def _cancelled_with_step(self, item: Exit) -> bool:
+        """Whether srun reports a task's signal after the step was cancelled: the task was killed with the step."""
+        return item.hit.has(Trait.TASK_EXIT) and any(
+            stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops
+        )
+
+    # -- causes ------------------------------------------------------------------------------------
+
+    def _is_symptom(self, item: Candidate) -> bool:
+        """Whether a cause only follows from something else that the logs show."""
+        if item.line > self._own_timeouts.get((item.source, item.rank), item.line):
+            return True  # what a rank raises after its own collective timed out comes of that
+        if item.soft and not self.died and self.any_progress:
+            return True
+        if item.has(Trait.SHELL_KILL) and self._killed_by_launcher(item):
+            return True
+        if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
+            return False
+        # A process sends SIGABRT to itself, after saying why.
+        return any(
+            other is not item and (item.line <= other.line <= item.line + 3 or _trouble_before(other, item))
+            for other in self.case.candidates
+        )
+
+    @cached_property
+    def _own_timeouts(self) -> dict[tuple[int, int | None], int]:
+        """Where a rank first reported that its own collective timed out."""
+        found: dict[tuple[int, int | None], int] = {}
+        for item in self.case.candidates:
+            if item.rank is not None and not item.is_cause and _is_firm_timeout(item):
+                found.setdefault((item.source, item.rank), item.line)
+        return found
+
+    def _killed_by_launcher(self, item: Candidate) -> bool:
+        """Whether a shell's "Killed" follows a launcher's report that it kills what is left (Lightning kills itself too)."""
+        return any(
+            hit.has(Trait.KILLS_PEERS) and hit.line < item.line for hit in self.case.scans[item.source].hits
+        )
+
+    @cached_property
+    def best_cause(self) -> Candidate | None:
+        """The earliest cause among those that are not much weaker than the strongest."""
+        found = _earliest_strong(self.causes)
+        if found is None or not self.signal_deaths:
+            return found
+        # A faint plain exception below a process's death is its echo.
+        echo = (
+            found.has(Trait.GENERIC)
+            and found.strength < Strength.COMPLAINT
+            and found.hit.line >= self.signal_deaths[0].hit.line
+        )
+        return None if echo else found
+
+    @cached_property
+    def cause_before_stop(self) -> Candidate | None:
+        """The best cause, unless a stop before it explains it."""
+        root, stop = self.best_cause, self.firm_stop
+        if root is None or stop is None or not self._before(stop, root):
+            return root
+        is_echo = root.failure not in _NO_ECHO or root.strength < Strength.FULL
+        return None if is_echo else root
+
+    # -- stops -------------------------------------------------------------------------------------
+
+    @cached_property
+    def scheduler_stop(self) -> Candidate | None:
+        """A node that failed, or a pre-emption."""
+        hard = (Reason.NODE_FAIL, Reason.PREEMPTED)
+        return next((item for item in self.stops if item.reason in hard), None)
+
+    @cached_property
+    def firm_stop(self) -> Candidate | None:
+        """The first stop that somebody reports as received or requested."""
+        return next((item for item in self.stops if item.strength >= Strength.FIRM), None)
+
+    @cached_property
+    def stop_before_complaints(self) -> Candidate | None:
+        """The stop to name, where no peer complained before the first."""
+        if not self.stops:
+            return None
+        # Pipes of a loader's own processes break as the other end is stopped, often before that is reported.
+        others = [item for item in self.consequences if item.failure is not FailureClass.DATALOADER_WORKER]
+        complaint = first_complaint(others)
+        if complaint is not None and self._before(complaint, self.stops[0]):
+            return None
+        top = max(item.strength for item in self.stops)
+        return next(item for item in self.stops if item.strength >= top - STOP_MARGIN)
+
+    def _before(self, one: Candidate, other: Candidate) -> bool:
+        if one.source != other.source and not (one.order == one.order and other.order == other.order):
+            return False  # nan: no time is known
+        return self._places[id(one)] < self._places[id(other)]
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {id(item): place for place, item in enumerate(self.case.candidates)}
+
+    # -- exits -------------------------------------------------------------------------------------
+
+    @cached_property
+    def died(self) -> bool:
+        """Whether anything says that a process ended badly."""
+        job, scans = self.case.job, self.case.scans
+        if any(code != 0 for code in job.exit_codes.values()) or (job.launcher_exit or 0) != 0:
+            return True
+        lines = [item.hit.line for item in self.case.launch.exits if item.code != 0]
+        lines += [hit.line for scan in scans for hit in scan.hits if hit.has(Trait.BAD_END)]
+        last = max(lines, default=0)
+        if last == 0 or len(scans) != 1:
+            return last > 0
+        scan = scans[0]
+        below = scan.tail[max(last + 1 - scan.tail_line, 0) :]
+        return not (ends_well(scan, last) or went_on(below, need=STEPS_OF_ANOTHER))
+
+    @cached_property
+    def unexplained_signal(self) -> Exit | None:
+        """The first death by a signal, unless all of them came after a stop."""
+        stop = self.firm_stop
+        if stop is not None and all(item.hit.line > stop.line for item in self.signal_deaths):
+            return None
+        return next(iter(self.signal_deaths), None)
+
+    @cached_property
+    def silent_exit(self) -> Exit | None:
+        """A process that left by an unusual code and printed nothing, while its peers only complain of a lost connection."""
+        if any(item.failure in _WAITING and not item.soft for item in self.consequences):
+            return None
+        complaining = {item.rank for item in self.consequences if not item.soft}
+        by_itself = any(item.code > 0 for item in self.case.launch.exits)
+        for item in self.case.launch.exits:
+            usual = (
+                item.code in {0, 1}
+                or (item.code == -6 and None in complaining)
+                or (item.code in STOP_SIGNALS and by_itself)
+                or item.pid in self.case.launch.sigtermed
+            )
+            rank = item.rank
+            if rank is None and item.local_rank is not None:
+                rank = self.case.ranks.from_local(item.local_rank, item.node)
+            if not usual and rank is not None and rank not in complaining:
+                stop = self.firm_stop
+                return None if stop is not None and stop.line < item.hit.line else item
+        return None
+
+    @cached_property
+    def bad_exits(self) -> list[Exit]:
+        """Exits with a code of their own, torchrun's summary last; a shell's status tells of no process."""
+        found = [
+            item for item in self.case.launch.exits if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT)
+        ]
+        return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
+
+    # -- complaints, stacks, silences --------------------------------------------------------------
+
+    @cached_property
+    def complaint(self) -> Candidate | None:
+        """The complaint of a peer that counts: of a job that died, or no mere warning before steps."""
+        found = first_complaint(self.consequences)
+        if found is not None and (self.died or not found.soft or not self.any_progress):
+            return found
+        return None
+
+    @cached_property
+    def dumped_stack(self) -> HangPlace | None:
+        """Where a stack dump in the logs shows a process waiting."""
+        return hang_place(self.case.scans)
+
+    @cached_property
+    def any_progress(self) -> bool:
+        """Whether training printed anything in the parts of the logs that are kept."""
+        return any(is_progress(line) for scan in self.case.scans for line in scan.edges())
+
+    @cached_property
+    def silent_log(self) -> str | None:
+        """The path of a log with a silence of many steps before its end."""
+        for scan in self.case.scans:
+            found = silence_s(scan.tail)
+            if found is not None and found[0] >= max(SILENCE_S, SILENCE_INTERVALS * found[1]):
+                return scan.path
+        return None
+
+    @cached_property
+    def nan_row(self) -> tuple[int, int] | None:
+        """The log and the row of its tail from which on the loss was nan to the last line that printed one."""
+        for source, scan in enumerate(self.case.scans):
+            row = ends_in_nan(scan.tail)
+            if row is not None:
+                return source, row
+        return None
+
+    @cached_property
+    def breaks_off(self) -> bool:
+        """Whether a log ends within a traceback: it was cut before the line that says what was raised."""
+        return any(_ends_in_traceback(scan.tail) for scan in self.case.scans)
+
+    @cached_property
+    def good_end(self) -> bool:
+        """Whether a log reports the end of training."""
+        return any(hit.has(Trait.GOOD_END) for scan in self.case.scans for hit in scan.hits)
+
+
+def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
+    if not causes:
+        return None
+    floor = max(item.strength for item in causes) - CAUSE_MARGIN
+    first = next(item for item in causes if item.strength >= floor)
+    if _PYTHON_WARNING.search(first.text) or (first.soft and _REPLACED_BY.search(first.text)):
+        # What Python warns of did not end the program, nor what something else was used for: an exception did.
+        first = next((item for item in causes if item.strength >= floor and not item.soft), first)
+    if first.has(Trait.GENERIC):
+        return _stronger_of_process(first, causes)
+    if first.has(Trait.TOLD_AGAIN) and "encountered in worker" in first.text:
+        return _line_of_loader(first, causes)
+    return first
+
+
+def _stronger_of_process(first: Candidate, causes: Sequence[Candidate]) -> Candidate:
+    """In one process a plain exception well below the strongest is only how that one came to light."""
+    stronger = (
+        item
+        for item in causes
+        if item.strength >= first.strength + GENERIC_MARGIN
+        and item.source == first.source
+        and first.rank in {None, item.rank}
+    )
+    return next(stronger, first)
+
+
+def _line_of_loader(first: Candidate, causes: Sequence[Candidate]) -> Candidate:
+    """The line that names a data worker's pid says more than the worker's own last words."""
+    by_loader = (
+        item
+        for item in causes
+        if item.signature.id == first.signature.id
+        and "killed by signal" in item.text
+        and far_below(first, item)
+    )
+    return next(by_loader, first)
+
+
+def _trouble_before(other: Candidate, abort: Candidate) -> bool:
+    """Whether a line reports trouble before an abort: threads left behind by an exception end so too."""
+    return (
+        other.source == abort.source
+        and other.line < abort.line
+        and not other.soft
+        and other.strength >= Strength.COMPLAINT
+        and other.failure is not FailureClass.TERMINATED
+    )
+
+
+def _is_firm_timeout(item: Candidate) -> bool:
+    return item.failure is FailureClass.NCCL_TIMEOUT and item.strength >= Strength.DECISIVE and not item.soft
+
+
+def first_complaint(consequences: Sequence[Candidate]) -> Candidate | None:
+    """The complaint to name: a timeout, unless connections broke well before it, else the first of the strongest."""
+    timeout = next((item for item in consequences if _is_firm_timeout(item)), None)
+    if timeout is not None:
+        # Peers' "connection closed" follows from a rank that timed out, unless it was printed well before.
+        early = (
+            item
+            for item in consequences
+            if item.failure is FailureClass.NCCL_ERROR
+            and item.strength >= Strength.COMPLAINT
+            and not item.soft
+            and timeout.order - item.order > EARLY_S
+        )
+        return next(early, timeout)
+    for level in (Strength.COMPLAINT, Strength.HINT, Strength.TRACE):
+        strong = next((item for item in consequences if item.strength >= level and not item.soft), None)
+        if strong is not None:
+            return strong
+    return max(consequences, key=lambda item: item.strength, default=None)
+
+
+def _ends_in_traceback(tail: Sequence[str]) -> bool:
+    for back, line in enumerate(reversed(tail[-60:])):
+        if "Traceback (most recent call last)" in line:
+            return back > 0
+        if line.strip() and not line.startswith((" ", "\t", "│", "|")):
+            return False
+    return False

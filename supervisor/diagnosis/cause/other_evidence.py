@@ -1,0 +1,337 @@
+"""What is known beside the logs: error files, the machine's records, our own doing, stacks. A table of corrections to the root.
+
+In each stage, in order, the first correction that applies changes the root; the next stage works on what it gave.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from supervisor.diagnosis.attribution.error_file import read_error_file
+from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.guess import guess
+from supervisor.diagnosis.evidence import ErrorFile
+from supervisor.diagnosis.hang.hang_verdict import hang_by_stacks, timeout_by_stacks
+from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Strength, Trait
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.decode import clean
+
+# Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
+_HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
+_SLURM = {
+    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
+    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
+    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
+    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
+}
+_OPEN = (
+    FailureClass.UNKNOWN,
+    FailureClass.HEALTHY,
+    FailureClass.NCCL_ERROR,
+    FailureClass.NCCL_TIMEOUT,
+    FailureClass.RENDEZVOUS,
+)
+# What a SIGKILL without any text is worth at most (see the rule `killed`).
+BARE_KILL = 0.7
+# Below it, "healthy" rests on steps alone.
+SURELY_HEALTHY = 0.9
+SHM_FULL_SHARE = 0.98
+
+
+class Stage(IntEnum):
+    """The order of the corrections."""
+
+    ERROR_FILES = 1
+    MACHINE = 2
+    AFTER_THE_END = 3
+    OWN_KNOWLEDGE = 4
+    WORDS = 5
+    STACKS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """One way in which other evidence changes a root. `when` and `then` look at the case and the root so far."""
+
+    name: str
+    stage: Stage
+    when: Callable[[Case, Root], bool]
+    then: Callable[[Case, Root], Root]
+    why: str
+
+
+def _is_weak(root: Root) -> bool:
+    """Whether the machine's records tell more than the root does."""
+    return root.failure in _OPEN or (
+        root.chosen is None
+        and root.failure in (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED)
+    )
+
+
+def _replaced(
+    failure: FailureClass, reason: Reason | None, confidence: float
+) -> Callable[[Case, Root], Root]:
+    return lambda _case, root: root._replace(failure=failure, reason=reason, confidence=confidence)
+
+
+# -- error files -----------------------------------------------------------------------------------
+
+
+def _may_ask_error_files(case: Case, root: Root) -> bool:
+    if root.chosen is not None and root.chosen.is_cause:
+        return False
+    return bool(case.job.error_files) and root.failure not in (FailureClass.TERMINATED, FailureClass.HANG)
+
+
+def _from_error_files(case: Case, root: Root) -> Root:
+    """The earliest error file that is not about a peer; the root where none is."""
+    found: list[tuple[float, int, Root]] = []
+    for place, file in enumerate(case.job.error_files):
+        content = read_error_file(file.content)
+        if content is None or not content.message:
+            continue
+        judged = _judge_message(case, file, content.message, case.signatures)
+        if judged is not None:
+            found.append((float(content.timestamp_s or 0), place, judged))
+    return min(found, key=lambda item: item[:2])[2] if found else root
+
+
+def _judge_message(case: Case, file: ErrorFile, message: str, signatures: Signatures) -> Root | None:
+    text = clean(message.split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
+    matched = [
+        entry
+        for entry in signatures.entries
+        if entry.role is not Role.CONFIRMATION and re.search(entry.regex, text)
+    ]
+    if not matched or any(entry.role is not Role.CAUSE for entry in matched) or "SignalException" in text:
+        return None
+    top = max(matched, key=lambda entry: entry.strength)
+    rank = file.origin.rank
+    if rank is None and file.origin.local_rank is not None:
+        rank = case.ranks.from_local(file.origin.local_rank, file.origin.node)
+    return Root(
+        top.failure, top.reason, rank, (rank,) if rank is not None else (), file.origin.node, file.path, 1, text,
+        0.94 if top.strength >= Strength.CLEAR else 0.9,
+    )  # fmt: skip
+
+
+# -- the machine's records -------------------------------------------------------------------------
+
+
+def _cgroup_killed(case: Case, root: Root) -> bool:
+    if not case.job.machine.cgroup_oom_kills:
+        return False
+    killed = root.reason is Reason.KERNEL_KILL or any(item.code == -9 for item in case.launch.exits)
+    return killed or _is_weak(root)
+
+
+def _killed_by_somebody(case: Case, root: Root) -> bool:
+    # oom_kill in memory.events counts kills by any OOM killer (Linux, cgroup-v2.rst).
+    counted_none = case.job.machine.cgroup_oom_kills == 0
+    return counted_none and root.reason is Reason.KERNEL_KILL and root.confidence <= BARE_KILL
+
+
+def _worker_killed_by_somebody(case: Case, root: Root) -> bool:
+    machine = case.job.machine
+    counted_none = machine.cgroup_oom_kills == 0 and not machine.kernel_log
+    return counted_none and root.chosen is not None and root.chosen.has(Trait.SIGKILL_ONLY)
+
+
+def _slurm(case: Case) -> tuple[FailureClass, Reason] | None:
+    state = case.job.machine.slurm_state
+    return _SLURM.get(state.split()[0].rstrip("+")) if state is not None else None
+
+
+def _by_slurm(case: Case, root: Root) -> Root:
+    known = _slurm(case)
+    assert known is not None
+    failure, reason = known
+    if root.failure is not failure:
+        root = root._replace(path="", line=0, text="")
+    return root._replace(failure=failure, reason=reason, confidence=0.95)
+
+
+def _shm_full(case: Case, root: Root) -> bool:
+    share = case.job.machine.shm_used_share
+    crashed = root.failure in (FailureClass.DATALOADER_WORKER, FailureClass.WORKER_CRASH)
+    return share is not None and share > SHM_FULL_SHARE and crashed
+
+
+def _hard_xid(case: Case, root: Root) -> bool:
+    hard = any(xid in _HARD_XIDS for _, xid in case.job.machine.gpu_xids)
+    return hard and (_is_weak(root) or root.failure is FailureClass.CUDA_ERROR)
+
+
+# -- the end, and what we know ourselves -----------------------------------------------------------
+
+
+def _aborted_at_exit(case: Case, root: Root) -> bool:
+    aborted = root.failure is FailureClass.WORKER_CRASH or (
+        root.failure is FailureClass.NCCL_ERROR and any(item.code == -6 for item in case.launch.exits)
+    )
+    return aborted and _had_finished(case, root)
+
+
+def _had_finished(case: Case, root: Root) -> bool:
+    job = case.job
+    if job.final_checkpoint:
+        return True
+    if job.total_steps is not None and job.last_step is not None and job.last_step >= job.total_steps:
+        return True
+    return any(
+        hit.has(Trait.GOOD_END) and hit.line < root.line and scan.path == root.path
+        for scan in case.scans
+        for hit in scan.hits
+    )
+
+
+def _stopped_by_us(case: Case, root: Root) -> bool:
+    failed_before = (
+        root.chosen is not None
+        and root.chosen.is_cause
+        and root.failure is not FailureClass.TERMINATED
+        and root.chosen.strength >= Strength.PLAIN
+    )
+    return case.job.stop_reason is not None and not failed_before
+
+
+def _first_dead_known(case: Case, root: Root) -> bool:
+    nobody_named = root.rank is None and not root.ranks
+    failed = root.failure not in (FailureClass.HEALTHY, FailureClass.TERMINATED)
+    return case.job.first_dead_rank is not None and nobody_named and failed
+
+
+def _of_first_dead(case: Case, root: Root) -> Root:
+    rank = case.job.first_dead_rank
+    assert rank is not None
+    return root._replace(rank=rank, ranks=(rank,))
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _barely_healthy(_case: Case, root: Root) -> bool:
+    return root.failure is FailureClass.HEALTHY and not root.path and root.confidence < SURELY_HEALTHY
+
+
+def _without_line(_case: Case, root: Root) -> bool:
+    exit_code_alone = root.reason is Reason.EXIT_CODE and root.failure is FailureClass.WORKER_CRASH
+    return root.chosen is None and (root.failure is FailureClass.UNKNOWN or exit_code_alone)
+
+
+CORRECTIONS = (
+    Correction(
+        "error_file",
+        Stage.ERROR_FILES,
+        when=_may_ask_error_files,
+        then=_from_error_files,
+        why="No log names a cause, but a rank wrote one to torchrun's error file: the earliest that is not about a peer.",
+    ),
+    Correction(
+        "memory_kill_counted",
+        Stage.MACHINE,
+        when=_cgroup_killed,
+        then=_replaced(FailureClass.HOST_OOM, Reason.CGROUP_KILL, 0.96),
+        why="The job's memory record counted kills for want of memory.",
+    ),
+    Correction(
+        "no_memory_kill_counted",
+        Stage.MACHINE,
+        when=_killed_by_somebody,
+        then=_replaced(FailureClass.WORKER_CRASH, Reason.SIGNAL, 0.85),
+        why="The job's memory record counted no kill for want of memory, so somebody else sent the SIGKILL.",
+    ),
+    Correction(
+        "worker_killed_with_memory_left",
+        Stage.MACHINE,
+        when=_worker_killed_by_somebody,
+        then=_replaced(FailureClass.DATALOADER_WORKER, Reason.KILLED, 0.85),
+        why="A data worker was killed, but the job's memory record counted no kill for want of memory.",
+    ),
+    Correction(
+        "slurm_state",
+        Stage.MACHINE,
+        when=lambda case, root: _is_weak(root) and _slurm(case) is not None,
+        then=_by_slurm,
+        why="The logs show no cause, and SLURM recorded how the job ended.",
+    ),
+    Correction(
+        "shared_memory_full",
+        Stage.MACHINE,
+        when=_shm_full,
+        then=_replaced(FailureClass.SHM_EXHAUSTED, None, 0.93),
+        why="A process crashed while /dev/shm was full.",
+    ),
+    Correction(
+        "gpu_reported_fault",
+        Stage.MACHINE,
+        when=_hard_xid,
+        then=_replaced(FailureClass.GPU_FAULT, None, 0.95),
+        why="The driver reported a hardware fault (Xid) at this time.",
+    ),
+    Correction(
+        "aborted_at_exit",
+        Stage.AFTER_THE_END,
+        when=_aborted_at_exit,
+        then=_replaced(FailureClass.WORKER_CRASH, Reason.AT_EXIT, 0.93),
+        why="The crash came after the last step or the final checkpoint: training had finished.",
+    ),
+    Correction(
+        "stopped_by_stoker",
+        Stage.OWN_KNOWLEDGE,
+        when=_stopped_by_us,
+        then=lambda _case, _root: Root(FailureClass.TERMINATED, Reason.USER, confidence=0.97),
+        why="stoker itself stopped the run, and no clear cause stands before that.",
+    ),
+    Correction(
+        "first_dead_rank",
+        Stage.OWN_KNOWLEDGE,
+        when=_first_dead_known,
+        then=_of_first_dead,
+        why="The logs name no rank, but stoker saw which one ended first.",
+    ),
+    Correction(
+        "words_below_last_step",
+        Stage.WORDS,
+        when=_barely_healthy,
+        then=lambda case, root: guess(case, root, ended_at_once=True),
+        why="Below the last step stands a complaint that no signature knows; its words lead to a class that ends a process at once.",
+    ),
+    Correction(
+        "words_of_complaint",
+        Stage.WORDS,
+        when=_without_line,
+        then=guess,
+        why="No signature knows the cause; the class is guessed from the words of the clearest complaint.",
+    ),
+    Correction(
+        "stacks_of_hang",
+        Stage.STACKS,
+        when=lambda case, _root: case.job.hang is not None and case.job.hang.ended_for_it,
+        then=hang_by_stacks,
+        why="stoker ended the run as a hang: the stacks that it took say who kept the others waiting.",
+    ),
+    Correction(
+        "stacks_of_timeout",
+        Stage.STACKS,
+        when=lambda case, _root: case.job.hang is not None,
+        then=timeout_by_stacks,
+        why="Those that waited timed out: the stacks that stoker took before say for whom they waited.",
+    ),
+)  # fmt: skip
+
+
+def corrected(case: Case, root: Root) -> tuple[Root, tuple[Correction, ...]]:
+    """The root as other evidence leaves it, and the corrections that changed it."""
+    applied: list[Correction] = []
+    for stage in Stage:
+        own = (item for item in CORRECTIONS if item.stage is stage)
+        first = next((item for item in own if item.when(case, root)), None)
+        if first is not None and (changed := first.then(case, root)) != root:
+            root = changed
+            applied.append(first)
+    return root, tuple(applied)

@@ -1,0 +1,298 @@
+"""Errors that a job recovered from, and notices that it only logged: neither is what it failed of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from supervisor.diagnosis.cause.candidates import INFORMS
+from supervisor.diagnosis.scan.hit import Candidate, Hit, SourceScan
+from supervisor.diagnosis.scan.log_timeline import is_progress, went_on, when
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
+from supervisor.diagnosis.scan.tracebacks import frames_above, in_helper
+from supervisor.run.failures import FailureClass
+from supervisor.text.patterns import Lazy
+from supervisor.text.prefixes import split_prefix
+
+# Ranks that are torn down with their job print tracebacks; a program that goes on prints this much else.
+NEXT_JOB_LINES = 100
+# Training's own lines after an error that show that the job recovered from it: fewer, the surer they belong to it.
+STEPS_AFTER_NOTICE = 1  # after a line that is no exception and raises no alarm
+STEPS_AFTER_LINE = 3  # after a warning, or a line without a traceback
+STEPS_AFTER_TRACEBACK = 6
+STEPS_ELSEWHERE = 12  # of other ranks, which step together; and after what the kernel reports of any process
+STEPS_AFTER_STOP = 25  # after a stop, which a long save may follow
+# A traceback in a job that failed: logs put together file by file show a rank's earlier steps after it.
+STEPS_AFTER_TRACEBACK_OF_FAILED = 60
+STEPS_BETWEEN_CAUSES = 6
+_MOSTLY_RAISED = frozenset(
+    (FailureClass.CUDA_OOM, FailureClass.FD_LIMIT, FailureClass.COMPILE_ERROR, FailureClass.PORT_IN_USE)
+)
+_RAISED_AS_EXCEPTION = frozenset(
+    (
+        FailureClass.AUTH_OR_HUB, FailureClass.IMPORT_ERROR, FailureClass.CUDA_UNAVAILABLE, FailureClass.CODE_ERROR,
+        FailureClass.MISSING_FILE, FailureClass.PERMISSION_DENIED, FailureClass.CHECKPOINT_LOAD,
+    )
+)  # fmt: skip
+_ALARM = Lazy(r"\b(?:ERROR|CRITICAL|FATAL|Traceback|[Ee]rror:|NCCL WARN|[Uu]nhandled exception)")
+_EXCEPTION = Lazy(
+    r"^(?:\S{0,40} )?(?:(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|NotFound)\b|(?:[a-z_]\w*\.){2,}[A-Z]\w+: )"
+)
+_GLOG_INFORMS = Lazy(r"^I\d{4} \d\d:|: I (?:tensorflow|external|xla|tsl)/")
+_DYING_WORDS = (
+    "failed (exitcode:",
+    "ChildFailedError",
+    "Sending process",
+    "Killing subprocess",
+    "exits with return code",
+    "Exited with exit code",
+)
+_LAUNCHERS_LOG = Lazy(r"(?:console|agent|launch\w*|torchrun|nohup|slurm)[^/\\]*$|\.out$")
+
+
+def without_recovered(
+    found: list[Candidate], scans: Sequence[SourceScan], *, died: bool, stepped: bool
+) -> list[Candidate]:
+    """The candidates that a job may have failed of.
+
+    Args:
+        found: all candidates, log by log.
+        scans: what was read of the logs that they point into.
+        died: some process is known to have ended badly.
+        stepped: training's own lines were seen.
+    """
+    if not died and _launcher_reports_nothing(scans):
+        found = [item for item in found if not _went_on_elsewhere(item, scans)]
+    left = _without_logged_notices(_not_recovered(found, scans, died))
+    left = _without_plain_repeats(_without_passing(left))
+    raised = any(_EXCEPTION.match(item.text) and not item.soft for item in left)
+    if died or raised or _trouble(scans):
+        return left
+    return [item for item in left if not (is_notice(item) and (stepped or _informed_on(item)))]
+
+
+def _not_recovered(found: list[Candidate], scans: Sequence[SourceScan], died: bool) -> list[Candidate]:
+    """The candidates after which training did not go on."""
+    steps = [_tail_steps(scan) for scan in scans]
+    return [
+        item
+        for item in found
+        if not _recovered(item, scans[item.source], steps[item.source], died)
+        and not _went_on_to_next(item, found, steps[item.source])
+    ]
+
+
+# -- notices ---------------------------------------------------------------------------------------
+
+
+def is_notice(item: Candidate) -> bool:
+    """A line about a class that shows itself as an exception, which is none and raises no alarm."""
+    return (item.failure in _RAISED_AS_EXCEPTION or item.failure in _MOSTLY_RAISED) and not _raises_or_alarms(
+        item
+    )
+
+
+def _raises_or_alarms(item: Candidate) -> bool:
+    return _EXCEPTION.match(item.text) is not None or _ALARM.search(item.text) is not None
+
+
+def _informed_on(item: Candidate) -> bool:
+    """Whether the program went on to inform of other things: a start that has not come to its first step yet."""
+    informing = (
+        1 for line in item.hit.lines_after() if INFORMS.search(line[:200]) or _GLOG_INFORMS.search(line[:60])
+    )
+    return sum(informing) >= 2
+
+
+def _without_logged_notices(found: list[Candidate]) -> list[Candidate]:
+    return [item for item in found if not (item.is_cause and is_notice(item) and _logged_on(item, found))]
+
+
+def _logged_on(notice: Candidate, found: Sequence[Candidate]) -> bool:
+    """Whether the program logged other things between a notice and the exception that it failed of."""
+    raised = [item.line for item in _later_causes(notice, found) if not is_notice(item)]
+    if not raised:
+        return False
+    between = notice.hit.lines_after()[: max(raised[0] - notice.line - 1, 0)]
+    dated = (1 for line in between if not _ALARM.search(line) and when(split_prefix(line)[1]) is not None)
+    return sum(dated) >= 2
+
+
+def _later_causes(item: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Causes below it in the same log."""
+    for other in found:
+        if other.is_cause and other.source == item.source and other.line > item.line:
+            yield other
+
+
+def _without_plain_repeats(found: list[Candidate]) -> list[Candidate]:
+    """Of one class, an exception comes before a logged line or a warning about the same trouble."""
+    raised = {item.failure for item in found if item.is_cause and _EXCEPTION.match(item.text)}
+    return [item for item in found if not (item.failure in raised and _repeats_plainly(item))]
+
+
+def _repeats_plainly(item: Candidate) -> bool:
+    """Whether a line may be a plain repeat of an exception: not raised itself, not part of a message, not exact."""
+    return (
+        item.is_cause
+        and item.failure in _RAISED_AS_EXCEPTION
+        and not _EXCEPTION.match(item.text)
+        and not item.hit.text.startswith(("\t", "  "))
+        and item.strength < Strength.EXACT
+    )
+
+
+def _without_passing(found: list[Candidate]) -> list[Candidate]:
+    """Without tracebacks that were logged as notices, or that a helper's thread left, where another one was raised."""
+    passing = {id(item) for item in found if _in_passing(item)}
+    ends = any(
+        item.is_cause
+        and id(item) not in passing
+        and not item.soft
+        and (_EXCEPTION.match(item.text) or item.failure is FailureClass.TERMINATED)
+        for item in found
+    )
+    return [item for item in found if id(item) not in passing] if passing and ends else found
+
+
+def _in_passing(item: Candidate) -> bool:
+    """Whether an exception was logged as a notice, or ended a helper's thread alone."""
+    if not item.is_cause or not _EXCEPTION.match(item.text):
+        return False
+    return frames_above(item.hit).logged or (item.soft and in_helper(item.hit))
+
+
+def _trouble(scans: Sequence[SourceScan]) -> bool:
+    """Whether any log shows a traceback or a process that ended."""
+    return _any_hit(scans, Trait.TRACEBACK, Trait.LAUNCHER_REPORT, Trait.CRASH_REPORT, Trait.TASK_EXIT)
+
+
+def _any_hit(scans: Sequence[SourceScan], *traits: Trait, below: int = 0) -> bool:
+    """Whether a line below the given one has any of these traits."""
+    wanted = frozenset(traits)
+    return any(
+        not wanted.isdisjoint(hit.signature.traits) and hit.line > below
+        for scan in scans
+        for hit in scan.hits
+    )
+
+
+# -- training that went on -------------------------------------------------------------------------
+
+
+def _tail_steps(scan: SourceScan) -> list[tuple[int, str]]:
+    """Training's own lines in the tail, with their numbers: looked for once, asked often."""
+    return [(number, line) for number, line in scan.numbered_tail() if is_progress(line)]
+
+
+def _recovered(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]], died: bool) -> bool:
+    """Whether training went on after it, or the run came to a good end."""
+    if item.failure is FailureClass.HANG and not item.has(Trait.MAY_RECOVER):
+        return False
+    if ends_well(scan, item.line):
+        return True
+    if item.failure is FailureClass.TERMINATED and "*** JOB " in item.text and _other_job_after(item, scan):
+        return True
+    after = _after(item, scan, steps)
+    own = [line for line in after if _same_process(line, item)]
+    need, may_be_dying = _steps_needed(item, died)
+    if not may_be_dying:
+        return went_on(own, need=need)
+    if not died and len(own) < len(after) and went_on(after, need=STEPS_ELSEWHERE):
+        # Ranks step together: where the others went on for long, this one did too.
+        return True
+    return went_on(own, need=need) and not _dies_soon(item.hit)
+
+
+def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
+    """How many of training's own lines after it show that the job recovered, and whether it may be dying all the same."""
+    if item.has(Trait.MACHINE_WIDE) or item.failure is FailureClass.GPU_FAULT:
+        return STEPS_ELSEWHERE, False
+    if item.failure is FailureClass.TERMINATED:
+        return (STEPS_AFTER_LINE if "SIGUSR" in item.text else STEPS_AFTER_STOP), False
+    if not died and item.failure in _RAISED_AS_EXCEPTION and not _raises_or_alarms(item):
+        return STEPS_AFTER_NOTICE, False
+    if item.soft or not frames_above(item.hit).found:
+        return STEPS_AFTER_LINE, True
+    return (STEPS_AFTER_TRACEBACK_OF_FAILED if died else STEPS_AFTER_TRACEBACK), True
+
+
+def _other_job_after(item: Candidate, scan: SourceScan) -> bool:
+    """Whether a long quiet part follows the report that a batch job was cancelled: the next job writes to the same file."""
+    if scan.lines - item.line < NEXT_JOB_LINES:
+        return False
+    return not _any_hit(
+        (scan,),
+        Trait.TRACEBACK,
+        Trait.LAUNCHER_REPORT,
+        Trait.SCHEDULER_REPORT,
+        Trait.CRASH_REPORT,
+        below=item.line,
+    )
+
+
+def _launcher_reports_nothing(scans: Sequence[SourceScan]) -> bool:
+    """Whether logs of ranks stand beside a launcher's own, and that reports no process that ended."""
+    ranked = [scan.origin.rank is not None or scan.origin.local_rank is not None for scan in scans]
+    launchers = [
+        scan
+        for scan, is_ranks in zip(scans, ranked, strict=True)
+        if not is_ranks and _LAUNCHERS_LOG.search(scan.path)
+    ]
+    reported = _any_hit(scans, Trait.LAUNCHER_REPORT, Trait.CRASH_REPORT, Trait.STOP_SIGNAL)
+    return any(ranked) and bool(launchers) and not reported
+
+
+def _went_on_elsewhere(item: Candidate, scans: Sequence[SourceScan]) -> bool:
+    """Whether training went on in another stream of the ranks, under a launcher that has no complaint.
+
+    A launcher reports each process that fails, and ranks step together; files of their own tell no order.
+    """
+    return any(
+        went_on(scan.tail, need=STEPS_AFTER_LINE)
+        for source, scan in enumerate(scans)
+        if source != item.source and (scan.origin.rank is not None or scan.origin.local_rank is not None)
+    )
+
+
+def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
+    """Whether training went on between it and a later cause of the same rank: then that one is what it failed of."""
+    if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
+        return False
+    later = [
+        other.line
+        for other in _later_causes(item, found)
+        if (item.rank is None or other.rank in {None, item.rank})
+        and other.failure is not FailureClass.TERMINATED
+    ]
+    last = max(later, default=0)
+    between = {
+        line[:200] for number, line in steps if item.line < number < last and _same_process(line, item)
+    }
+    return len(between) >= STEPS_BETWEEN_CAUSES
+
+
+def _after(item: Candidate, scan: SourceScan, steps: list[tuple[int, str]]) -> list[str]:
+    """Lines after it that may be training's own: those close by, and the tail's."""
+    if item.line >= scan.tail_line:
+        return [line for number, line in steps if number > item.line]
+    return [*item.hit.lines_after(150)[item.line - item.hit.line :], *(line for _, line in steps)]
+
+
+def _same_process(line: str, item: Candidate) -> bool:
+    """Whether a later line could come from the process that failed: where ranks have prefixes, only its own count."""
+    if item.rank is None or not line.startswith("[rank"):
+        return True
+    return line.startswith(f"[rank{item.rank}]")
+
+
+def _dies_soon(hit: Hit) -> bool:
+    return any(word in line for line in hit.lines_after(40) for word in _DYING_WORDS)
+
+
+def ends_well(scan: SourceScan, after_line: int) -> bool:
+    """Whether the log shows a good end after a line, and no bad end after that."""
+    good = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
+    if all("Total training time" in hit.text or "Process group destroyed" in hit.text for hit in good):
+        return False  # printed after a failure, too; and where there is no good end at all
+    bad = [hit.line for hit in scan.hits if hit.has(Trait.BAD_END) and hit.line > after_line]
+    return not bad or max(bad) < min(hit.line for hit in good)

@@ -1,0 +1,301 @@
+"""A chosen line, exit or silence made into a root: whose it is, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from supervisor.diagnosis.attribution.exits import Exit
+from supervisor.diagnosis.attribution.waiting import lagging_rank
+from supervisor.diagnosis.case import Case, Root
+from supervisor.diagnosis.cause.fingerprint import plain_form
+from supervisor.diagnosis.cause.recovered_errors import is_notice
+from supervisor.diagnosis.cause.vocabulary import class_by_words
+from supervisor.diagnosis.scan.hit import Candidate
+from supervisor.diagnosis.scan.signature_tables import Strength, Trait
+from supervisor.diagnosis.scan.tracebacks import frames_above
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.text.patterns import Lazy
+
+# -- how sure a line is ----------------------------------------------------------------------------
+
+# By the strength of the chosen cause: the shares that were right on the labelled corpus and in blind rounds.
+_BY_STRENGTH = (
+    (Strength.CERTAIN, 0.97),
+    (Strength.CLEAR, 0.94),
+    (Strength.PLAIN, 0.91),
+    (Strength.SUGGESTIVE, 0.82),
+)
+WEAK_CONFIDENCE = 0.6
+# Peers' complaints alone.
+_COMPLAINT_BY_STRENGTH = ((Strength.DECISIVE, 0.9), (Strength.COMPLAINT, 0.8))
+WEAK_COMPLAINT_CONFIDENCE = 0.65
+RIVAL_COSTS = 0.08  # another class has a cause that is as strong
+WARNING_COSTS = 0.15  # the line is only a warning, and no other of its class is more
+LEAST_CONFIDENCE = 0.3
+# Classes without words of their own: silences, and whatever the program raises.
+_WITHOUT_WORDS = frozenset((FailureClass.HANG, FailureClass.CODE_ERROR))
+_VAGUE = Lazy(
+    r"\b(?:ValueError|AssertionError|RuntimeError|OSError|Exception|NotImplementedError|MisconfigurationException|ZeroDivisionError)\b|'NoneType' object"
+)
+
+
+def _is_vague(item: Candidate) -> bool:
+    return item.has(Trait.GENERIC) and _VAGUE.search(item.text) is not None
+
+
+def _in_unknown_words(item: Candidate) -> bool:
+    return item.has(Trait.OPEN_TYPE) and item.failure is FailureClass.CODE_ERROR
+
+
+def _words_lead_elsewhere(item: Candidate) -> bool:
+    if item.failure in _WITHOUT_WORDS:
+        return False
+    leader = class_by_words(item.text)
+    return leader is not None and leader[0] is not item.failure
+
+
+_CAPS: tuple[tuple[Callable[[Candidate], bool], float], ...] = (
+    # Of a kind that is raised as an exception, but this one only says so in passing.
+    (is_notice, 0.88),
+    # These are raised for anything: arguments, files, versions, what was not there. The message did not say more.
+    (_is_vague, 0.86),
+    # With the very signature of a line held out, most of what was wrong and sure of itself was of this kind: an
+    # uncorrectable ECC error is a "CUDA error" too, a full /dev/shm also says "No space left on device".
+    (_words_lead_elsewhere, 0.86),
+    # A type that libraries raise for their own troubles, in words that no table knows: 8 of 17 such were right unseen.
+    (_in_unknown_words, 0.66),
+)
+
+
+def _level(strength: int, levels: Sequence[tuple[Strength, float]], otherwise: float) -> float:
+    return next((value for level, value in levels if strength >= level), otherwise)
+
+
+def confidence_of(item: Candidate, peers: Sequence[Candidate]) -> float:
+    """How sure a chosen cause is: by its strength, less what speaks against it."""
+    value = _level(item.strength, _BY_STRENGTH, WEAK_CONFIDENCE)
+    if any(other.failure is not item.failure and other.strength >= item.strength for other in peers):
+        value -= RIVAL_COSTS
+    if item.soft and not any(not other.soft and other.failure is item.failure for other in peers):
+        value -= WARNING_COSTS
+    for applies, cap in _CAPS:
+        if value > cap and applies(item):
+            value = cap
+    return max(value, LEAST_CONFIDENCE)
+
+
+# -- roots from lines ------------------------------------------------------------------------------
+
+
+def far_below(one: Candidate, other: Candidate) -> bool:
+    """Whether one line stands well below another, or in another log."""
+    return other.source != one.source or other.line - one.line > 15
+
+
+def from_candidate(item: Candidate, peers: Sequence[Candidate], case: Case) -> Root:
+    """A root from a chosen line: its rank, or the ranks that fail alike."""
+    item = _own_line(item, peers)
+    alike = [other for other in peers if other.failure is item.failure]
+    ranks = _ranks_alike(alike, case)
+    rank: int | None = None
+    if not ranks:
+        rank = _rank_of(item, alike, case)
+        ranks = (rank,) if rank is not None else ()
+    return Root(
+        item.failure, item.reason, rank, ranks, item.hit.origin.node,
+        case.scans[item.source].path, item.line, item.text, confidence_of(item, peers), item,
+    )  # fmt: skip
+
+
+def _ranks_alike(alike: Sequence[Candidate], case: Case) -> tuple[int, ...]:
+    """All ranks, where all of them failed in the same way; empty where some did not, or only one is named."""
+    named = {rank for other in alike if (rank := other.rank) is not None}
+    world = case.job.world_size or case.launch.world_size or (max(case.ranks.seen, default=-1) + 1 or None)
+    all_failed = named >= set(case.launch.failed_ranks) and (world is None or len(named) >= world)
+    return tuple(sorted(named)) if len(named) >= 2 and all_failed else ()
+
+
+def _rank_of(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | None:
+    if item.failure is FailureClass.HANG:
+        rank = lagging_rank(case.candidates, case.launch, case.ranks)
+    else:
+        rank = case.ranks.of(item.hit, item.failure)
+    if rank is None and item.failure is not FailureClass.TERMINATED:
+        return _rank_otherwise(item, alike, case)
+    return rank
+
+
+def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
+    """The same words in the rank's own log, where the chosen ones stand in a launcher's summary or come a moment later."""
+    origin = item.hit.origin
+    if origin.local_rank is None and origin.rank is None:
+        for other in peers:
+            if (
+                other.source != item.source
+                and other.failure is item.failure
+                and other.hit.origin.local_rank is not None
+                and _same_words(other, item)
+            ):
+                return other
+    if origin.local_rank is not None:
+        for other in peers:
+            if (
+                abs(other.order - item.order) <= 2
+                and other.signature.id == item.signature.id
+                and other.source < item.source
+                and other.hit.origin.local_rank is not None
+            ):
+                return other
+    return item
+
+
+def _same_words(one: Candidate, other: Candidate) -> bool:
+    return (
+        plain_form(one.text) == plain_form(other.text)
+        or one.text.strip() in other.text
+        or other.text.strip() in one.text
+    )
+
+
+def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], case: Case) -> int | None:
+    """The rank of a line that names none: of its peers, by the launcher, or the only one that is silent."""
+    if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
+        return case.ranks.blamed()
+    for other in alike:
+        found = case.ranks.of(other.hit, other.failure)
+        if found is not None:
+            return found
+    if item.failure is FailureClass.GPU_FAULT:
+        # The driver names a bus address; the process that felt it names its rank.
+        for other in case.candidates:
+            if other.failure is FailureClass.CUDA_ERROR and other.rank is not None:
+                return other.rank
+    blamed = case.ranks.blamed()
+    if blamed is not None:
+        late = _late_instead_of(blamed, case)
+        return late if late is not None else blamed
+    if case.launch.distributed and (silent := case.ranks.only_silent()) is not None:
+        return silent
+    if item.failure is FailureClass.PORT_IN_USE or not case.launch.distributed:
+        return 0
+    return None
+
+
+def _late_instead_of(blamed: int, case: Case) -> int | None:
+    """The rank that did not come, where the one that the launcher saw fail first only waited and timed out."""
+    waited = {
+        item.rank
+        for item in case.candidates
+        if not item.is_cause and not item.soft and item.failure is FailureClass.NCCL_TIMEOUT
+    }
+    if blamed not in waited:
+        return None
+    late = lagging_rank(case.candidates, case.launch, case.ranks)
+    return late if late not in waited else None
+
+
+def own_complaint(item: Candidate, consequences: Sequence[Candidate]) -> Candidate:
+    """The line that a complaint is shown by: the rank's own, and of a rendezvous the exception below its notices."""
+    item = _own_line(item, consequences)
+    if item.failure is not FailureClass.RENDEZVOUS or "Error" in item.text:
+        return item
+    raised = (
+        other
+        for other in consequences
+        if other.signature.id == item.signature.id and "Error: " in other.text and far_below(item, other)
+    )
+    return next(raised, item)
+
+
+def from_complaint(item: Candidate, case: Case) -> Root:
+    """A root where only peers' complaints are known."""
+    rank = None
+    if item.failure in (FailureClass.NCCL_TIMEOUT, FailureClass.HANG):
+        rank = lagging_rank(case.candidates, case.launch, case.ranks)
+        rank = rank if rank is not None else frames_above(item.hit).spawn_rank
+    elif item.failure is FailureClass.NCCL_ERROR:
+        if item.has(Trait.LOST_CONNECTION):
+            rank = lagging_rank(case.candidates, case.launch, case.ranks)
+        rank = rank if rank is not None else case.ranks.of(item.hit, item.failure)
+    confidence = _level(item.strength, _COMPLAINT_BY_STRENGTH, WEAK_COMPLAINT_CONFIDENCE)
+    return Root(
+        item.failure, item.reason, rank, (rank,) if rank is not None else (), item.hit.origin.node,
+        case.scans[item.source].path, item.line, item.text, confidence - (WARNING_COSTS if item.soft else 0), item,
+    )  # fmt: skip
+
+
+# -- roots from exits ------------------------------------------------------------------------------
+
+
+def rank_of_exit(item: Exit, case: Case) -> int | None:
+    """The global rank of a process that ended."""
+    if item.rank is not None:
+        return item.rank
+    rank = None
+    if item.local_rank is not None:
+        rank = case.ranks.from_local(item.local_rank, item.node)
+    if rank is None and item.task is not None:
+        rank = case.ranks.from_task(item.task)
+    return rank
+
+
+def from_exit(
+    item: Exit, case: Case, failure: FailureClass = FailureClass.WORKER_CRASH, reason: Reason | None = None
+) -> Root:
+    """A root from how a process ended. Without a reason, by its exit code: a SIGKILL, another signal."""
+    rank = rank_of_exit(item, case)
+    if reason is None and failure is FailureClass.WORKER_CRASH:
+        reason = Reason.SIGNAL
+        if item.code == -9:
+            failure, reason = FailureClass.HOST_OOM, Reason.KERNEL_KILL
+    return Root(
+        failure, reason, rank, (rank,) if rank is not None else (), item.node,
+        case.scans[item.hit.source].path if item.hit.source >= 0 else "", item.hit.line, item.hit.text,
+    )  # fmt: skip
+
+
+def at(root: Root, place: tuple[str, int, str]) -> Root:
+    """The root, shown by another line: (path, line, text)."""
+    path, line, text = place
+    return root._replace(path=path, line=line, text=text)
+
+
+def last_message(item: Exit, case: Case) -> tuple[str, int, str] | None:
+    """The one last line that a rank wrote to its own stderr, if no traceback stands above it: ``prog: what is wrong``."""
+    for scan in case.scans:
+        origin = scan.origin
+        own = origin.rank == item.rank if origin.rank is not None else origin.local_rank == item.local_rank
+        if origin.stream != "stderr" or not own or (origin.rank is None and origin.local_rank is None):
+            continue
+        if any(line.startswith("Traceback (most recent call last)") for line in scan.tail):
+            return None
+        for number, line in reversed(list(scan.numbered_tail())):
+            if line.strip():
+                return (scan.path, number, line) if ": " in line else None
+    return None
+
+
+_LAUNCHERS = (
+    "srun: ",
+    "slurmstepd: ",
+    "sbatch: ",
+    "salloc: ",
+    "make: ",
+    "mpirun",
+    "prterun",
+    "docker: ",
+    "kubectl",
+    "pdsh",
+)
+_COMPLAINT = Lazy(r"^(?:[\w./-]{1,60}: )?(?:error|Error|ERROR|fatal|usage): \S")
+
+
+def message_at_exit(case: Case) -> tuple[str, int, str] | None:
+    """What a program printed as it ended of its own will, ``error: …``, in a job without tracebacks of ranks."""
+    if any(hit.has(Trait.TRACEBACK) and hit.rank is not None for scan in case.scans for hit in scan.hits):
+        return None
+    for scan in case.scans:
+        for number, line in scan.numbered_tail():
+            if _COMPLAINT.match(line) and not line.startswith(_LAUNCHERS):
+                return scan.path, number, line
+    return None

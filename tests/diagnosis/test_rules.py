@@ -1,0 +1,240 @@
+"""Every rule of the two tables has a case that fires it; a rule without one fails here."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
+from supervisor.diagnosis.cause.rules import RULES, Rule
+from supervisor.diagnosis.evidence import (
+    ErrorFile,
+    JobEvidence,
+    LogSource,
+    MachineRecords,
+    SeenGroup,
+    SeenHang,
+)
+from supervisor.diagnosis.verdict import Examination, examine
+from supervisor.run.failures import FailureClass, Reason
+from supervisor.sources.signature_files import Engine, load_engine
+from supervisor.text.prefixes import Origin
+
+STEPS = "".join(f"step {number} loss {3 - number / 100:.3f}\n" for number in range(1, 21))
+NANS = "".join(f"step {number} loss nan\n" for number in range(21, 40))
+GLOO = "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n"
+TIMEOUT = "[rank{0}]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+DUMP = '$ py-spy dump --pid 70\nThread 70 (idle): "MainThread"\n    read_it (/w/data.py:41)\n    main (/w/train.py:9)\n'
+CANCELLED = "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T03:00:00 DUE TO {0} ***\n"
+
+
+def raised(error: str) -> str:
+    return f'Traceback (most recent call last):\n  File "/w/train.py", line 3, in main\n    go()\n{error}\n'
+
+
+def exited(code: int, rank: int = 1) -> str:
+    return f"E0101 00:00:02.000000 9 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: {code}) local_rank: {rank} (pid: 12) of binary: /usr/bin/python\n"
+
+
+def by_signal(name: str, number: int) -> str:
+    return f"subprocess.CalledProcessError: Command '['python', 'train.py']' died with <Signals.{name}: {number}>.\n"
+
+
+def timed_steps(count: int) -> str:
+    return "".join(f"2026-01-01 00:0{n // 6}:{n % 6}0 step {n} loss 2.5\n" for n in range(1, count))
+
+
+def one(text: str) -> JobEvidence:
+    return JobEvidence(logs=(LogSource("log", (text.encode(),)),))
+
+
+def with_stderr(text: str, console: str) -> JobEvidence:
+    """A rank's own stderr beside the launcher's console."""
+    origin = Origin(local_rank=1, stream="stderr")
+    return JobEvidence(
+        logs=(
+            LogSource("1/stderr.log", (text.encode(),), origin),
+            LogSource("console.log", (console.encode(),)),
+        )
+    )
+
+
+RULE_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
+    "stack_dump": (one(STEPS + DUMP), FailureClass.HANG, None),
+    "earliest_cause": (one(STEPS + raised("KeyError: 'x'") + GLOO), FailureClass.CODE_ERROR, None),
+    "scheduler_stop": (
+        one(STEPS + CANCELLED.format("PREEMPTION")),
+        FailureClass.TERMINATED,
+        Reason.PREEMPTED,
+    ),
+    "killed": (one(STEPS + GLOO + exited(-9)), FailureClass.HOST_OOM, Reason.KERNEL_KILL),
+    "fatal_signal": (one(STEPS + GLOO + exited(-11)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
+    "stopped_alone": (one(STEPS + GLOO + exited(-15)), FailureClass.TERMINATED, Reason.OUTSIDE),
+    "refused_arguments": (
+        with_stderr("train.py: give a config\n", GLOO + exited(2)),
+        FailureClass.USAGE_ERROR,
+        None,
+    ),
+    "silent_exit": (one(STEPS + GLOO + exited(3)), FailureClass.WORKER_CRASH, Reason.EXIT_CODE),
+    "silence_before_stop": (
+        one(timed_steps(20) + CANCELLED.format("TIME LIMIT")),
+        FailureClass.HANG,
+        None,
+    ),
+    "stop": (one(STEPS + CANCELLED.format("TIME LIMIT")), FailureClass.TERMINATED, Reason.TIME_LIMIT),
+    "nan_before_complaints": (one(STEPS + NANS + GLOO), FailureClass.NAN_LOSS, None),
+    "different_rendezvous": (
+        one(
+            "+ torchrun --rdzv-id=a train.py\n+ torchrun --rdzv-id=b train.py\n"
+            "RendezvousTimeoutError: no node joined\n"
+        ),
+        FailureClass.RENDEZVOUS,
+        None,
+    ),
+    "complaint": (one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2)), FailureClass.NCCL_TIMEOUT, None),
+    "aborted": (one(STEPS + by_signal("SIGABRT", 6)), FailureClass.WORKER_CRASH, Reason.SIGNAL),
+    "all_signalled": (one(STEPS + by_signal("SIGTERM", 15)), FailureClass.TERMINATED, Reason.OUTSIDE),
+    "complaint_at_exit": (one("error: pass --config FILE\n" + exited(1)), FailureClass.USAGE_ERROR, None),
+    "exit_code": (
+        one(STEPS + "[launch.py:321:sigkill_handler] ['python', 't.py'] exits with return code = 7\n"),
+        FailureClass.WORKER_CRASH,
+        Reason.EXIT_CODE,
+    ),
+    "nan_to_the_end": (one(STEPS + NANS), FailureClass.NAN_LOSS, None),
+    "unexplained_end": (one(STEPS + exited(1)), FailureClass.UNKNOWN, None),
+    "cut_off": (one(STEPS + raised("").rstrip() + "\n"), FailureClass.UNKNOWN, None),
+    "good_end": (one(STEPS + "Training complete.\n"), FailureClass.HEALTHY, None),
+    "still_training": (one(STEPS), FailureClass.HEALTHY, None),
+    "nothing_known": (one("hello\n"), FailureClass.UNKNOWN, None),
+}
+
+HUNG = SeenHang((1,), "rank 1 in read_it()", None, "stacks.txt", 3, (SeenGroup((1,), "own", "in read_it()"),))
+KEY_ERROR = b'{"message": {"message": "KeyError: \'x\'", "extraInfo": {"timestamp": "1700000000"}}}'
+LOADER_KILLED = "RuntimeError: DataLoader worker (pid 411) is killed by signal: Killed.\n"
+
+CORRECTION_CASES: dict[str, tuple[JobEvidence, FailureClass, Reason | None]] = {
+    "error_file": (
+        one(STEPS)._replace(launcher_exit=1, error_files=(ErrorFile("error.json", KEY_ERROR),)),
+        FailureClass.CODE_ERROR,
+        None,
+    ),
+    "memory_kill_counted": (
+        one(STEPS + exited(-9))._replace(machine=MachineRecords(cgroup_oom_kills=1)),
+        FailureClass.HOST_OOM,
+        Reason.CGROUP_KILL,
+    ),
+    "no_memory_kill_counted": (
+        one(STEPS + exited(-9))._replace(machine=MachineRecords(cgroup_oom_kills=0)),
+        FailureClass.WORKER_CRASH,
+        Reason.SIGNAL,
+    ),
+    "worker_killed_with_memory_left": (
+        one(STEPS + raised(LOADER_KILLED))._replace(machine=MachineRecords(cgroup_oom_kills=0)),
+        FailureClass.DATALOADER_WORKER,
+        Reason.KILLED,
+    ),
+    "slurm_state": (
+        one(STEPS)._replace(launcher_exit=1, machine=MachineRecords(slurm_state="TIMEOUT")),
+        FailureClass.TERMINATED,
+        Reason.TIME_LIMIT,
+    ),
+    "shared_memory_full": (
+        one(STEPS + exited(-11))._replace(machine=MachineRecords(shm_used_share=0.99)),
+        FailureClass.SHM_EXHAUSTED,
+        None,
+    ),
+    "gpu_reported_fault": (
+        one(STEPS + exited(-11))._replace(machine=MachineRecords(gpu_xids=((0, 79),))),
+        FailureClass.GPU_FAULT,
+        None,
+    ),
+    "aborted_at_exit": (
+        one(STEPS + exited(-6))._replace(last_step=20, total_steps=20),
+        FailureClass.WORKER_CRASH,
+        Reason.AT_EXIT,
+    ),
+    "stopped_by_stoker": (
+        one(STEPS + GLOO)._replace(stop_reason="request"),
+        FailureClass.TERMINATED,
+        Reason.USER,
+    ),
+    "first_dead_rank": (
+        JobEvidence(logs=(), exit_codes={}, launcher_exit=1, first_dead_rank=2),
+        FailureClass.UNKNOWN,
+        None,
+    ),
+    "words_below_last_step": (
+        one(STEPS + "launcher2: child failed: segfault in worker 3\n"),
+        FailureClass.WORKER_CRASH,
+        None,
+    ),
+    "words_of_complaint": (
+        one("loading weights\nlauncher2: child failed: segfault in worker 3\n"),
+        FailureClass.WORKER_CRASH,
+        None,
+    ),
+    "stacks_of_hang": (one(STEPS)._replace(hang=HUNG, ended_for="hang"), FailureClass.HANG, None),
+    "stacks_of_timeout": (
+        one(STEPS + TIMEOUT.format(0) + TIMEOUT.format(2))._replace(hang=HUNG._replace(ended_for_it=False)),
+        FailureClass.NCCL_TIMEOUT,
+        None,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return load_engine(None)
+
+
+def examined(job: JobEvidence, engine: Engine) -> Examination:
+    return examine(job, engine.signatures, engine.matcher)
+
+
+def test_names_are_unique_and_each_rule_says_why() -> None:
+    for table in (RULES, CORRECTIONS):
+        names = [rule.name for rule in table]
+        assert len(set(names)) == len(names)
+        for rule in table:
+            assert rule.why.endswith("."), rule.name
+            assert rule.why.count(". ") == 0, f"{rule.name}: one sentence"
+
+
+def test_each_rule_has_a_case() -> None:
+    assert list(RULE_CASES) == [rule.name for rule in RULES]
+    assert list(CORRECTION_CASES) == [item.name for item in CORRECTIONS]
+
+
+@pytest.mark.parametrize("name", RULE_CASES)
+def test_a_rule_fires(name: str, engine: Engine) -> None:
+    job, failure, reason = RULE_CASES[name]
+    found = examined(job, engine)
+    rule: Rule[object] = found.choice.rule
+    root = found.choice.root
+    assert rule.name == name
+    assert (root.failure, root.reason) == (failure, reason)
+    if rule.confidence is not None:
+        assert root.confidence == rule.confidence
+
+
+@pytest.mark.parametrize("name", CORRECTION_CASES)
+def test_a_correction_is_made(name: str, engine: Engine) -> None:
+    job, failure, reason = CORRECTION_CASES[name]
+    found = examined(job, engine)
+    assert name in [item.name for item in found.corrections]
+    assert (found.verdict.failure, found.verdict.reason) == (failure, reason)
+
+
+def test_corrections_stand_in_the_order_of_their_stages() -> None:
+    stages = [item.stage for item in CORRECTIONS]
+    assert stages == sorted(stages)
+
+
+def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
+    found = examined(one(STEPS + raised("KeyError: 'x'") + GLOO + exited(-11)), engine)
+    assert found.choice.rule.name == "earliest_cause"
+    assert [rule.name for rule in found.choice.yielded()] == [
+        "fatal_signal",
+        "silent_exit",
+        "complaint",
+        "exit_code",
+    ]
