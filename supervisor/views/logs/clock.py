@@ -50,6 +50,11 @@ class GrowthClock:
         self._offsets = [0, max(size, 1)]
         self._times = [min(start_t, written_t), written_t]
 
+    def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
+        """So many bytes were there at those times, as a replay knows."""
+        self._offsets = [0, *offsets]
+        self._times = [times[0], *times]
+
     def grew(self, size: int, before_t: float, t: float) -> None:
         """The file has `size` bytes at `t`, and had not grown yet at `before_t`."""
         last = self._offsets[-1]
@@ -101,6 +106,7 @@ class LogClock:
         self._file = file
         self._start_t = start_t
         self._end_t: float | None = None
+        self._recorded: tuple[Sequence[int], Sequence[float]] | None = None
         self._keys: OrderedDict[int, tuple[int, int, dict[int, float]]] = OrderedDict()
         self._clock: GrowthClock | None = None
         self._shift_s: float | None = None
@@ -110,6 +116,10 @@ class LogClock:
         """The file holds something else now."""
         self._keys.clear()
         self._clock = self._shift_s = self._anchor_shift_s = None
+
+    def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
+        """So many bytes were there at those times, as a replay knows: how the file grows tells nothing more."""
+        self._recorded = (offsets, times)
 
     def ended(self, t: float | None) -> None:
         """Its attempt was over at `t`: nothing was written later, whatever a copied file's times say. None: it is not."""
@@ -162,7 +172,9 @@ class LogClock:
 
     def grew(self, before_t: float, t: float) -> None:
         """It has its size since `t`, and had not at `before_t`."""
-        self._known_clock().grew(self._file.size, before_t, t)
+        clock = self._known_clock()
+        if self._recorded is None:
+            clock.grew(self._file.size, before_t, t)
 
     def key(self, line: TextLine) -> float:
         """When a line was written, as well as can be told; of one that is still redrawn, the newest state."""
@@ -325,6 +337,9 @@ class LogClock:
                 # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
                 start_t = max(start_t, written_t - file.size / self.busiest_bytes_per_s)
             self._clock = GrowthClock(start_t, file.size, written_t)
+            if self._recorded is not None:
+                self._clock.use_recorded(*self._recorded)
+                return self._clock
             most = SNIFF_AGENT_LINES if self._ref.who == AGENT else SNIFF_LINES
             newest = [line.text for line in itertools.islice(file.backward(file.size), most)][::-1]
             self._learn_shift(newest, written_t)

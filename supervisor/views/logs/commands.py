@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeAlias
 
@@ -65,11 +65,13 @@ class RecordedLogs(msgspec.Struct, frozen=True):
     Attributes:
         t: the moment, wall seconds.
         ends: path to how many bytes of it were there by then; a log that is not named was not there.
+        clocks: path to offsets, and the times at which so many bytes were there.
         notes: further logs that are in no file, with the time of their last line.
     """
 
     t: float
     ends: Mapping[str, int]
+    clocks: Mapping[str, tuple[Sequence[int], Sequence[float]]] = {}
     notes: tuple[tuple[LogRef, bytes, float], ...] = ()
 
 

@@ -132,9 +132,16 @@ class OpenLogs:
                 if stream is None or stream.ref != ref:
                     stream = Stream(ref, self._file(ref), start_t[ref.attempt], self._check)
                     stream.filter_by(self.query)
+                    times = self._recorded.clocks.get(str(ref.path)) if self._recorded is not None else None
+                    if times is not None:
+                        stream.clock.use_recorded(*times)
                 streams.append(stream)
             self.streams = streams
-            place = tuple(before.get(ref.path, 0) for ref in refs)
+            # An attempt before those that were read stands above the place as a whole.
+            first = min((stream.ref.attempt for stream in known.values()), default=0)
+            place = tuple(
+                before.get(s.ref.path, s.file.size if s.ref.attempt < first else 0) for s in streams
+            )
             self.plan()
         for view in views:
             link_clocks([s.clock for s in self.streams if s.ref.attempt == view.number], view.ended_t)

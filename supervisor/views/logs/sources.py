@@ -16,6 +16,8 @@ from supervisor.run.state import AttemptView, RankView, RunState
 from supervisor.text.prefixes import split_prefix
 
 AGENT = "agent"
+# The stream of a replay's facts.
+JOURNAL = "journal"
 
 
 class Tone(Enum):

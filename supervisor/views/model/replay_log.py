@@ -26,7 +26,7 @@ from supervisor.text.lines import Line, LineSplitter
 from supervisor.text.stamps import is_rising, shift_of, stamp_of
 from supervisor.views.format import time_of_day
 from supervisor.views.logs.commands import RecordedLogs
-from supervisor.views.logs.sources import LogRef, logs_of, split_rank
+from supervisor.views.logs.sources import JOURNAL, LogRef, logs_of, split_rank
 
 # Of all logs together so much is played, the newest part of each; some 70,000 lines.
 PLAYED_BYTES = 4 << 20
@@ -61,16 +61,18 @@ class LogTimes:
 
     def __init__(self, lines: Sequence[TimedLine], notes: Sequence[tuple[LogRef, bytes, float]]) -> None:
         self._notes = tuple(notes)
-        self._known: dict[str, tuple[list[float], list[int]]] = {}
+        self._known: dict[str, tuple[list[int], list[float]]] = {}
         for t, line in lines:
-            times, ends = self._known.setdefault(line.path, ([], []))
+            ends, times = self._known.setdefault(line.path, ([], []))
             times.append(t)
             ends.append(max(line.end, ends[-1] if ends else 0))
 
     def at(self, t: float) -> RecordedLogs:
         """What was there."""
-        found = {path: (bisect_right(times, t), ends) for path, (times, ends) in self._known.items()}
-        return RecordedLogs(t, {path: ends[n - 1] for path, (n, ends) in found.items() if n}, self._notes)
+        found = {path: (bisect_right(times, t), ends) for path, (ends, times) in self._known.items()}
+        return RecordedLogs(
+            t, {path: ends[n - 1] for path, (n, ends) in found.items() if n}, self._known, self._notes
+        )
 
 
 class Heard:
@@ -148,7 +150,7 @@ def recorded_lines(
         mine_then = sorted((t, text) for t, number, text in facts if number == attempt.number)
         if mine_then:
             path = run.node().journal.with_suffix(f".{attempt.number}")
-            ref = LogRef(attempt.number, FACTS, "journal", path)
+            ref = LogRef(attempt.number, FACTS, JOURNAL, path)
             found += _as_log(ref, mine_then)
             data = "".join(f"{time_of_day(t)}  {text}\n" for t, text in mine_then).encode()
             notes.append((ref, data, mine_then[-1][0]))

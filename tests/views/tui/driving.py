@@ -70,7 +70,7 @@ def is_read(app: StokerApp) -> bool:
     snapshot = app.dashboard.snapshot
     run = app.run_paths
     has_file = run is not None and run.run_json.exists()
-    has_lines = app.dashboard.log_panel.page is not None
+    has_lines = app.dashboard.logs.page is not None
     return snapshot is not None and has_lines and (snapshot.run_file is not None or not has_file)
 
 

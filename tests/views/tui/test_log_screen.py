@@ -9,6 +9,7 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.logs.commands import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
@@ -42,8 +43,10 @@ def test_nothing_is_painted_on_a_dashboard_that_the_log_covers(
         await until(pilot, lambda: "beneath the log 2" in shown(app), "the lines")
         assert app.dashboard.logs.page is made, "the pane does not read what nobody sees"
         known = app.dashboard.snapshot
-        rec.steps(1, 3)
-        await until(pilot, lambda: app.dashboard.snapshot is not known, "the steps")
+        series = SeriesWriter(run.node().series)
+        series.append(METRICS, rec.t, "job", 1, {"step": 1, "loss": 2.0})
+        series.close()
+        await until(pilot, lambda: app.dashboard.snapshot is not known, "the loss")
         assert not painted, "Textual would compose the log screen anew for each"
         screen.dismiss(None)
         await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")

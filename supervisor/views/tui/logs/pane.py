@@ -12,6 +12,7 @@ from textual.message import Message
 from supervisor.views import format as fm
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.merge import Row as LogRow
+from supervisor.views.logs.sources import JOURNAL
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.logs.rows import (
     SIDE_CELLS,
@@ -156,15 +157,18 @@ class LogPanel(Panel, can_focus=True):
         each = page.rows[number]
         is_match, is_cause = number == page.cursor and bool(page.searched), number == page.cause
         tone = TONES[each.tone]
+        if tone is TextStyle.PLAIN and page.logs[each.parts[0][0]].stream == JOURNAL:
+            tone = TextStyle.DIM  # a replay's facts, which no rank wrote
         text = text_of(each, "o", self.tr).expandtabs(4)
         ink = TextStyle.STRONG if is_match else tone
         spans = tuple(text_spans(text, page.query, page.searched, ink, tone))
         if is_cause:
             spans = tuple(Span(s.text, TextStyle.ROOT if s.ink is tone else s.ink) for s in spans)
-        head = fit(who_text(each.who), WHO_WIDTH)
-        mark = (Span("▌", TextStyle.BAD),) if is_cause else (Span(" ", TextStyle.DIM),)
-        who = Span(head, TextStyle.KEY if is_match or is_cause else TextStyle.DIM)
-        return (who, *mark, *cut_spans(spans, self._side, self._side + 2 * width))
+        who = fit(who_text(each.who), WHO_WIDTH)
+        head: Row = (Span(f"{who} ", TextStyle.KEY if is_match else TextStyle.DIM),)
+        if is_cause:
+            head = (Span(who, TextStyle.KEY), Span("▌", TextStyle.BAD))
+        return (*head, *cut_spans(spans, self._side, self._side + 2 * width))
 
     # -- moving --------------------------------------------------------------------------------------------
 
