@@ -447,6 +447,8 @@ class LogViewport:
             nearness = (way * attempt, way * t, i)
             best = (nearness, i, line) if best is None or nearness < best[0] else best
         if best is None:
+            if including:
+                self._cursor = None  # what was found before is no match of this
             total = self.logs.found(None)
             if total.done_ratio >= 1 and not total.found:
                 raise NothingThereError("not found")

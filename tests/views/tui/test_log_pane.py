@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row
+from supervisor.views.logs.query import Query
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.log_driving import opened
 
 HOSTILE = [
     "[bold red]markup[/] [@click=app.quit]click[/] [link=http://x]l[/link]",
@@ -392,3 +397,101 @@ def test_nothing_is_offered_to_open_where_nothing_is_folded(tmp_path: Path) -> N
         assert app.dashboard.logs.page.folds
 
     drive(run, play)
+
+
+TYPED = [
+    "",
+    "step",
+    '"step 3"',
+    "-step",
+    "/^step [24]/",
+    "-/step|slow/",
+    "r0",
+    "r1 step",
+    "ragent",
+    "level:warn",
+    "level:error",
+    "stream:stdout",
+    "stream:stderr -error",
+    "zzz",
+]
+
+
+def said_by_all(root: Path) -> RunPaths:
+    """Few lines of every kind, so that all fit the pane."""
+    rec = recorded.Recording(root)
+    rec.launch("first start")
+    for number in range(1, 5):
+        for rank in (0, 1):
+            rec.say(rank, f"step {number} loss {2 / number:.2f}")
+    rec.say(1, "UserWarning: slow disk", "stderr")
+    rec.say(0, "RuntimeError: out", "stderr")
+    return rec.close()
+
+
+def test_each_filter_shows_the_same_lines_in_the_pane_and_on_the_log_screen(tmp_path: Path) -> None:
+    run = said_by_all(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        async def after(controls: LogControls, typed: str) -> list[tuple[tuple[str, ...], str]]:
+            await pilot.press("f")
+            app.screen.query_one(Input).value = typed
+            await pilot.press("enter")
+
+            def page() -> Page | None:
+                found = controls.page
+                is_it = found is not None and found.query.typed == typed
+                return found if is_it and found is not None and found.query == Query.parse(typed) else None
+
+            await until(pilot, lambda: page() is not None, typed)
+            found = page()
+            return [(each.who, each.text) for each in found.rows] if found is not None else []
+
+        in_pane = {typed: await after(app.dashboard.logs, typed) for typed in TYPED}
+        await pilot.press("f")
+        app.screen.query_one(Input).value = ""
+        await pilot.press("enter")
+        screen = await opened(app, pilot)
+        on_screen = {typed: await after(screen._controls, typed) for typed in TYPED}
+        assert in_pane == on_screen
+        assert [typed for typed in TYPED if not in_pane[typed]] == ["zzz"]
+
+    drive(run, play, size=(120, 60))
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("out", "RuntimeError: out"),
+        ("STEP 4", "step 4"),
+        ("/step [12] /", "step 2"),
+        ("r0", ""),
+        ("-out", ""),
+    ],
+)
+def test_each_search_finds_the_same_line_in_the_pane_and_on_the_log_screen(
+    tmp_path: Path, typed: str, wanted: str
+) -> None:
+    run = said_by_all(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        async def found_by(controls: LogControls) -> str:
+            def found() -> str | None:
+                page = controls.page
+                if page is None or page.searched.typed != typed or page.search is None:
+                    return None
+                if page.search.done_ratio < 1 or (page.search.found and page.cursor is None):
+                    return None
+                return page.rows[page.cursor].text if page.cursor is not None else ""
+
+            await pilot.press("slash", *typed, "enter")
+            await until(pilot, lambda: found() is not None, typed)
+            return found() or ""
+
+        in_pane = await found_by(app.dashboard.logs)
+        await pilot.press("escape")
+        assert in_pane == await found_by((await opened(app, pilot))._controls)
+        assert in_pane.startswith(wanted)
+        assert bool(in_pane) == bool(wanted)
+
+    drive(run, play, size=(120, 60))

@@ -126,13 +126,13 @@ class LogPanel(Panel, can_focus=True):
             count = "" if found.ordinal is None else f" {fm.whole(found.ordinal)}/{fm.whole(found.found)}"
             missing = tr(" (not found)") if found.done_ratio >= 1 and not found.found else ""
             left.append(Span(f" · /{page.searched.typed}{count}{missing}", TextStyle.WARN))
-        below = f" · {fm.whole(page.below)} below" if page.below is not None else ""
+        below = fm.whole(page.below) if page.below is not None else "…"
         state = (
-            Span(tr(f"at the failure{below}"), TextStyle.BAD)
+            Span(tr(f"at the failure · {below} below"), TextStyle.BAD)
             if page.at_cause
             else Span(tr("following"), TextStyle.DIM)
             if page.following
-            else Span(tr(f"frozen{below}"), TextStyle.WARN)
+            else Span(tr(f"frozen · {below} below"), TextStyle.WARN)
         )
         total = page.line_count
         count = tr(f"{fm.whole(total)} line{'s' if total != 1 else ''}") + " · " if total is not None else ""
