@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from supervisor.text.decode import clean
-from supervisor.views.logs.file import LogFile
-from supervisor.views.logs.line_index import CHUNK_BYTES
+from supervisor.views.logs.file import CHUNK_BYTES, LogFile
 
 PIECES = st.sampled_from(
     [

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.run.records import Cause
 from supervisor.run.state import AttemptView, RankView
-from supervisor.views.logs.newest import LogLine, tone_of
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.model.run_list import filter_trouble
-from supervisor.views.tui.logs.buffer import LogBuffer
-from supervisor.views.tui.logs.pane import root_of
 from supervisor.views.wording.places import place_of
-from tests.diagnosis.launcher_logs import trace
 
 
 @pytest.mark.parametrize(
@@ -51,36 +46,3 @@ def test_a_watched_log_that_names_no_rank_is_said_by_its_name() -> None:
     assert place_of(unknown, "/w/train.log", 7) == "w/train.log:7"
     assert place_of(known, "/w/train.log", 7) == "rank 0 train.log:7"
     assert place_of(early, "tree/0/stdout.log", 7) == "rank 0 stdout.log:7", "the rank is learnt later"
-
-
-def test_the_root_line_is_found_in_its_own_file_first() -> None:
-    buffer = LogBuffer()
-    lines = [
-        LogLine(1, str(rank), "stderr", text, tone_of(text), f"/run/{rank}/stderr.log", n)
-        for rank in (1, 0)
-        for n, text in enumerate(trace(None, f"RuntimeError: shape{'' if rank else ' of rank 0'}"))
-    ]
-    buffer.add(lines)
-    at = root_of(buffer.visible, Cause("1/stderr.log", 6, "RuntimeError: shape"))
-    assert at is not None
-    assert buffer.visible[at].path == "/run/1/stderr.log"
-    elsewhere = root_of(buffer.visible, Cause("2/stderr.log", 6, "RuntimeError: shape of rank 0"))
-    assert elsewhere is not None
-    assert buffer.visible[elsewhere].who == ("0",)
-    assert root_of(buffer.visible, Cause("1/stderr.log", 6, "KeyError: 'x'")) is None
-    assert root_of(buffer.visible, Cause("1/stderr.log", 6, " ")) is None
-
-
-def test_a_traceback_that_comes_in_two_reads_is_not_folded_line_by_line() -> None:
-    buffer = LogBuffer()
-    texts = trace(None, "RuntimeError: shape")
-    for start, stop in ((0, 3), (3, len(texts))):
-        for rank in ("0", "1"):
-            buffer.add(
-                [
-                    LogLine(1, rank, "stderr", text, tone_of(text), f"/run/{rank}/stderr.log", n)
-                    for n, text in enumerate(texts)
-                ][start:stop]
-            )
-    assert all(len(entry.who) == 1 for entry in buffer.visible)
-    assert len(buffer.visible) == 2 * len(texts)

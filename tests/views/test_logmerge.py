@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from supervisor.text.stamps import stamp_of
 from supervisor.views.logs import file as logfile
-from supervisor.views.logs.align import aligned
+from supervisor.views.logs.clock import GrowthClock
 from supervisor.views.logs.file import LogFile
-from supervisor.views.logs.line_time import GrowthClock
 from supervisor.views.logs.merge import rows_before, rows_from
-from supervisor.views.logs.newest import LogRef
+from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.stream import Stream
+from supervisor.views.tui.logs.rows import aligned
 from tests.views.logs_on_disk import QUIET, never
 
 
@@ -94,8 +94,8 @@ def test_stamped_logs_are_merged_by_their_stamps_whatever_their_sizes(tmp_path: 
     streams = [stream(tmp_path / "0", zero, "0"), stream(tmp_path / "1", one, "1")]
     rows = list(rows_from(streams, (0, 0)))
     assert [int(row.text.split()[4]) for row in rows] == list(range(60))
-    t = streams[0].key(rows[0].parts[0][1])
-    place = tuple(s.offset_at(t + 30) for s in streams)
+    t = streams[0].clock.key(rows[0].parts[0][1])
+    place = tuple(s.clock.offset_at(t + 30) for s in streams)
     assert next(iter(rows_from(streams, place))).text.split()[3:5] == ["zero", "30"]
     for each in streams:
         each.file.close()

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from supervisor.views.logs import counter as logscan
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs import stream as logstream
-from supervisor.views.logs.commands import ToLine, ToTime
+from supervisor.views.logs.commands import BadJumpError, ToLine, ToTime, parse_jump
 from supervisor.views.logs.counter import Task
-from supervisor.views.logs.file import Change, LogFile
-from supervisor.views.logs.jump import BadJumpError, parse_jump
-from supervisor.views.logs.line_index import Counts
-from supervisor.views.logs.newest import LogRef
+from supervisor.views.logs.file import Change, Counts, LogFile
 from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.stream import Stream
 from tests.views.logs_on_disk import DATA, QUIET, never, opened, reference
 
@@ -57,8 +55,8 @@ def test_lines_both_ways(tmp_path: Path, small: None, data: bytes, start: int) -
 )
 def test_matches_are_those_of_each_line(data: bytes, typed: str) -> None:
     query = Query.parse(typed)
-    wanted = [offset for offset, text in reference(data) if query.says(text)]
-    assert list(query.matches(data)) == wanted
+    wanted = [offset for offset, text in reference(data) if query.accepts(text)]
+    assert list(query.offsets_in(data)) == wanted
 
 
 def test_line_numbers_beyond_the_first_chunk(tmp_path: Path) -> None:
@@ -151,9 +149,9 @@ def test_query_reads_what_people_type() -> None:
     assert query.who == {"0", "1", "2", "5", "agent"}
     assert [term.text for term in query.include] == ["error", "Out of \\d+", "two words"]
     assert [term.text for term in query.exclude] == ["warn", "not this"]
-    assert query.says("Error: Out of 12 two words")
-    assert not query.says("Error: out of 12 two words"), "a capital in an expression asks for that case"
-    assert not query.says("Error: Out of 12 two words warn")
+    assert query.accepts("Error: Out of 12 two words")
+    assert not query.accepts("Error: out of 12 two words"), "a capital in an expression asks for that case"
+    assert not query.accepts("Error: Out of 12 two words warn")
     assert Query.parse("/usr/lib").include[0].text == "/usr/lib", "a path is no expression"
     assert Query.parse("r0").is_by("0", "1")
     assert not Query.parse("r0").is_by("1")
@@ -164,10 +162,10 @@ def test_query_reads_what_people_type() -> None:
 
 
 def test_search_is_one_text_or_one_expression() -> None:
-    assert Query.search("two words").says("TWO WORDS here")
-    assert not Query.search("two words").says("two other words")
-    assert Query.search("/w.rds$/").says("two words")
-    assert Query.search("r0").says("r0 said"), "no rank"
+    assert Query.search("two words").accepts("TWO WORDS here")
+    assert not Query.search("two words").accepts("two other words")
+    assert Query.search("/w.rds$/").accepts("two words")
+    assert Query.search("r0").accepts("r0 said"), "no rank"
 
 
 def test_where_to_go_is_a_line_or_a_time() -> None:
@@ -205,7 +203,7 @@ def test_counts_agree_while_the_log_grows(tmp_path: Path, data: bytes, cuts: lis
             while task.step() or lines.step():
                 pass
             wanted = [text for _, text in reference(data[:cut])]
-            assert task.total == sum(query.says(text) for text in wanted)
+            assert task.total == sum(query.accepts(text) for text in wanted)
             assert file.line_count == len(wanted)
     finally:
         file.close()
@@ -220,7 +218,7 @@ def test_a_count_over_many_chunks_finds_each_match_once(
     data = b"".join(b"line %d %s\n" % (n, b"hit" if n % 7 == 0 else b"y" * (n % 150)) for n in range(500))
     file = opened(tmp_path / "log", data)
     each = Stream(LogRef(1, "0", "stdout", tmp_path / "log"), file, 0.0, never)
-    each.ask(Query.parse("hit"))
+    each.filter_by(Query.parse("hit"))
     task = Task(each.ref, file, each.query)
     while task.step():
         pass

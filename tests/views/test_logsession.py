@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.journal import read_state
-from supervisor.views.logs import commands as lw
+from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
@@ -25,7 +25,7 @@ DEADLINE_S = 10.0
 
 
 @contextmanager
-def reading(root: Path) -> Iterator[tuple[LogSession, list[lw.News]]]:
+def reading(root: Path) -> Iterator[tuple[LogSession, list[lc.Answer]]]:
     """A session that follows the end of one log; what it delivers."""
     rec = recorded.Recording(root, ranks=1, gpus=0)
     rec.launch("first start")
@@ -33,9 +33,9 @@ def reading(root: Path) -> Iterator[tuple[LogSession, list[lw.News]]]:
     path.write_bytes(b"".join(b"line %d\n" % n for n in range(1, LINES + 1)))
     rec.run.node().attempt(1).agent_log.unlink()
     run = rec.close()
-    told: list[lw.News] = []
+    told: list[lc.Answer] = []
     session = LogSession(run.node(), told.append)
-    session.ask(lw.Known(read_state(run.node().journal)), lw.Size(HEIGHT))
+    session.ask(lc.Update(read_state(run.node().journal)), lc.Size(HEIGHT))
     session.start()
     try:
         assert wait_until(lambda: last(told) is not None and last_line(told) == LINES, DEADLINE_S)
@@ -44,16 +44,16 @@ def reading(root: Path) -> Iterator[tuple[LogSession, list[lw.News]]]:
         session.stop()
 
 
-def last(told: list[lw.News]) -> lw.Page | None:
-    return next((news for news in reversed(told) if isinstance(news, lw.Page)), None)
+def last(told: list[lc.Answer]) -> lc.Page | None:
+    return next((news for news in reversed(told) if isinstance(news, lc.Page)), None)
 
 
-def last_line(told: list[lw.News]) -> int:
+def last_line(told: list[lc.Answer]) -> int:
     page = last(told)
     return int(page.rows[-1].text.split()[-1]) if page is not None and page.rows else 0
 
 
-def moved(session: LogSession, wish: lw.Start | lw.Follow) -> lw.Page:
+def moved(session: LogSession, wish: lc.Start | lc.Follow) -> lc.Page:
     """The page that is had at once, as soon as the reading thread has nothing else to do; asked for again till then."""
     end = time.monotonic() + DEADLINE_S
     while (page := session.move(wish)) is None and time.monotonic() < end:
@@ -64,10 +64,10 @@ def moved(session: LogSession, wish: lw.Start | lw.Follow) -> lw.Page:
 
 def test_ends_are_read_at_once(tmp_path: Path, in_memory: None) -> None:
     with reading(tmp_path / "run") as (session, _):
-        first = moved(session, lw.Start())
+        first = moved(session, lc.Start())
         assert [row.text for row in first.rows] == [f"line {n}" for n in range(1, HEIGHT + 1)]
         assert not first.following
-        newest = moved(session, lw.Follow())
+        newest = moved(session, lc.Follow())
         assert newest.following
         assert newest.rows[-1].text == f"line {LINES}"
         assert newest.made > first.made, "a page that was on its way to the screen is told from it"
@@ -87,22 +87,22 @@ def test_what_may_be_waited_for_is_read_by_the_thread(
     monkeypatch.setattr(logfile, "_NO_WAIT", 8)
     monkeypatch.setattr(os, "preadv", preadv, raising=False)
     with reading(tmp_path / "run") as (session, told):
-        assert session.move(lw.Start()) is None
+        assert session.move(lc.Start()) is None
         assert wait_until(lambda: last_line(told) == HEIGHT, DEADLINE_S), "it was asked for all the same"
 
 
 def test_what_a_query_lets_through_is_looked_for_by_the_thread(tmp_path: Path, in_memory: None) -> None:
     with reading(tmp_path / "run") as (session, told):
-        session.ask(lw.Show(Query.parse("77")))
+        session.ask(lc.Show(Query.parse("77")))
         assert wait_until(lambda: last_line(told) == 4977, DEADLINE_S)
-        assert session.move(lw.Start()) is None
+        assert session.move(lc.Start()) is None
         assert wait_until(lambda: last_line(told) < 4977, DEADLINE_S)
 
 
 def test_a_move_does_not_overtake_what_was_asked_before(tmp_path: Path, in_memory: None) -> None:
     with reading(tmp_path / "run") as (session, told):
-        session.ask(lw.ToLine(STDOUT, 2500), lw.Scroll(1))
-        page = session.move(lw.Scroll(-HEIGHT))  # at once only if both are done by now
+        session.ask(lc.ToLine(STDOUT, 2500), lc.Scroll(1))
+        page = session.move(lc.Scroll(-HEIGHT))  # at once only if both are done by now
         assert page is not None or wait_until(lambda: last_line(told) < 2500, DEADLINE_S)
         end = page or last(told)
         assert end is not None
@@ -140,7 +140,7 @@ def test_a_log_behind_a_link_is_watched_where_it_is_written(tmp_path: Path) -> N
     run = rec.close()
     watched = Watched()
     session = LogSession(run.node(), lambda _: None, events=lambda _: watched)
-    session.ask(lw.Known(read_state(run.node().journal)), lw.Size(HEIGHT))
+    session.ask(lc.Update(read_state(run.node().journal)), lc.Size(HEIGHT))
     session.start()
     try:
         wanted = {str(path.parent), str(tmp_path / "elsewhere")}

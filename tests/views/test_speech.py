@@ -28,8 +28,8 @@ from supervisor.views.appearance import Lang
 from supervisor.views.model.run_list import SortKey
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS
 from supervisor.views.tui.dashboard.ranks import COLUMNS
-from supervisor.views.tui.logs.keys import GROUPS as LOG_GROUPS
-from supervisor.views.tui.logs.keys import LOG_KEYS
+from supervisor.views.tui.logs.screen import GROUPS as LOG_GROUPS
+from supervisor.views.tui.logs.screen import LOG_KEYS
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import (
     REMEMBERED,

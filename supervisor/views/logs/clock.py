@@ -1,32 +1,93 @@
 """When each line of a log was written, as well as can be told: its stamps, the file's growth, what must come first.
 
-Three things are known. A line may carry a clock. A file has a size now and had others when it was looked at. And
-torchrun says that a rank has failed after that rank's last line, and ends with its own traceback after all of them.
+Three things are known. A line may carry a clock. A file has a size now and had others when it was looked at; between two
+such points its lines are taken to be evenly spread. And torchrun reports that a rank has failed after that rank's last
+line, and ends with its own traceback after all of them.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from supervisor.text.stamps import anchor_of, is_rising, shift_of, stamp_of
-from supervisor.views.logs.blocks import is_head
+from supervisor.text.stamps import anchor_of, is_rising, local_shift, shift_of, stamp_of
 from supervisor.views.logs.file import LogFile, TextLine, segment_of
-from supervisor.views.logs.line_time import GrowthClock, anchor_shift
-from supervisor.views.logs.newest import AGENT, LogRef, speaker_of
-from supervisor.views.logs.order import AFTER_S, REACTION, after_ranks, at_start
-from supervisor.views.logs.traceback_bounds import trace_around, trace_from
+from supervisor.views.logs.sources import AGENT, LogRef, split_rank
+from supervisor.views.logs.tracebacks import MARK, block_at, is_head, texts_from, trace_around, trace_from
 
-KEPT_SEGMENTS = 64
+KEPT_SEGMENTS = 256
 SNIFF_LINES = 40
 # torchrun's report alone has some hundred lines where many ranks fail.
 SNIFF_AGENT_LINES = 1200
 # Lines without a stamp take the one before; so far back is it looked for.
-CARRY_SEGMENTS = 4
+CARRY_SEGMENTS = 16
 # torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
 LAUNCHER_BYTES = 1 << 20
+# Beyond this many points every second one is forgotten: a day of bursts stays a page of memory.
+MOST_POINTS = 512
+# Stamps are those of an attempt if they lie within it, give or take clocks that differ.
+WITHIN_S = 2.0
+# Beyond what floats tell apart at today's wall time, below any clock of a log.
+AFTER_S = 1e-4
+REACTION = re.compile(r"closing signal|death signal|failed \(exitcode")
+FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
+
+
+class GrowthClock:
+    """How large a file was, and when: turns an offset into a time and back, both without a gap.
+
+    Args:
+        start_t: when the file began, wall seconds.
+        size: its size when it was first looked at.
+        written_t: when it was last written then.
+    """
+
+    def __init__(self, start_t: float, size: int, written_t: float) -> None:
+        self._offsets = [0, max(size, 1)]
+        self._times = [min(start_t, written_t), written_t]
+
+    def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
+        """So many bytes were there at those times, as a replay knows."""
+        self._offsets = [0, *offsets]
+        self._times = [times[0], *times]
+
+    def grew(self, size: int, before_t: float, t: float) -> None:
+        """The file has `size` bytes at `t`, and had not grown yet at `before_t`."""
+        last = self._offsets[-1]
+        if size <= last:
+            return
+        before_t = max(before_t, self._times[-1])
+        if before_t > self._times[-1]:
+            self._offsets.append(last)
+            self._times.append(before_t)
+        self._offsets.append(size)
+        self._times.append(max(t, before_t))
+        if len(self._offsets) > MOST_POINTS:
+            self._offsets[1:-1] = self._offsets[1:-1:2]
+            self._times[1:-1] = self._times[1:-1:2]
+
+    def time_of(self, offset: int) -> float:
+        """When the byte at `offset` was written."""
+        right = min(max(bisect_right(self._offsets, offset), 1), len(self._offsets) - 1)
+        return _between(offset, self._offsets, self._times, right)
+
+    def offset_of(self, t: float) -> int:
+        """How large the file was at `t`."""
+        if t <= self._times[0]:
+            return 0
+        right = min(max(bisect_left(self._times, t), 1), len(self._times) - 1)
+        return int(_between(t, self._times, self._offsets, right))
+
+
+def _between(x: float, xs: Sequence[float], ys: Sequence[float], right: int) -> float:
+    x0, x1, y0, y1 = xs[right - 1], xs[right], ys[right - 1], ys[right]
+    if x1 <= x0:
+        return y1
+    return y0 + (y1 - y0) * min(max((x - x0) / (x1 - x0), 0.0), 1.0)
 
 
 class LogClock:
@@ -45,15 +106,20 @@ class LogClock:
         self._file = file
         self._start_t = start_t
         self._end_t: float | None = None
+        self._recorded: tuple[Sequence[int], Sequence[float]] | None = None
         self._keys: OrderedDict[int, tuple[int, int, dict[int, float]]] = OrderedDict()
         self._clock: GrowthClock | None = None
         self._shift_s: float | None = None
         self._anchor_shift_s: float | None = None
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """The file holds something else now."""
         self._keys.clear()
         self._clock = self._shift_s = self._anchor_shift_s = None
+
+    def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
+        """So many bytes were there at those times, as a replay knows: how the file grows tells nothing more."""
+        self._recorded = (offsets, times)
 
     def ended(self, t: float | None) -> None:
         """Its attempt was over at `t`: nothing was written later, whatever a copied file's times say. None: it is not."""
@@ -81,11 +147,10 @@ class LogClock:
 
     @property
     def reaction_t(self) -> float:
-        """When torchrun first said that ranks end; infinite where it did not."""
+        """When torchrun first reported that ranks end; infinite where it did not."""
         if self._file.size > LAUNCHER_BYTES:
             return math.inf
-        said = (line for line in self._file.forward(0) if REACTION.search(line.text))
-        line = next(said, None)
+        line = next((line for line in self._file.forward(0) if REACTION.search(line.text)), None)
         stamp = self._stamp(line.text) if line is not None and self._known_clock() else None
         return stamp if stamp is not None else math.inf
 
@@ -96,7 +161,7 @@ class LogClock:
 
     @property
     def is_stamped(self) -> bool:
-        """Whether its lines say when they were written."""
+        """Whether its lines carry the time at which they were written."""
         return self._known_clock() is not None and self._shift_s is not None
 
     @property
@@ -107,7 +172,9 @@ class LogClock:
 
     def grew(self, before_t: float, t: float) -> None:
         """It has its size since `t`, and had not at `before_t`."""
-        self._known_clock().grew(self._file.size, before_t, t)
+        clock = self._known_clock()
+        if self._recorded is None:
+            clock.grew(self._file.size, before_t, t)
 
     def key(self, line: TextLine) -> float:
         """When a line was written, as well as can be told; of one that is still redrawn, the newest state."""
@@ -160,12 +227,12 @@ class LogClock:
 
     def _keys_of(self, number: int, lines: Sequence[TextLine]) -> dict[int, float]:
         clock = self._known_clock()
-        said = [speaker_of(line.text, self._ref.who)[1] for line in lines]
+        texts = [split_rank(line.text, self._ref.who)[1] for line in lines]
         if self.is_launcher:
             times = [clock.time_of(line.end) for line in lines]
-            times = at_start(said, times, 0.0 if number else self._start_t)
+            times = at_start(texts, times, 0.0 if number else self._start_t)
             times = self._carried_on(lines, times, self._carried(number))
-            times = after_ranks(said, times, self.written_t, self._rank_t)
+            times = after_ranks(texts, times, self.written_t, self._rank_t)
         elif self._shift_s is not None:
             times = [clock.time_of(line.end) for line in lines]
             times = self._carried_on(lines, times, self._carried(number))
@@ -175,21 +242,21 @@ class LogClock:
             # A traceback stays whole: an indented line and the one before it go with the line that they lead to.
             times = [clock.time_of(line.end) for line in lines]
             for n in range(len(lines) - 2, -1, -1):
-                if said[n][:1].isspace() or said[n + 1][:1].isspace():
+                if texts[n][:1].isspace() or texts[n + 1][:1].isspace():
                     times[n] = times[n + 1]
             if self._anchor_shift_s is not None:
                 self._keep_to_anchors(lines, times)
         keys = dict(zip((line.offset for line in lines), times, strict=True))
-        self._keep_whole(lines, said, keys)
+        self._keep_whole(lines, texts, keys)
         return keys
 
-    def _keep_whole(self, lines: Sequence[TextLine], said: Sequence[str], keys: dict[int, float]) -> None:
+    def _keep_whole(self, lines: Sequence[TextLine], texts: Sequence[str], keys: dict[int, float]) -> None:
         """All lines of a traceback have the time of its last, wherever segments end."""
         who = self._ref.who
         n = 0
         trace = trace_around(self._file, who, lines[0].offset) if lines else None
         while n < len(lines):
-            if trace is None and is_head(said[n]):
+            if trace is None and is_head(texts[n]):
                 trace = trace_from(self._file, who, lines[n].offset)
             if trace is not None:
                 last = trace.last
@@ -216,7 +283,7 @@ class LogClock:
         while after and self._stamp(lines[after - 1].text) is None:
             after -= 1
         first = next(
-            (n for n in range(after, len(lines)) if is_head(speaker_of(lines[n].text, self._ref.who)[1])),
+            (n for n in range(after, len(lines)) if is_head(split_rank(lines[n].text, self._ref.who)[1])),
             len(lines),
         )
         for n in range(first, len(lines)):
@@ -259,7 +326,7 @@ class LogClock:
         return t + self._shift_s if t is not None else None
 
     def _anchor(self, text: str) -> float | None:
-        t = anchor_of(speaker_of(text, self._ref.who)[1], self.written_t)
+        t = anchor_of(split_rank(text, self._ref.who)[1], self.written_t)
         return t + (self._anchor_shift_s or 0.0) if t is not None else None
 
     def _known_clock(self) -> GrowthClock:
@@ -270,6 +337,9 @@ class LogClock:
                 # A traceback alone in its file was written at once, not all along: no log is slower than the busiest.
                 start_t = max(start_t, written_t - file.size / self.busiest_bytes_per_s)
             self._clock = GrowthClock(start_t, file.size, written_t)
+            if self._recorded is not None:
+                self._clock.use_recorded(*self._recorded)
+                return self._clock
             most = SNIFF_AGENT_LINES if self._ref.who == AGENT else SNIFF_LINES
             newest = [line.text for line in itertools.islice(file.backward(file.size), most)][::-1]
             self._learn_shift(newest, written_t)
@@ -281,22 +351,82 @@ class LogClock:
         if len(stamps) * 3 >= len(texts) and len(stamps) > 1 and is_rising(stamps):
             self._shift_s = shift_of(stamps[-1], written_t)
             return
-        said = (speaker_of(text, self._ref.who)[1] for text in newest)
-        anchors = [t for text in said if (t := anchor_of(text, written_t)) is not None]
+        unprefixed = (split_rank(text, self._ref.who)[1] for text in newest)
+        anchors = [t for text in unprefixed if (t := anchor_of(text, written_t)) is not None]
         self._anchor_shift_s = anchor_shift(anchors, self._start_t, written_t)
 
 
-def acquaint(clocks: Sequence[LogClock], ended_t: float | None) -> None:
-    """Tell the clocks of an attempt's logs of each other, and when the attempt was over (None: it is not)."""
+def link_clocks(clocks: Sequence[LogClock], ended_t: float | None) -> None:
+    """Let the clocks of one attempt's logs know each other, and when the attempt was over (None: it is not)."""
     for clock in clocks:
         clock.ended(ended_t)
     if ended_t is not None and any(clock.is_copy for clock in clocks):
-        # What is known of a copy's times: ranks end before torchrun says so.
-        told_t = min((clock.reaction_t for clock in clocks if clock.is_launcher), default=ended_t)
+        # What is known of a copy's times: ranks end before torchrun reports it.
+        reported_t = min((clock.reaction_t for clock in clocks if clock.is_launcher), default=ended_t)
         for clock in clocks:
             if clock.is_copy and not clock.is_launcher:
-                clock.ended(min(ended_t, told_t - AFTER_S))
+                clock.ended(min(ended_t, reported_t - AFTER_S))
     busiest = max((clock.bytes_per_s for clock in clocks), default=0.0)
     for clock in clocks:
         clock.busiest_bytes_per_s = busiest
         clock.peers = [other for other in clocks if other is not clock]
+
+
+def anchor_shift(anchors: Sequence[float], start_t: float, written_t: float) -> float | None:
+    """What makes a log's few stamps wall time; None: there are none, or none that lie within its attempt.
+
+    Args:
+        anchors: what `anchor_of` gave, in the order of the lines.
+        start_t: when the attempt began, wall seconds; 0: unknown.
+        written_t: when the log was last written.
+    """
+    if not anchors or (len(anchors) > 1 and not is_rising(anchors)):
+        return None
+    for shift in (local_shift(written_t), shift_of(anchors[-1], written_t)):
+        if start_t - WITHIN_S <= anchors[0] + shift and anchors[-1] + shift <= written_t + WITHIN_S:
+            return shift
+    return None
+
+
+def at_start(texts: Sequence[str], times: Sequence[float], start_t: float) -> list[float]:
+    """What the launcher writes before its ranks end it writes as it starts them, where its lines carry no time.
+
+    Args:
+        texts: its lines.
+        times: when they were written, as far as anything but their stamps tells.
+        start_t: when the attempt began, wall seconds; 0: unknown.
+    """
+    ends = (n for n, text in enumerate(texts) if REACTION.search(text) or (MARK in text and is_head(text)))
+    first = next(ends, 0) if start_t else 0
+    return [*(min(start_t, t) for t in times[:first]), *times[first:]]
+
+
+def after_ranks(
+    texts: Sequence[str],
+    times: Sequence[float],
+    written_t: float,
+    rank_t: Callable[[str | None], float],
+) -> list[float]:
+    """The launcher's lines no earlier than what they report.
+
+    Args:
+        texts: its lines.
+        times: when they were written, as far as they tell.
+        written_t: when its log was last written.
+        rank_t: when a local rank (None: any) wrote its last line.
+    """
+    after = list(times)
+    newest = 0.0
+    n = 0
+    while n < len(texts):
+        count = 1
+        block = block_at(texts_from(texts, n)) if MARK in texts[n] else None
+        if block is not None and (block.is_report or not block.ended):
+            count = block.lines
+            newest = max(newest, written_t, rank_t(None))
+        elif (failed := FAILED.search(texts[n])) is not None:
+            newest = max(newest, after[n], rank_t(failed[1]))
+        for i in range(n, min(n + count, len(texts))):
+            after[i] = newest = max(after[i], newest)
+        n += count
+    return after

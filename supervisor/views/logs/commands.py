@@ -1,28 +1,105 @@
-"""What the log screen asks of the thread that reads for it, and what it gets back (pure)."""
+"""What a view asks of the thread that reads for it, what it gets back, and places in the logs (pure but for the local zone)."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
 
 from supervisor.run.state import RunState
 from supervisor.views.logs.merge import Place, Row
-from supervisor.views.logs.newest import LogRef
-from supervisor.views.logs.place import LogAt, LogPoint
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.sources import LogRef
+
+_TIME = re.compile(r"(?:(\d{4})-(\d\d?)-(\d\d?)[ T])?(\d\d?):(\d\d)(?::(\d\d))?")
 
 
-class Known(msgspec.Struct, frozen=True):
-    """The run's state: which logs there are."""
+# -- places ---------------------------------------------------------------------------------------------
+
+
+class LogAt(msgspec.Struct, frozen=True):
+    """A place in the logs, as far as it is known. All None: the newest lines, followed.
+
+    Attributes:
+        attempt: counted from 1; None: the newest.
+        who: the rank as text, or "agent".
+        step: the training step whose line is wanted.
+        t: wall time in seconds, where there is no line of that step.
+        path: the file; `line` (from 1) or `offset` (in bytes) is a place within it.
+    """
+
+    attempt: int | None = None
+    who: str | None = None
+    step: float | None = None
+    t: float | None = None
+    path: str | None = None
+    line: int | None = None
+    offset: int | None = None
+
+
+class LogPoint(msgspec.Struct, frozen=True):
+    """A line as a chart knows it: the step that it names, or the time at which it was most likely written."""
+
+    attempt: int
+    who: str | None
+    step: float | None
+    t: float | None
+
+
+class CauseLine(msgspec.Struct, frozen=True):
+    """The line that a verdict names: kept in sight while the newest lines are followed. `line` counts from 1."""
+
+    attempt: int
+    path: str
+    line: int
+    text: str
+
+
+class RecordedLogs(msgspec.Struct, frozen=True):
+    """What a replay shows at a moment.
+
+    Attributes:
+        t: the moment, wall seconds.
+        ends: path to how many bytes of it were there by then; a log that is not named was not there.
+        clocks: path to offsets, and the times at which so many bytes were there.
+        notes: further logs that are in no file, with the time of their last line.
+    """
+
+    t: float
+    ends: Mapping[str, int]
+    clocks: Mapping[str, tuple[Sequence[int], Sequence[float]]] = {}
+    notes: tuple[tuple[LogRef, bytes, float], ...] = ()
+
+
+# -- commands -------------------------------------------------------------------------------------------
+
+
+class Update(msgspec.Struct, frozen=True):
+    """The run's state: which logs there are; of a replay, how much of each."""
 
     state: RunState
+    recorded: RecordedLogs | None = None
+
+
+def log_facts(state: RunState) -> list[tuple[object, ...]]:
+    """What of a run's state says which logs there are, and when they were written."""
+    return [(a.number, a.ranks, a.started_t, a.ended_t) for a in state.attempts]
 
 
 class Size(msgspec.Struct, frozen=True):
     """How many rows are in sight."""
 
     rows: int
+
+
+class KeepCause(msgspec.Struct, frozen=True):
+    """Keep this line in sight until somebody moves; None: none."""
+
+    cause: CauseLine | None
 
 
 class Scroll(msgspec.Struct, frozen=True):
@@ -107,12 +184,13 @@ class Point(msgspec.Struct, frozen=True):
     row: Row
 
 
-Wish: TypeAlias = (
-    Known
+# Moving on is read at once where it can be.
+Move: TypeAlias = Scroll | Start | Follow
+Command: TypeAlias = (
+    Update
     | Size
-    | Scroll
-    | Start
-    | Follow
+    | KeepCause
+    | Move
     | ToLine
     | ToTime
     | ToPlace
@@ -124,6 +202,9 @@ Wish: TypeAlias = (
     | Copy
     | Point
 )
+
+
+# -- answers --------------------------------------------------------------------------------------------
 
 
 class Tally(msgspec.Struct, frozen=True):
@@ -141,16 +222,23 @@ class Page(msgspec.Struct, frozen=True):
         made: counts the pages; of two the later one is right.
         rows: as many as fit, fewer where the logs end.
         logs: the logs that are read, in the order of `Row.place`.
+        place: where the page begins.
+        end: where it ends.
         cursor: the row that was jumped to; `jump` counts the jumps.
         following: new lines move the page.
+        cause: the row of the line that a verdict names; `at_cause`: the page stands there, though lines follow.
         attempt: whose logs these are; `attempts` how many there are.
         merged_by: "" for one log, else "time", "arrival", or both.
         numbers: of each row the number from 1 of its line, where there is one log and it is counted.
-        line_count: all lines of the one log.
+        line_count: all lines of all logs; None: not counted.
+        below: lines after the page that the query lets through; None: not counted.
         place_ratio: how much of the bytes lies above the page's end.
         counted_ratio: how far the lines are counted.
         shown: how many lines the query lets through; None: no query.
         search: matches; None: no search.
+        folds: torchrun's own traceback is one line.
+        last_lines: of each rank of the newest attempt; where they were asked for.
+        empty_why: why there is no row.
     """
 
     made: int
@@ -161,6 +249,8 @@ class Page(msgspec.Struct, frozen=True):
     cursor: int | None
     jump: int
     following: bool
+    cause: int | None
+    at_cause: bool
     attempt: int
     attempts: int
     query: Query
@@ -168,15 +258,28 @@ class Page(msgspec.Struct, frozen=True):
     merged_by: str
     numbers: tuple[int | None, ...]
     line_count: int | None
+    below: int | None
     place_ratio: float
     counted_ratio: float
     size_bytes: int
     shown: Tally | None
     search: Tally | None
+    folds: bool
+    last_lines: Mapping[str, str]
     empty_why: str = ""
 
+    def attempt_of(self, row: Row) -> int:
+        """Whose line a row is."""
+        return self.logs[row.parts[0][0]].attempt
 
-class Said(msgspec.Struct, frozen=True):
+    def place_of(self, row: Row) -> LogAt:
+        """Where a row's line lies."""
+        index, line = row.parts[0]
+        log = self.logs[index]
+        return LogAt(attempt=log.attempt, path=str(log.path), offset=line.offset)
+
+
+class Remark(msgspec.Struct, frozen=True):
     """One line for the person. `good`: None while it is going on, False for trouble."""
 
     text: str
@@ -196,6 +299,38 @@ class Pointed(msgspec.Struct, frozen=True):
     point: LogPoint
 
 
-# Moving on is read at once where it can be.
-Move: TypeAlias = Scroll | Start | Follow
-News: TypeAlias = Page | Said | Copied | Pointed
+Answer: TypeAlias = Page | Remark | Copied | Pointed
+
+
+# -- what is typed after a colon --------------------------------------------------------------------------
+
+
+class BadJumpError(ValueError):
+    """What was typed names no place; one line says what would."""
+
+
+def parse_jump(typed: str, stream: int) -> ToLine | ToTime:
+    """Read ``812``, ``14:52``, ``14:52:10`` or ``2026-11-21 14:52``; clock times are local.
+
+    Args:
+        typed: what stands after the colon.
+        stream: the log whose lines are numbered.
+
+    Raises:
+        BadJumpError: it is neither.
+    """
+    text = typed.strip().removeprefix(":")
+    if (digits := text.replace(" ", "").replace(",", "")).isdecimal():
+        return ToLine(stream, max(int(digits), 1))
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise BadJumpError(f"{text}: give a line's number, or a time such as 14:52 or 2026-11-21 14:52")
+    year, month, day, hour, minute, second = (int(part) if part else None for part in match.groups())
+    today = datetime.fromtimestamp(time.time())  # noqa: DTZ006 - what a person types is local time
+    try:
+        when = today.replace(hour=hour or 0, minute=minute or 0, second=second or 0, microsecond=0)
+        if year is not None and month is not None and day is not None:
+            when = when.replace(year=year, month=month, day=day)
+    except ValueError as error:
+        raise BadJumpError(f"{text}: {error}") from error
+    return ToTime(when.timestamp(), has_day=year is not None)

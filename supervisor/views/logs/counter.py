@@ -1,7 +1,7 @@
 """The thread that counts: newlines for line numbers, matches for searches and filters, chunk after chunk.
 
-What it makes are running totals (`logindex.Counts`) that others read while they grow. It reads a chunk at a
-time, in turn with whoever shows lines, and ends between two chunks.
+What it makes are running totals (`file.Counts`) that others read while they grow. It reads a chunk at a time, in turn
+with whoever shows lines, and ends between two chunks.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from supervisor.views.logs.file import STRIDE_BYTES, LogFile
-from supervisor.views.logs.line_index import CHUNK_BYTES, Counts
-from supervisor.views.logs.newest import LogRef
+from supervisor.views.logs.file import CHUNK_BYTES, STRIDE_BYTES, Counts, LogFile
 from supervisor.views.logs.query import Query
+from supervisor.views.logs.sources import LogRef
 from supervisor.views.logs.stream import hits_of
 
 LOOK_S = 0.5
-TELL_EVERY = 64
+REPORT_EVERY = 64
 JOIN_S = 3.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Task:
     """One log's count of what a query means; without a query, of its newlines. `tail`: in what is not a whole chunk."""
 
@@ -82,23 +81,19 @@ class Task:
 
 
 class Scanner:
-    """Counts in the order of `work`, again when the logs have grown.
+    """Counts in the order of `work`, again when the logs have grown. Its thread starts with the first task.
 
     Args:
-        tell: called in this thread now and then while counts grow, and when all is counted.
+        report: called in this thread now and then while counts grow, and when all is counted.
     """
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._tasks: tuple[Task, ...] = ()
         self._thread = threading.Thread(target=self._run, name="stoker-log-scan", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
 
     def stop(self) -> None:
         """End the thread, at most some seconds later (a dead network mount cannot be interrupted)."""
@@ -111,6 +106,8 @@ class Scanner:
         """Count these from now on, the first ones first; tasks known already go on where they were."""
         with self._lock:
             self._tasks = tasks
+        if tasks and not self._thread.is_alive() and not self._stop.is_set():
+            self._thread.start()
         self._wake.set()
 
     def look(self) -> None:
@@ -124,11 +121,11 @@ class Scanner:
                 tasks = self._tasks
             if any(task.step() for task in tasks):
                 since += 1
-                if since % TELL_EVERY == 0:
-                    self._tell()
+                if since % REPORT_EVERY == 0:
+                    self._report()
                 continue
             if since:
                 since = 0
-                self._tell()
+                self._report()
             self._wake.wait(LOOK_S)
             self._wake.clear()

@@ -1,6 +1,6 @@
-"""Many logs as one: merged by time, equal lines of several ranks folded, from any place in either direction.
+"""Many logs as one: merged by attempt and time, equal lines of several ranks folded, from any place in either direction.
 
-A place is one offset a log: all that lies before it has been said. Moving on takes whole lines off the logs'
+A place is one offset a log: all that lies before it stands above. Moving on takes whole lines off the logs'
 heads, so each log's own order is never changed, whatever is known of time. Nothing is held but what is in sight.
 """
 
@@ -12,10 +12,10 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from supervisor.views.logs.blocks import MARK, At, block_at, summary
 from supervisor.views.logs.file import TextLine
-from supervisor.views.logs.newest import Tone, speaker_of, tone_of
+from supervisor.views.logs.sources import Tone, split_rank, tone_of
 from supervisor.views.logs.stream import Stream
+from supervisor.views.logs.tracebacks import MARK, At, block_at, summary
 
 # How far ahead of the others a log may be and its lines still be folded with theirs.
 FOLD_AHEAD_LINES = 24
@@ -64,6 +64,7 @@ class _Head:
         self._lines = stream.forward(place)
         self._stop = stop
         self._who = stream.ref.who
+        self.attempt = stream.ref.attempt
         self._read: deque[tuple[TextLine, str, str]] = deque()  # what was read to see where a traceback ends
         # A thinned log shows lines, not tracebacks.
         self._has_blocks = stream.is_whole
@@ -91,7 +92,7 @@ class _Head:
         if not (self._rest or (MARK in text and self._has_blocks)):
             read.popleft()
             return _Unit(text, who, line, text)
-        block = None if self._rest else block_at(self._said_by(who))
+        block = None if self._rest else block_at(self._written_by(who))
         count, is_cut = block.lines if block is not None else self._rest or 1, self._rest > 0
         self._rest = 0
         taken: list[tuple[TextLine, str, str]] = []
@@ -108,7 +109,7 @@ class _Head:
         report = summary(texts, block) if block is not None and block.is_report else ""
         return _Unit(texts, who, line, text, lines, texts, report)
 
-    def _said_by(self, who: str) -> At:
+    def _written_by(self, who: str) -> At:
         def at(n: int) -> str | None:
             return self._read[n][2] if self._reach(n) and self._read[n][1] == who else None
 
@@ -121,7 +122,7 @@ class _Head:
             if line is None:
                 self._lines = iter(())
                 return False
-            self._read.append((line, *speaker_of(line.text, self._who)))
+            self._read.append((line, *split_rank(line.text, self._who)))
         return True
 
     def take(self) -> _Unit:
@@ -134,7 +135,7 @@ class _Head:
         return taken
 
     def depth_of(self, key: str | tuple[str, ...]) -> int | None:
-        """How many units come before the one that says this; None: it is not near."""
+        """How many units come before the one of this key; None: it is not near."""
         if key not in self.keys:
             return None
         return next(i for i, unit in enumerate(self.ahead) if unit.key == key)
@@ -158,7 +159,7 @@ def rows_from(
         for i, (stream, at) in enumerate(zip(streams, place, strict=True))
     ]
     now = list(place)
-    keys = [stream.clock.key for stream in streams]
+    keys = [stream.order for stream in streams]
     queue = [(keys[i](head.ahead[0].line), i) for i, head in enumerate(heads) if head.ahead]
     heapq.heapify(queue)
     given = 0
@@ -168,7 +169,7 @@ def rows_from(
             heapq.heappush(queue, (keys[i](heads[i].ahead[0].line), i))
 
     def rows(logs: Sequence[int]) -> list[Row]:
-        """The next unit of these logs, which say the same."""
+        """The next unit of these logs, which is the same in all."""
         units = [(i, heads[i].take()) for i in logs]
         unit = units[0][1]
         whose = (unit.who,) if len(units) == 1 else tuple(dict.fromkeys(other.who for _, other in units))
@@ -214,15 +215,16 @@ def rows_from(
 
 
 def _alike(heads: Sequence[_Head], first: int, key: str | tuple[str, ...]) -> list[tuple[int, int]]:
-    """The logs that say the same next, and how many units of theirs come before; never units that others await."""
+    """The logs that go on with the same unit, and how many units of theirs come before; never units that others await."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].ahead[0].who}
     for i, head in enumerate(heads):
-        depth = None if i == first else head.depth_of(key)
+        is_other = i == first or head.attempt != heads[first].attempt
+        depth = None if is_other else head.depth_of(key)
         if depth is None or head.ahead[depth].who in whose:
             continue
         before = [unit.key for unit in itertools.islice(head.ahead, depth)]
-        if not any(said in heads[first].keys for said in before):
+        if not any(other in heads[first].keys for other in before):
             found.append((i, depth))
             whose.add(head.ahead[depth].who)
     return found
@@ -232,20 +234,21 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
     """The place that many unfolded lines before another, by time."""
     now = list(place)
     sources = [stream.backward(at) for stream, at in zip(streams, place, strict=True)]
-    keys = [stream.clock.key for stream in streams]
-    queue: list[tuple[float, int, int]] = []
+    keys = [stream.order for stream in streams]
+    queue: list[tuple[int, float, int, int]] = []
 
     def push(i: int) -> None:
         line = next(sources[i], None)
         if line is not None:
-            heapq.heappush(queue, (-keys[i](line), -i, line.offset))
+            attempt, t = keys[i](line)
+            heapq.heappush(queue, (-attempt, -t, -i, line.offset))
 
     for i in range(len(sources)):
         push(i)
     for _ in range(most):
         if not queue:
             break
-        _, minus, offset = heapq.heappop(queue)
+        *_, minus, offset = heapq.heappop(queue)
         now[-minus] = offset
         push(-minus)
     return tuple(now)
@@ -253,8 +256,8 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
 
 def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bool = False) -> list[Row]:
     """The last `most` rows before `place`."""
-    speaking = sum(offset > 0 for offset in place)
-    lines = most if speaking == 1 else most * 4
+    filled = sum(offset > 0 for offset in place)
+    lines = most if filled == 1 else most * 4
     while True:
         start = place_before(streams, place, lines)
         # A traceback that is begun in its midst would neither fold nor be known as one.
@@ -262,4 +265,4 @@ def rows_before(streams: Sequence[Stream], place: Place, most: int, *, folds: bo
         rows = list(rows_from(streams, start, stop=place, folds=folds, is_aligned=True))
         if len(rows) >= most or lines >= MOST_BACK_LINES or not any(start):
             return rows[-most:] if most else []
-        lines = min(max(lines * 4, most * speaking), MOST_BACK_LINES)
+        lines = min(max(lines * 4, most * filled), MOST_BACK_LINES)

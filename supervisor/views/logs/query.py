@@ -1,8 +1,8 @@
-r"""Which lines are meant: what a person typed, tried on one line or on a whole chunk of a file (pure).
+r"""The one query language of all log views: what a person typed, tried on one line or on a whole chunk of a file (pure).
 
-The words of a query: ``error`` (any case), ``"two words"``, ``/re/`` (any case unless it holds a capital), each
+The words of a filter: ``error`` (any case), ``"two words"``, ``/re/`` (any case unless it holds a capital), each
 with ``-`` before it to leave such lines out; ``r0``, ``r0-3,7``, ``ragent`` for ranks; ``level:warn``,
-``level:error``; ``stream:stdout``, ``stream:stderr``.
+``level:error``; ``stream:stdout``, ``stream:stderr``. What is searched is one text, or one ``/re/``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, cast
 
 from supervisor.text.decode import clean, strip_escapes
 from supervisor.views.format import ranges
-from supervisor.views.logs.newest import Tone, tone_of
+from supervisor.views.logs.sources import Tone, tone_of
 
 _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _RANKS = re.compile(r"r(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*|agent)")
@@ -76,7 +76,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """What lines must hold, must not hold, who says them (empty: anybody) and how bad they are (empty: any)."""
+    """What lines must hold, must not hold, who wrote them (empty: anybody) and how bad they are (empty: any)."""
 
     include: tuple[Term, ...] = ()
     exclude: tuple[Term, ...] = ()
@@ -168,8 +168,8 @@ class Query:
             self.stream or other.stream,
         )
 
-    def says(self, line: str) -> bool:
-        """Whether a line's text is meant; who said it is not looked at."""
+    def accepts(self, line: str) -> bool:
+        """Whether a line's text is meant; who wrote it is not looked at."""
         lowered = line.lower()
         return (
             all(term.find(line, lowered) for term in self.include)
@@ -178,12 +178,12 @@ class Query:
         )
 
     def is_by(self, *who: str) -> bool:
-        """Whether one of those who said a line is meant."""
+        """Whether one of those who wrote a line is meant."""
         return not self.who or not self.who.isdisjoint(who)
 
     @property
     def reads_text(self) -> bool:
-        """Whether more than the speaker matters."""
+        """Whether more than the writer matters."""
         return bool(self.include or self.exclude or self.level)
 
     @cached_property
@@ -194,10 +194,10 @@ class Query:
             return max(plain, key=lambda term: len(term.text))
         return next((term for term in self.include if not _CONTEXTUAL.search(term.text)), None)
 
-    def matches(self, data: bytes) -> Iterator[int]:
+    def offsets_in(self, data: bytes) -> Iterator[int]:
         """Where the lines that are meant begin within `data`, which holds whole lines.
 
-        The same lines as `says(clean(line))` would find, uncut, many times as fast where few match.
+        The same lines as `accepts(clean(line))` would find, uncut, many times as fast where few match.
         """
         # Text without anything that `clean` would take out can be searched as it stands, offsets and all.
         plain = data.isascii() and len(data.translate(None, _CONTROLS)) == len(data)
@@ -222,7 +222,7 @@ class Query:
             if not plain:
                 for _ in range(text.count("\n", at, start)):
                     place = data.index(b"\n", place) + 1
-            if self.says(text[start:stop]):
+            if self.accepts(text[start:stop]):
                 yield start if plain else place
             if not plain:
                 newline = data.find(b"\n", place)

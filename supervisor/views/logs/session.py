@@ -1,7 +1,7 @@
-"""The thread that reads for the log screen: it holds the place, moves it as asked, and makes the pages.
+"""The thread that reads for one view: it holds the viewport, moves it as asked, and makes the pages.
 
-One wish after another, the newest of a kind where several wait; a wish that takes long is given up when another
-comes. The screen never waits for a file: it moves by itself only to what lies in memory.
+One command after another, those that scroll added up; a command that takes long is given up when another comes. The
+screen's thread never waits for a file: it moves the viewport by itself only to what lies in memory.
 """
 
 from __future__ import annotations
@@ -11,73 +11,104 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
-from supervisor.views.logs import commands as lw
+from supervisor.views.logs import commands as lc
 from supervisor.views.logs.counter import Scanner
-from supervisor.views.logs.navigation import LogWalker
-from supervisor.views.logs.viewport import NothingThereError
+from supervisor.views.logs.open_logs import NothingThereError
+from supervisor.views.logs.viewport import LogViewport
 
-# Data-driven pages: the first at once, then so many seconds apart. Keys are answered at once.
+# Pages of what was written: the first at once, then so many seconds apart, and no more than a quarter of the time is
+# spent on them (64 ranks at 10,000 lines/s: 48 ms a page). Commands are answered at once.
 PAGE_S = 0.1
-# Without events (a network filesystem) growth is seen this late.
+REST_RATIO = 3.0
+# Without events (a network filesystem) growth is seen this late; before events are listened to, so late.
 LOOK_S = 0.25
+FIRST_LOOK_S = 0.05
 JOIN_S = 3.0
 # A search that takes longer says how far it is.
 PATIENCE_S = 0.3
 
 
-class Interrupted(Exception):  # noqa: N818 - no error: another wish came
-    """Another wish came, or the screen is closed."""
+class Interrupted(Exception):  # noqa: N818 - no error: another command came
+    """Another command came, or the view is closed."""
 
 
 class LogSession:
-    """Reads the logs of one node of a run for one screen.
+    """Reads the logs of one node of a run for one view.
 
     Args:
         node: where the run's logs are listed.
         deliver: gets pages and remarks, in this thread.
+        newest: so many of the newest attempts are one log, with the ranks' last lines; 0: a person chooses an attempt.
+        watch_after_s: what listens to the filesystem is loaded so much later, once the first paints are done.
         events: where wake-ups come from; a function that returns None leaves polling.
     """
 
     def __init__(
         self,
         node: NodePaths,
-        deliver: Callable[[lw.News], object],
+        deliver: Callable[[lc.Answer], object],
         *,
+        newest: int = 0,
+        watch_after_s: float = 0.0,
         events: Callable[[Callable[[], None]], FolderEvents | None] = folder_events,
     ) -> None:
         self._deliver = deliver
-        self._wishes: queue.SimpleQueue[lw.Wish] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[lc.Command] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._urgent = threading.Event()
-        # Whoever holds it uses the desk: the reading thread, or for a moment the screen's.
+        self._asked = threading.Event()
+        # Whoever holds it uses the viewport: the reading thread, or for a moment the screen's.
         self._lock = threading.Lock()
-        self._waker = Waker(events)
+        self._events = events
+        self._watch_t = time.monotonic() + watch_after_s
+        self._waker: Waker | None = None
+        self._folders: set[str] = set()
         self._scanner = Scanner(self._counted)
         self._scanned = threading.Event()
-        self._desk = LogWalker(node, self._check)
+        self._view = LogViewport(node, self._check, newest)
+        self._page_s: float | None = PAGE_S
+        self._first: lc.Page | None = None
+        self._came = threading.Event()
+        self._awaited = False
+        self._handing = threading.Lock()
         self._began = 0.0
-        self._said_at = 0.0
+        self._remarked_at = 0.0
         # A daemon, because a read from a dead network mount cannot be interrupted: leaving must still work.
         self._thread = threading.Thread(target=self._run, name="stoker-log-pages", daemon=True)
 
     def start(self) -> None:
         """Begin to read."""
         self._thread.start()
-        self._scanner.start()
 
-    def ask(self, *wishes: lw.Wish) -> None:
+    def start_with_first(self, timeout_s: float) -> lc.Page | None:
+        """Begin to read, and wait for the first page; None where it takes longer: it is then delivered as all others."""
+        self._awaited = True
+        self.start()
+        self._came.wait(timeout_s)
+        with self._handing:
+            self._awaited = False
+            return self._first
+
+    def ask(self, *commands: lc.Command) -> None:
         """Ask for something; any thread may."""
-        for wish in wishes:
-            self._wishes.put(wish)
-            if not isinstance(wish, lw.Known | lw.Size):
+        for command in commands:
+            self._commands.put(command)
+            if not isinstance(command, lc.Update | lc.Size | lc.KeepCause):
                 self._urgent.set()
-        self._waker.poke()
+        self._poke()
 
-    def move(self, wish: lw.Move) -> lw.Page | None:
+    def pace(self, page_s: float | None) -> None:
+        """Let pages of what was written be so far apart; None: none is made, because nobody sees them."""
+        if page_s != self._page_s:
+            self._page_s = page_s
+            self._poke()
+
+    def move(self, command: lc.Move) -> lc.Page | None:
         """The page that a move leads to, read in the calling thread; None: the reading thread was asked for it.
 
         At once only where nothing is waited for: that thread is idle, and what is to be read lies in memory. Handing a
@@ -85,48 +116,61 @@ class LogSession:
         """
         if self._lock.acquire(blocking=False):
             try:
-                if self._wishes.empty() and not self._urgent.is_set() and self._desk.is_at_hand(wish):
-                    self._do(wish)
-                    return self._desk.page()
+                if self._commands.empty() and not self._urgent.is_set() and self._view.is_at_hand(command):
+                    self._do(command)
+                    return self._view.page()
             finally:
                 self._lock.release()
-        self.ask(wish)
+        self.ask(command)
         return None
+
+    def ask_to_stop(self) -> None:
+        """End the thread after what it is doing; does not wait."""
+        self._stop.set()
+        self._poke()
 
     def stop(self) -> None:
         """End the threads and close the files; waits at most some seconds."""
-        self._stop.set()
-        self._waker.poke()
+        self.ask_to_stop()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
         self._scanner.stop()
         if not self._thread.is_alive():
-            self._desk.close()
-            self._waker.close()
+            self._view.logs.close()
+            with self._lock:
+                if self._waker is not None:
+                    self._waker.close()
+                    self._waker = None
 
     # -- the thread ------------------------------------------------------------------------------------
 
+    def _poke(self) -> None:
+        self._asked.set()
+        waker = self._waker
+        if waker is not None:
+            with contextlib.suppress(OSError):  # it was closed just now
+                waker.poke()
+
     def _counted(self) -> None:
-        """From the counting thread: numbers have changed."""
+        """From the counting thread: counts have grown."""
         self._scanned.set()
-        self._waker.poke()
+        self._poke()
 
     def _check(self) -> None:
         """Called while something takes long."""
         if self._stop.is_set() or self._urgent.is_set():
             raise Interrupted
         now = time.monotonic()
-        if now - self._began > PATIENCE_S and now - self._said_at > PAGE_S:
-            self._said_at = now
-            self._deliver(lw.Said(f"looking through the log… {self._desk.scanned_ratio:.0%}; Esc gives up"))
+        if now - self._began > PATIENCE_S and now - self._remarked_at > PAGE_S:
+            self._remarked_at = now
+            ratio = self._view.logs.scanned_ratio
+            self._deliver(lc.Remark(f"looking through the log… {ratio:.0%}; Esc gives up"))
 
     def _run(self) -> None:
         due = 0.0
         pending = False
         while not self._stop.is_set():
-            now = time.monotonic()
-            wait_s = min(LOOK_S, max(due - now, 0.0)) if pending else LOOK_S
-            self._waker.wait(wait_s if self._wishes.empty() else 0.0)
+            self._wait(due, pending=pending)
             if self._stop.is_set():
                 return
             try:
@@ -135,89 +179,129 @@ class LogSession:
             except Interrupted:
                 continue
             except NothingThereError as error:
-                self._deliver(lw.Said(str(error), good=False))
-            except Exception as error:  # noqa: BLE001 - a log screen that stops without a word would lie
-                self._deliver(lw.Said(f"reading the log failed: {type(error).__name__}: {error}", good=False))
+                self._deliver(lc.Remark(str(error), good=False))
+                pending = True
+            except Exception as error:  # noqa: BLE001 - a log view that stops without a word would lie
+                self._deliver(
+                    lc.Remark(f"reading the log failed: {type(error).__name__}: {error}", good=False)
+                )
             now = time.monotonic()
-            if pending and now >= due:
+            if pending and self._page_s is not None and now >= due:
                 pending = False
-                due = now + PAGE_S
                 with self._lock, contextlib.suppress(Interrupted):
                     self._began = now
-                    self._deliver(self._desk.page())
+                    self._hand_on(self._view.page())
+                ended = time.monotonic()
+                due = max(now + self._page_s, ended + REST_RATIO * (ended - now))
+
+    def _wait(self, due: float, *, pending: bool) -> None:
+        """Until there is something to do. While a page is due, a log that grows on does not wake."""
+        if not self._commands.empty():
+            return
+        now = time.monotonic()
+        if self._page_s is None or pending or self._waker is None:
+            until = LOOK_S if self._page_s is None else due - now if pending else FIRST_LOOK_S
+            self._asked.wait(max(until, 0.0))
+        else:
+            self._waker.wait(LOOK_S)
+        self._asked.clear()
 
     def _turn(self) -> bool:
-        """Do what is wished; whether the page may have changed by itself."""
+        """Do what is asked; whether the page may have changed by itself."""
         asked = False
         self._urgent.clear()
         self._began = time.monotonic()
-        for wish in self._taken():
+        view = self._view
+        for command in self._taken():
             asked = True
-            self._do(wish)
-        changed, notes = self._desk.refresh(time.time())
+            self._do(command)
+        if self._page_s is None and not asked:
+            return True
+        changed, notes = view.refresh(time.time())
         for note in notes:
-            self._deliver(lw.Said(note, good=False))
-        for folder in self._desk.new_folders():
-            self._waker.watch(folder)
-        if self._desk.work_changed:
-            self._scanner.work(self._desk.tasks())
+            self._deliver(lc.Remark(note, good=False))
+        self._watch()
+        self._scanner.work(view.logs.tasks(is_asked=view.is_moved))
         if changed:
             self._scanner.look()
-        if asked:
-            self._deliver(self._desk.page())
-            return False
         if self._scanned.is_set():
             self._scanned.clear()
-            changed |= self._desk.counts_matter()
+            view.counts_grew()
+            changed = True
+        if asked:
+            self._hand_on(view.page())
+            return False
         return changed
 
-    def _taken(self) -> Iterator[lw.Wish]:
+    def _hand_on(self, page: lc.Page) -> None:
+        with self._handing:
+            is_awaited, self._awaited = self._awaited, False
+            if is_awaited:
+                self._first = page
+        if is_awaited:
+            self._came.set()
+        else:
+            self._deliver(page)
+
+    def _watch(self) -> None:
+        """Be woken by what is written."""
+        self._folders |= self._view.logs.new_folders()
+        if time.monotonic() < self._watch_t:
+            return
+        if self._waker is None:
+            self._waker = Waker(self._events)
+        while self._folders:
+            self._waker.watch(self._folders.pop())
+
+    def _taken(self) -> Iterator[lc.Command]:
         """What waits; scrolling adds up."""
         scrolled = 0
-        while not self._wishes.empty():
-            wish = self._wishes.get()
-            if isinstance(wish, lw.Scroll):
-                scrolled += wish.rows
+        while not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, lc.Scroll):
+                scrolled += command.rows
                 continue
             if scrolled:
-                yield lw.Scroll(scrolled)
+                yield lc.Scroll(scrolled)
                 scrolled = 0
-            yield wish
+            yield command
         if scrolled:
-            yield lw.Scroll(scrolled)
+            yield lc.Scroll(scrolled)
 
-    def _do(self, wish: lw.Wish) -> None:
-        desk = self._desk
-        match wish:
-            case lw.Known():
-                desk.know(wish.state)
-            case lw.Size():
-                desk.height = max(wish.rows, 1)
-            case lw.Scroll():
-                desk.scroll(wish.rows)
-            case lw.Start():
-                desk.to_start()
-            case lw.Follow():
-                desk.follow(wish.on)
-            case lw.ToLine():
-                desk.to_line(wish.stream, wish.number)
-            case lw.ToTime():
-                desk.to_time(wish.t, has_day=wish.has_day)
-            case lw.ToPlace():
-                desk.to_place(wish.at)
-            case lw.Show():
-                desk.show(wish.query, wish.cursor)
-            case lw.Fold():
-                desk.fold(wish.cursor)
-            case lw.Attempt():
-                desk.other_attempt(wish.way)
-            case lw.Find():
-                desk.find(wish.query, wish.cursor)
-            case lw.Match():
-                desk.match(wish.cursor, wish.way)
-            case lw.Copy():
-                self._deliver(desk.copied(wish.first, wish.last))
-            case lw.Point():
-                self._deliver(lw.Pointed(desk.point(wish.row)))
+    def _do(self, command: lc.Command) -> None:
+        view = self._view
+        match command:
+            case lc.Update():
+                view.update(command.state, command.recorded)
+            case lc.Size():
+                view.height = max(command.rows, 1)
+            case lc.KeepCause():
+                view.keep_cause(command.cause)
+            case lc.Scroll():
+                view.scroll(command.rows)
+            case lc.Start():
+                view.to_start()
+            case lc.Follow():
+                view.follow(command.on)
+            case lc.ToLine():
+                view.to_line(command.stream, command.number)
+            case lc.ToTime():
+                view.to_time(command.t, has_day=command.has_day)
+            case lc.ToPlace():
+                view.to_place(command.at)
+            case lc.Show():
+                view.show(command.query, command.cursor)
+            case lc.Fold():
+                view.fold(command.cursor)
+            case lc.Attempt():
+                view.to_attempt(partial(view.logs.other_attempt, command.way))
+            case lc.Find():
+                view.find(command.query, command.cursor)
+            case lc.Match():
+                view.match(command.cursor, command.way)
+            case lc.Copy():
+                self._deliver(view.copied(command.first, command.last))
+            case lc.Point():
+                self._deliver(lc.Pointed(view.point(command.row)))
             case _ as unreachable:
                 assert_never(unreachable)

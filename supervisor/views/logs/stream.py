@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 
 from supervisor.text.decode import clean
 from supervisor.views.logs.clock import LogClock
-from supervisor.views.logs.file import LogFile, TextLine
-from supervisor.views.logs.line_index import CHUNK_BYTES, Counts
-from supervisor.views.logs.newest import LogRef, speaker_of
+from supervisor.views.logs.file import CHUNK_BYTES, Counts, LogFile, TextLine
 from supervisor.views.logs.query import Query
-from supervisor.views.logs.traceback_bounds import Trace, trace_around
+from supervisor.views.logs.sources import LogRef, split_rank
+from supervisor.views.logs.tracebacks import Trace, trace_around
 
 KEPT_HITS = 32
+# A rank's newest line is looked for in so many lines of its log; in a log of several ranks, in so many.
+LAST_LINES = 8
+LAST_MIXED_LINES = 64
 
 
 class Stream:
@@ -36,23 +38,24 @@ class Stream:
         self.clock = LogClock(ref, file, start_t)
         self._check = check
         self._hits: OrderedDict[int, tuple[int, tuple[int, ...]]] = OrderedDict()
+        self._last: tuple[int, int, dict[str, tuple[float, str]]] = (0, 0, {})
 
     # -- what is shown ---------------------------------------------------------------------------------
 
-    def ask(self, query: Query) -> None:
+    def filter_by(self, query: Query) -> None:
         """Show only the lines that this query means; none where it asks for other ranks only."""
         self.query = query
         self.counts = None
         self._hits.clear()
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """The file holds something else now."""
         self._hits.clear()
-        self.clock.anew()
+        self.clock.reset()
         self.counts = None if self.counts is None else Counts()
 
     @property
-    def is_silent(self) -> bool:
+    def is_excluded(self) -> bool:
         """Whether the query leaves this log out as a whole."""
         if self.query.stream and self.query.stream != self.ref.stream:
             return True
@@ -77,7 +80,7 @@ class Stream:
 
     def forward(self, offset: int) -> Iterator[TextLine]:
         """The lines that are meant, from `offset` on."""
-        if self.is_silent:
+        if self.is_excluded:
             return
         if self.is_whole:
             yield from self.file.forward(offset)
@@ -107,12 +110,12 @@ class Stream:
         return trace is not None and trace.block.is_report
 
     def _around(self, offset: int) -> Trace | None:
-        whole = self.is_whole and not self.is_silent
+        whole = self.is_whole and not self.is_excluded
         return trace_around(self.file, self.ref.who, offset) if whole else None
 
     def backward(self, offset: int) -> Iterator[TextLine]:
         """The lines that are meant and begin before `offset`, the nearest first."""
-        if self.is_silent:
+        if self.is_excluded:
             return
         if self.is_whole:
             yield from self.file.backward(offset)
@@ -130,30 +133,32 @@ class Stream:
 
     # -- when ------------------------------------------------------------------------------------------
 
-    @property
-    def is_stamped(self) -> bool:
-        """Whether its lines say when they were written."""
-        return self.clock.is_stamped
+    def order(self, line: TextLine) -> tuple[int, float]:
+        """Where a line stands among those of all logs: its attempt, then when it was written, as well as can be told."""
+        return self.ref.attempt, self.clock.key(line)
 
-    def grew(self, before_t: float, t: float) -> None:
-        """It has its size since `t`, and had not at `before_t`."""
-        self.clock.grew(before_t, t)
-
-    def key(self, line: TextLine) -> float:
-        """When a line was written, as well as can be told."""
-        return self.clock.key(line)
-
-    def offset_at(self, t: float) -> int:
-        """Where the first line begins that was written at `t` or later."""
-        return self.clock.offset_at(t)
+    def last_lines(self) -> dict[str, tuple[float, str]]:
+        """The newest line of each rank that writes here, with its time; whatever the query."""
+        file = self.file
+        if self._last[:2] != (file.generation, file.size):
+            found: dict[str, tuple[float, str]] = {}
+            most = LAST_MIXED_LINES if self.ref.is_mixed else LAST_LINES
+            for line in itertools.islice(file.backward(file.size), most):
+                who, text = split_rank(line.text, self.ref.who)
+                if who not in found and text.strip():
+                    found[who] = (self.clock.key(line), text)
+                    if not self.ref.is_mixed:
+                        break
+            self._last = (file.generation, file.size, found)
+        return self._last[2]
 
 
 def hits_of(file: LogFile, chunk: int, query: Query, ref: LogRef) -> tuple[int, ...]:
     """Where the lines begin that a query means, of those that begin in `chunk` of a log."""
     base, data = file.chunk_lines(chunk)
-    found = [base + at for at in query.matches(data)] if data else []
+    found = [base + at for at in query.offsets_in(data)] if data else []
     if query.who and ref.is_mixed:
-        found = [at for at in found if query.is_by(speaker_of(_line_at(data, at - base), ref.who)[0])]
+        found = [at for at in found if query.is_by(split_rank(_line_at(data, at - base), ref.who)[0])]
     return tuple(found)
 
 

@@ -1,221 +1,119 @@
-"""The place in the logs and what lies around it: which logs, which page. One thread uses it.
-
-What moves the place is in `logwalk`.
-"""
+"""Where a view stands in the logs: its page, moved by rows, lines, times, steps and matches. One thread uses it."""
 
 from __future__ import annotations
 
 import itertools
-import os
+import re
+import time
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
-from supervisor.views.logs import commands as lw
-from supervisor.views.logs.clock import acquaint
-from supervisor.views.logs.counter import Task
-from supervisor.views.logs.file import Change, LogFile
-from supervisor.views.logs.line_index import CHUNK_BYTES, Counts
+from supervisor.views.logs import commands as lc
+from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
-from supervisor.views.logs.newest import logs_of
-from supervisor.views.logs.query import Query
+from supervisor.views.logs.open_logs import NothingThereError, OpenLogs, name_of
+from supervisor.views.logs.query import Query, Term
+from supervisor.views.logs.sources import AGENT, Tone, split_rank
 from supervisor.views.logs.stream import Stream
 
 # What is read around a place for a page of it.
 NEAR_BYTES = 1 << 16
 # More logs are merged where a key is not kept waiting.
 FEW_LOGS = 8
-
-
-class NothingThereError(LookupError):
-    """What was asked for is not to be found; one line says so."""
+# Of a page that follows, so much may be lines that are still being redrawn.
+OPEN_SHARE = 1 / 3
+# Of a page that stands at a failure, so much is below the line that it began with.
+BELOW_CAUSE_SHARE = 1 / 3
+# The line that a verdict names is looked for in so many lines from each log's end.
+CAUSE_LINES = 2000
+# A clipboard takes no more through a terminal; longer texts are for the pager.
+COPY_LINES = 5000
+COPY_CHARS = 500_000
+# Lines that hold a step's number and are tried as its own line.
+STEP_TRIES = 2000
+# How far above a line its step may stand.
+STEP_LINES_BACK = 60
 
 
 class LogViewport:
-    """Where the screen stands in the logs of an attempt.
+    """The page of one view.
 
     Args:
         node: where the run's logs are listed.
         check: called now and then while something takes long; raises to give it up.
+        newest: see `OpenLogs`; such a view also gets the ranks' last lines.
     """
 
-    def __init__(self, node: NodePaths, check: Callable[[], None]) -> None:
+    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
         self.height = 1
-        self.work_changed = False
         self.folds = True  # torchrun's own traceback is one line
+        self.logs = OpenLogs(node, check, newest)
         self._node = node
         self._check = check
-        self._state = RunState()
-        self._attempt: int | None = None  # None: the newest
-        self._files: dict[str, LogFile] = {}
-        self._streams: list[Stream] = []
-        self._finders: list[Stream] = []
-        self._lines: dict[str, Task] = {}
-        self._shown: list[Task] = []
-        self._found: list[Task] = []
-        self._query, self._searched = Query(), Query()
+        self._tells_last = newest > 0
         self._place: Place = ()
         self._following = True
         self._cursor: tuple[int, int] | None = None  # (log, offset) that was jumped to
         self._jump = self._made = 0
         self._on_match = False
-        self._folders: set[str] = set()
-        self._looked_t = 0.0
-        self._asked: tuple[str, int] | None = None  # a line to go to once it is counted
+        self._wanted: tuple[str, int] | None = None  # a line to go to once it is counted
+        self._cause: lc.CauseLine | None = None
+        self._cause_at: tuple[int, int] | None = None  # (log, offset)
+        self._cause_passed = self._cause_sought = self._at_cause = False
 
-    def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.close()
+    # -- what there is -----------------------------------------------------------------------------------
 
-    # -- which logs ------------------------------------------------------------------------------------
-
-    def know(self, state: RunState) -> None:
-        """The run as it stands now."""
-        self._state = state
-        self._choose()
-
-    def other_attempt(self, way: int) -> None:
-        """Show the logs of the attempt before or after."""
-        numbers = [attempt.number for attempt in self._state.attempts]
-        if not numbers:
-            return
-        now = numbers.index(self._number()) if self._number() in numbers else len(numbers) - 1
-        wanted = now + way
-        if not 0 <= wanted < len(numbers):
-            raise NothingThereError(f"attempt {numbers[now]} is the {'last' if way > 0 else 'first'}")
-        self._go_to_attempt(numbers[wanted])
-
-    def _go_to_attempt(self, number: int) -> None:
-        newest = self._state.attempts[-1].number if self._state.attempts else None
-        self._attempt = None if number == newest else number
-        self._choose()
-
-    def _number(self) -> int:
-        if self._attempt is not None:
-            return self._attempt
-        return self._state.attempts[-1].number if self._state.attempts else 0
-
-    def _choose(self) -> None:
-        """Read the logs of the attempt; those that are read already keep their place."""
-        view = next((a for a in self._state.attempts if a.number == self._number()), None)
-        refs = list(logs_of(self._state, self._node, [view])) if view is not None else []
-        # A log that has not been written yet is watched for, but is no source of lines.
-        known = {stream.ref.path: stream for stream in self._streams}
-        over_t = view.ended_t if view is not None else None
-        if [stream.ref for stream in self._streams] == refs:
-            acquaint([stream.clock for stream in self._streams], over_t)
-            return
-        before = {s.ref.path: at for s, at in zip(self._streams, self._place, strict=True)}
-        same_attempt = any(ref.path in known for ref in refs)
-        start_t = (view.started_t or view.planned_t) if view is not None else 0.0
-        self._streams = []
-        for ref in refs:
-            stream = known.get(ref.path)
-            if stream is None or stream.ref != ref:
-                stream = Stream(ref, self._file(str(ref.path)), start_t, self._check)
-                stream.ask(self._query)
-            self._streams.append(stream)
-        acquaint([stream.clock for stream in self._streams], over_t)
-        self._place = tuple(before.get(ref.path, 0) for ref in refs)
-        if not same_attempt:
-            self._following, self._cursor = True, None
-        self._plan()
-
-    def _file(self, path: str) -> LogFile:
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = LogFile(path)
-            file.refresh()
-            # What is written through a link is told of where the file lies.
-            self._folders |= {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
-        return file
-
-    def new_folders(self) -> set[str]:
-        """Folders to be watched from now on."""
-        folders, self._folders = self._folders, set()
-        return folders
-
-    def _plan(self) -> None:
-        """What has to be counted for these logs and queries."""
-        self.work_changed = True
-        loud = [stream for stream in self._streams if not stream.is_silent]
-        for stream in loud:
-            path = str(stream.ref.path)
-            if path not in self._lines:
-                self._lines[path] = Task(stream.ref, stream.file, counts=stream.file.newlines)
-        thinned = any(not stream.is_whole for stream in loud)
-        self._shown = [Task(s.ref, s.file, self._query) for s in loud] if thinned else []
-        both = self._query & self._searched
-        self._found = [Task(s.ref, s.file, both) for s in loud] if self._searched else []
-        self._finders = []
-        for stream in self._streams:
-            finder = Stream(stream.ref, stream.file, 0.0, self._check)
-            finder.ask(both)
-            self._finders.append(finder)
-
-    def tasks(self) -> tuple[Task, ...]:
-        """What the counting thread should do, the most wanted first."""
-        self.work_changed = False
-        lines = [self._lines[str(s.ref.path)] for s in self._streams if str(s.ref.path) in self._lines]
-        return (*self._found, *self._shown, *lines)
-
-    @property
-    def scanned_ratio(self) -> float:
-        """How far the search is counted."""
-        return _done(self._found or self._shown)
-
-    def counts_matter(self) -> bool:
-        """Numbers have changed: use them; whether the page shows any."""
-        for stream in self._streams:
-            stream.counts = _counts_for(self._shown, stream)
-        for finder in self._finders:
-            finder.counts = _counts_for(self._found, finder)
-        return True
-
-    # -- what became of them -----------------------------------------------------------------------------
+    def update(self, state: RunState, recorded: lc.RecordedLogs | None = None) -> None:
+        """The run as it stands now; in a replay with how much of each log was there."""
+        before = [stream.ref for stream in self.logs.streams]
+        self._place = self.logs.update(state, recorded, self._place, keep=not self._following)
+        after = [stream.ref for stream in self.logs.streams]
+        if not {ref.path for ref in before} & {ref.path for ref in after}:
+            self._following = True
+        if before != after:
+            self._cursor, self._cause_sought = None, False
 
     def refresh(self, now: float) -> tuple[bool, list[str]]:
         """Look at every log; whether something changed, and what a person should know of it."""
-        changed, notes = False, []
-        place = list(self._place)
-        for i, stream in enumerate(self._streams):
-            became = stream.file.refresh()
-            if became is Change.SAME:
-                continue
-            changed = True
-            if became is Change.GROWN:
-                stream.grew(self._looked_t, now)
-            elif became is Change.GONE:
-                notes.append(f"{name_of(stream)} was removed; what was open is still shown")
-            else:
-                for one in (stream, self._finders[i]):
-                    one.anew()
-                if (task := self._lines.get(str(stream.ref.path))) is not None:
-                    task.counts = stream.file.newlines
-                place[i] = 0
-                self._cursor = None
-                notes.append(f"{name_of(stream)} was cut or replaced; it is read anew")
-        self._place = tuple(place)
-        self._looked_t = now
+        changed, notes, place = self.logs.refresh(now, self._place)
+        if place != self._place:
+            self._place, self._cursor = place, None
+        if changed and self._cause_at is None:
+            self._cause_sought = False
         return changed, notes
+
+    def counts_grew(self) -> None:
+        """Counts have grown: find lines by them; a line that was wanted may be counted now."""
+        self.logs.use_counts()
+        if self._wanted is not None:
+            path, number = self._wanted
+            index = self.logs.index_of(path)
+            if index is None or self._try_line(index, number):
+                self._wanted = None
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether a person stands somewhere, so that it matters how much lies around."""
+        return not self._following
 
     # -- the page ----------------------------------------------------------------------------------------
 
-    def is_at_hand(self, move: lw.Move) -> bool:
+    def is_at_hand(self, move: lc.Move) -> bool:
         """Whether what is seen after a move can be read without waiting: no query thins it, it lies in memory."""
-        loud = [i for i, stream in enumerate(self._streams) if stream.file.size]
-        if self._query or len(loud) > FEW_LOGS:
+        streams = self.logs.streams
+        filled = [i for i, stream in enumerate(streams) if stream.file.size]
+        if self.logs.query or len(filled) > FEW_LOGS:
             return False
-        for i in loud:
-            file = self._streams[i].file
+        for i in filled:
+            file = streams[i].file
             match move:
-                case lw.Start():
+                case lc.Start():
                     at = 0
-                case lw.Follow():
+                case lc.Follow():
                     at = file.size
-                case lw.Scroll():
+                case lc.Scroll():
                     at = file.size if self._following else self._place[i]
                 case _ as unreachable:
                     assert_never(unreachable)
@@ -223,86 +121,387 @@ class LogViewport:
                 return False
         return True
 
-    def page(self) -> lw.Page:
+    def page(self) -> lc.Page:
         """What is to be seen now."""
-        end = tuple(stream.file.size for stream in self._streams)
-        if self._following:
-            rows = rows_before(self._streams, end, self.height, folds=self.folds)
-        else:
-            rows = list(
-                itertools.islice(rows_from(self._streams, self._place, folds=self.folds), self.height)
-            )
-            if len(rows) < self.height:
-                missing = self.height - len(rows)
-                rows = rows_before(self._streams, self._place, missing, folds=self.folds) + rows
+        logs, streams = self.logs, self.logs.streams
+        rows, self._at_cause = self._rows()
         if rows:
             self._place = rows[0].place
         after = place_after(rows[-1]) if rows else self._place
-        loud = [stream for stream in self._streams if not stream.is_silent and stream.file.size]
-        one = loud[0] if len(loud) == 1 else None
-        size = sum(end)
+        included = logs.included
+        one = included[0] if len(included) == 1 else None
+        size = sum(logs.ends)
         self._made += 1
-        return lw.Page(
+        cursor = _row_of(rows, self._cursor)
+        return lc.Page(
             made=self._made,
             rows=tuple(rows),
-            logs=tuple(stream.ref for stream in self._streams),
+            logs=tuple(stream.ref for stream in streams),
             place=self._place,
             end=after,
-            cursor=self._cursor_in(rows),
+            cursor=cursor,
             jump=self._jump,
             following=self._following,
-            attempt=self._number(),
-            attempts=len(self._state.attempts),
-            query=self._query,
-            searched=self._searched,
-            merged_by=_merged_by(loud),
+            cause=_row_of(rows, self._cause_at),
+            at_cause=self._at_cause,
+            attempt=logs.number,
+            attempts=len(logs.state.attempts),
+            query=logs.query,
+            searched=logs.searched,
+            merged_by=_merged_by(included),
             numbers=_numbers(one, rows) if one is not None else (),
-            line_count=one.file.line_count if one is not None else None,
+            line_count=logs.line_count,
+            below=None if self._following and not self._at_cause else logs.below(after),
             place_ratio=min(sum(after) / size, 1.0) if size else 1.0,
-            counted_ratio=_done(
-                [self._lines[str(s.ref.path)] for s in loud if str(s.ref.path) in self._lines]
-            ),
+            counted_ratio=logs.counted_ratio,
             size_bytes=size,
-            shown=self._tally(self._shown, None) if any(not s.is_whole for s in loud) else None,
-            search=self._tally(self._found, self._place_of_cursor(rows)) if self._searched else None,
+            shown=logs.shown(),
+            search=logs.found(rows[cursor].place if cursor is not None and self._on_match else None)
+            if logs.searched
+            else None,
+            folds=self.folds,
+            last_lines=self._last_lines() if self._tells_last else {},
             empty_why=self._why_empty() if not rows else "",
         )
 
+    def _rows(self) -> tuple[list[Row], bool]:
+        """What fits the page, and whether it stands at a failure."""
+        if self._following:
+            rows = self._newest_rows()
+            held = self._rows_at_cause(rows)
+            return (held, True) if held else (rows, False)
+        streams = self.logs.streams
+        rows = list(itertools.islice(rows_from(streams, self._place, folds=self.folds), self.height))
+        if len(rows) < self.height:
+            missing = self.height - len(rows)
+            rows = rows_before(streams, self._place, missing, folds=self.folds) + rows
+        return rows, False
+
+    def _newest_rows(self) -> list[Row]:
+        """The last rows; progress bars of many ranks do not push all else out."""
+        streams, end = self.logs.streams, self.logs.ends
+        rows = rows_before(streams, end, self.height, folds=self.folds)
+        most = max(1, int(self.height * OPEN_SHARE))
+        redrawn = sum(map(_is_open, rows))
+        if redrawn > most:
+            rows = rows_before(streams, end, self.height + len(streams), folds=self.folds)
+            surplus = sum(map(_is_open, rows)) - most
+            rows = [row for row in rows if not (_is_open(row) and (surplus := surplus - 1) >= 0)]
+        return rows[-self.height :]
+
+    # -- the line that a verdict names ---------------------------------------------------------------------
+
+    def keep_cause(self, cause: lc.CauseLine | None) -> None:
+        """Keep this line in sight while the newest lines are followed, until a person moves."""
+        if cause != self._cause:
+            self._cause, self._cause_at = cause, None
+            self._cause_passed = self._cause_sought = False
+
+    def _rows_at_cause(self, newest: Sequence[Row]) -> list[Row]:
+        """The page around the cause, where it is not among the newest rows anyway."""
+        if self._cause is None:
+            return []
+        if not self._cause_sought:
+            self._cause_sought, self._cause_at = True, self._find_cause(self._cause)
+        if self._cause_passed or self._cause_at is None or _row_of(newest, self._cause_at) is not None:
+            return []
+        index, offset = self._cause_at
+        streams = self.logs.streams
+        line = next(streams[index].file.forward(offset), None)
+        if line is None:
+            return []
+        place = self._beside(index, line)
+        below = max(1, int(self.height * BELOW_CAUSE_SHARE))
+        rows = list(itertools.islice(rows_from(streams, place, folds=self.folds), self.height + below))
+        number = _row_of(rows, self._cause_at)
+        if number is None:  # the query leaves it out
+            return []
+        rows = rows[: number + 1 + below]
+        if len(rows) < self.height:
+            rows = rows_before(streams, place, self.height - len(rows), folds=self.folds) + rows
+        return rows[-self.height :]
+
+    def _find_cause(self, cause: lc.CauseLine) -> tuple[int, int] | None:
+        """Where the line stands: in its own file, else written alike by another rank."""
+        text = cause.text.strip().rstrip("…")
+        own = self.logs.index_of(cause.path, cause.attempt)
+        order = [i for i, s in enumerate(self.logs.streams) if s.ref.attempt == cause.attempt]
+        for index in sorted(order, key=lambda i: i != own) if text else ():
+            file = self.logs.streams[index].file
+            for line in itertools.islice(file.backward(file.size), CAUSE_LINES):
+                if text in line.text:
+                    return index, line.offset
+            if index == own and (offset := file.offset_of(cause.line - 1)) is not None:
+                return index, offset
+        return None
+
+    # -- moving --------------------------------------------------------------------------------------------
+
+    def _stand(self) -> None:
+        self._following, self._cause_passed = False, True
+
+    def scroll(self, rows: int) -> None:
+        """Move the page; at its end it follows again."""
+        if rows < 0:
+            before = rows_before(self.logs.streams, self._place, -rows, folds=self.folds)
+            if len(before) < -rows and (place := self.logs.reach_back(self._place)) is not None:
+                self._place = place
+                before = rows_before(self.logs.streams, self._place, -rows, folds=self.folds)
+            self._stand()
+            if before:
+                self._place = before[0].place
+        elif not self._following or self._at_cause:
+            self._stand()
+            below = rows_from(self.logs.streams, self._place, folds=self.folds)
+            ahead = list(itertools.islice(below, rows + self.height + 1))
+            if len(ahead) <= rows + self.height:
+                self._following, self._cursor = True, None
+            else:
+                self._place = ahead[rows].place
+
+    def to_start(self) -> None:
+        """The first line."""
+        self._stand()
+        self._cursor = None
+        while (place := self.logs.reach_back(self._place)) is not None:
+            self._place = place
+        self._place = (0,) * len(self.logs.streams)
+        first = next(rows_from(self.logs.streams, self._place), None)
+        if first is not None:
+            self._stand_on(first.parts[0][0], first.parts[0][1].offset)
+
+    def follow(self, on: bool) -> None:
+        """The newest line, or stand still."""
+        self._following, self._cause_passed = on, True
+        if on:
+            self._cursor = self._wanted = None
+
+    def to_line(self, index: int, number: int) -> None:
+        """A line by its number from 1; as soon as it is counted."""
+        streams = self.logs.streams
+        if not 0 <= index < len(streams):
+            raise NothingThereError("no log is open")
+        if not self._try_line(index, number):
+            file = streams[index].file
+            total = file.line_count
+            if total is not None:
+                raise NothingThereError(f"{name_of(streams[index])} has {total} lines")
+            self._wanted = (str(streams[index].ref.path), number)
+            raise NothingThereError(
+                f"line {number}: counting, {file.counted_bytes / max(file.size, 1):.0%} so far"
+            )
+
+    def _try_line(self, index: int, number: int) -> bool:
+        offset = self.logs.streams[index].file.offset_of(number - 1)
+        if offset is not None:
+            self._go(index, offset)
+        return offset is not None
+
+    def to_time(self, t: float, *, has_day: bool) -> None:
+        """The first lines at a time; without a day, of the newest day that has it."""
+        included = self.logs.included
+        if not included:
+            raise NothingThereError("no log is open")
+        if not has_day:
+            newest = max(stream.clock.newest_t or stream.file.written_t for stream in included)
+            t -= 86400 * max(0, -int((newest - t) // 86400))
+        self._stand()
+        self._cursor = None
+        self._place = tuple(s.clock.offset_at(t) if s in included else 0 for s in self.logs.streams)
+        first = next(rows_from(self.logs.streams, self._place), None)
+        if first is None:
+            self._following = True
+            raise NothingThereError(f"no line is as late as {time.strftime('%H:%M:%S', time.localtime(t))}")
+        self._stand_on(first.parts[0][0], first.parts[0][1].offset)
+        self._centre(first.place)
+
+    def to_place(self, at: lc.LogAt) -> None:
+        """What a chart, a verdict or the dashboard's pane points at."""
+        if at.attempt is not None and at.attempt != self.logs.number:
+            self.to_attempt(lambda: self.logs.choose_attempt(at.attempt or 0))
+        self.refresh(time.time())
+        if at.path is not None:
+            index = self.logs.index_of(at.path)
+            if index is None:
+                raise NothingThereError(f"{at.path} is no log of attempt {self.logs.number}")
+            if at.offset is not None:
+                self._go(index, at.offset)
+            elif at.line is not None:
+                self.to_line(index, at.line)
+            return
+        if at.step is not None and self._to_step(at.step, at.who):
+            return
+        if at.t is not None:
+            self.to_time(at.t, has_day=True)
+        elif at.step is not None:
+            raise NothingThereError(f"no line names step {at.step:g}")
+
+    def to_attempt(self, choose: Callable[[], None]) -> None:
+        """Another attempt, at its newest line."""
+        before = self.logs.number
+        choose()
+        if self.logs.number != before:
+            self._place = (0,) * len(self.logs.streams)
+            self._following, self._cursor, self._cause_sought = True, None, False
+
+    def _to_step(self, step: float, who: str | None) -> bool:
+        """The line that reports a step: of all that hold its number the one that the metrics' reader reads so."""
+        text = rf"(?<![\d.])0*{re.escape(f'{step:.0f}')}(?![\d.]*\d)"
+        number = Query((Term(text, re.compile(text)),))
+        for index, stream in enumerate(self.logs.streams):
+            if who is not None and stream.ref.who not in {who, ""}:
+                continue
+            finder = Stream(stream.ref, stream.file, 0.0, self._check)
+            finder.filter_by(number)
+            for line in itertools.islice(finder.forward(0), STEP_TRIES):
+                writer, text = split_rank(line.text, stream.ref.who)
+                if _step_of(text) == step and (who is None or writer in {who, ""}):
+                    self._go(index, line.offset)
+                    return True
+        return False
+
+    def _go(self, index: int, offset: int) -> None:
+        """A line of one log, the others as they stood when it was written."""
+        stream = self.logs.streams[index]
+        line = next(stream.file.forward(offset), None)
+        if line is None:
+            raise NothingThereError("that line is not there any more")
+        place = self._beside(index, line)
+        if stream.is_in_report(line.offset):
+            self.folds = False
+        self._stand()
+        self._stand_on(index, line.offset)
+        self._centre(place)
+
+    def _beside(self, index: int, line: TextLine) -> Place:
+        """A line of one log, the others as they stood when it was written."""
+        attempt, t = self.logs.streams[index].order(line)
+        return tuple(
+            line.offset
+            if i == index
+            else s.clock.offset_at(t)
+            if s.ref.attempt == attempt
+            else s.file.size
+            if s.ref.attempt < attempt
+            else 0
+            for i, s in enumerate(self.logs.streams)
+        )
+
+    def fold(self, cursor: Row | None) -> None:
+        """Open torchrun's own traceback, or make it one line again; the page stays where it is."""
+        self.folds = not self.folds
+        if self.folds:
+            self._place = tuple(
+                s.block_start(at) for s, at in zip(self.logs.streams, self._place, strict=True)
+            )
+        if cursor is not None and (not self._following or cursor.tone is Tone.FOLDED):
+            self._stand()
+            self._stand_on(cursor.parts[0][0], cursor.parts[0][1].offset)
+            if cursor.tone is Tone.FOLDED:
+                self._centre(cursor.place)
+
+    def _stand_on(self, index: int, offset: int) -> None:
+        self._cursor = (index, offset)
+        self._on_match = False
+        self._jump += 1
+
+    def _centre(self, place: Place) -> None:
+        above = rows_before(self.logs.streams, place, self.height // 2, folds=self.folds)
+        self._place = above[0].place if above else place
+
+    # -- looking for lines ---------------------------------------------------------------------------------
+
+    def show(self, query: Query, cursor: Row | None = None) -> None:
+        """Let only these lines through; the line under the cursor stays, or the page about where it is."""
+        self.logs.filter_by(query)
+        streams = self.logs.streams
+        if cursor is None or self._following or len(cursor.place) != len(streams):
+            return
+        # A row's own place is before the lines that were hidden above it.
+        index, line = cursor.parts[0]
+        place = self._beside(index, line)
+        here = next(rows_from(streams, place, folds=self.folds), None)
+        if here is not None and any(at == index and x.offset == line.offset for at, x in here.parts):
+            self._stand_on(index, line.offset)
+            self._centre(place)
+
+    def find(self, query: Query, cursor: Row | None) -> None:
+        """Search; the nearest match up to the cursor (else the page's end) is shown."""
+        self.logs.search(query)
+        if query:
+            self.match(cursor, -1, including=True)
+
+    def match(self, cursor: Row | None, way: int, *, including: bool = False) -> None:
+        """The next match, later or earlier than the cursor."""
+        if cursor is None:
+            place = self.logs.ends
+        else:
+            place = place_after(cursor) if way > 0 or including else cursor.place
+        best: tuple[tuple[float, float, int], int, TextLine] | None = None
+        for i, finder in enumerate(self.logs.finders):
+            lines = finder.forward(place[i]) if way > 0 else finder.backward(place[i])
+            line = next(lines, None)
+            if line is None:
+                continue
+            attempt, t = self.logs.streams[i].order(line)
+            nearness = (way * attempt, way * t, i)
+            best = (nearness, i, line) if best is None or nearness < best[0] else best
+        if best is None:
+            if including:
+                self._cursor = None  # what was found before is no match of this
+            total = self.logs.found(None)
+            if total.done_ratio >= 1 and not total.found:
+                raise NothingThereError("not found")
+            raise NothingThereError("no match further " + ("down" if way > 0 else "up"))
+        self._go(best[1], best[2].offset)
+        self._on_match = True
+
+    # -- what is taken along -------------------------------------------------------------------------------
+
+    def copied(self, first: Row, last: Row) -> lc.Copied:
+        """The lines from one row to another, each as it is shown, without who wrote it."""
+        if last.place < first.place:
+            first, last = last, first
+        texts: list[str] = []
+        size = 0
+        rows = rows_from(self.logs.streams, first.place, stop=place_after(last))
+        for row in itertools.islice(rows, COPY_LINES):
+            size += len(row.text) + 1
+            if size > COPY_CHARS:
+                break
+            texts.append(row.text)
+        return lc.Copied("\n".join(texts), len(texts))
+
+    def point(self, row: Row) -> lc.LogPoint:
+        """The step that a row or the lines above it name, and when it was written."""
+        index, line = row.parts[0]
+        stream = self.logs.streams[index]
+        step = _step_of(row.text)
+        if step is None:
+            above = itertools.islice(stream.file.backward(line.offset), STEP_LINES_BACK)
+            steps = (_step_of(split_rank(x.text, stream.ref.who)[1]) for x in above)
+            step = next((found for found in steps if found is not None), None)
+        return lc.LogPoint(stream.ref.attempt, row.who[0] or None, step, stream.clock.key(line))
+
+    def _last_lines(self) -> dict[str, str]:
+        """The newest line of each rank of the newest attempt, whatever the query."""
+        newest: dict[str, tuple[float, str]] = {}
+        for stream in self.logs.streams:
+            if stream.ref.attempt == self.logs.number:
+                for who, found in stream.last_lines().items():
+                    newest[who] = max(newest.get(who, found), found)
+        return {who: text for who, (_, text) in newest.items()}
+
     def _why_empty(self) -> str:
-        if not self._streams:
-            return "no log file has appeared yet"
-        troubles = [
-            f"{name_of(s)}: {s.file.trouble}"
-            for s in self._streams
-            if s.file.trouble and s.ref.who != "agent"
-        ]
-        if not any(stream.file.is_open for stream in self._streams):
+        streams = self.logs.streams
+        if not any(stream.file.is_open for stream in streams):
+            troubles = [
+                f"{name_of(s)}: {s.file.trouble}" for s in streams if s.file.trouble and s.ref.who != AGENT
+            ]
             return troubles[0] if troubles else "no log file has appeared yet"
-        if self._query:
+        if self.logs.query:
             return "no line matches; f changes the filter, Esc clears it"
         return "the ranks have not written a line yet"
-
-    def _cursor_in(self, rows: Sequence[Row]) -> int | None:
-        if self._cursor is None:
-            return None
-        wanted = self._cursor
-        return next((n for n, r in enumerate(rows) if any((i, x.offset) == wanted for i, x in r.parts)), None)
-
-    def _place_of_cursor(self, rows: Sequence[Row]) -> Place | None:
-        number = self._cursor_in(rows) if self._on_match else None
-        return rows[number].place if number is not None else None
-
-    def _tally(self, tasks: Sequence[Task], place: Place | None) -> lw.Tally:
-        found = sum(task.total for task in tasks)
-        ordinal: int | None = None
-        if place is not None:
-            ordinal = 1
-            for finder, offset in zip(self._finders, place, strict=True):
-                before = 0 if finder.is_silent else _found_before(finder, offset)
-                if before is None:
-                    return lw.Tally(found, _done(tasks))
-                ordinal += before
-        return lw.Tally(found, _done(tasks), ordinal)
 
 
 def place_after(row: Row) -> Place:
@@ -311,27 +510,15 @@ def place_after(row: Row) -> Place:
     return tuple(ends.get(i, offset) for i, offset in enumerate(row.place))
 
 
-def name_of(stream: Stream) -> str:
-    """A log in two parts of its path."""
-    return "/".join(stream.ref.path.parts[-2:])
+def _row_of(rows: Sequence[Row], at: tuple[int, int] | None) -> int | None:
+    """Which row holds the line of a log that begins at an offset."""
+    if at is None:
+        return None
+    return next((n for n, row in enumerate(rows) if any((i, x.offset) == at for i, x in row.parts)), None)
 
 
-def _done(tasks: Sequence[Task]) -> float:
-    size = sum(task.file.size for task in tasks)
-    return sum(task.done_bytes for task in tasks) / size if size else 1.0
-
-
-def _counts_for(tasks: Sequence[Task], stream: Stream) -> Counts | None:
-    task = next((t for t in tasks if t.file is stream.file), None)
-    return task.counts if task is not None and task.generation == stream.file.generation else None
-
-
-def _found_before(finder: Stream, offset: int) -> int | None:
-    chunk = offset // CHUNK_BYTES
-    counts = finder.counts
-    if counts is None or chunk > counts.chunks:
-        return 0 if not offset else None
-    return counts.before(chunk) + sum(hit < offset for hit in finder.hits(chunk))
+def _is_open(row: Row) -> bool:
+    return all(line.is_open for _, line in row.parts)
 
 
 def _numbers(stream: Stream, rows: Sequence[Row]) -> tuple[int | None, ...]:
@@ -350,5 +537,13 @@ def _numbers(stream: Stream, rows: Sequence[Row]) -> tuple[int | None, ...]:
 def _merged_by(streams: Sequence[Stream]) -> str:
     if len(streams) < 2:
         return ""
-    stamped = [stream.is_stamped for stream in streams if stream.file.size]
+    stamped = [stream.clock.is_stamped for stream in streams]
     return "time" if all(stamped) else "time and arrival" if any(stamped) else "arrival"
+
+
+def _step_of(text: str) -> float | None:
+    # Nearly a MiB, for those who go from a chart's point to its line and back.
+    from supervisor.sources.metrics import MetricReader
+
+    sample = MetricReader().feed(text)
+    return sample.values.get("step") if sample is not None else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
-from supervisor.views.logs.newest import LogNews
+from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
 from supervisor.views.model.nearby import Nearby
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
@@ -182,9 +182,9 @@ class Gatherer:
         keeper_alive: bool,
         gone: bool,
         run_file: RunFile | None,
-        news: LogNews,
         nearby: Nearby,
         misplaced: str = "",
+        recorded: RecordedLogs | None = None,
     ) -> Snapshot:
         """The run as it stands, with what else is known of it."""
         metrics = {name: whole.view() for name, whole in self._whole.items()}
@@ -214,9 +214,9 @@ class Gatherer:
                 key: _rank(key, keyed, attempt) for key, keyed in sorted(self._ranks.items(), key=_numeric)
             },
             machine=_machine(self._machine) if self._machine.seen_t else None,
-            logs=news,
             nearby=nearby,
             misplaced=misplaced,
+            recorded=recorded,
         )
 
 

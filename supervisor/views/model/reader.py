@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from supervisor.run import series as se
 from supervisor.run.journal import StateReader
 from supervisor.run.lock import keeper_is_alive
@@ -19,7 +17,6 @@ from supervisor.run.ownership import place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
 from supervisor.run.viewers import Presence
-from supervisor.views.logs.newest import LogReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.nearby import NearbyReader
 from supervisor.views.model.snapshot import Snapshot
@@ -67,7 +64,6 @@ class SnapshotReader:
         self._state = journal or StateReader(self._node.journal)
         self._series = {name: SeriesReader(self._node.series, name) for name in se.STREAMS}
         self._gathered = Gatherer()
-        self._logs = LogReader(self._node)
         self._nearby = NearbyReader(run)
         self._glance = glance
         self._run_file: RunFile | None = None
@@ -81,17 +77,13 @@ class SnapshotReader:
         self._last: Snapshot | None = None
 
     def folders(self) -> set[str]:
-        """Where facts and log lines are written."""
-        return {str(self._node.root), *self._logs.folders()}
+        """Where facts are written."""
+        return {str(self._node.root), str(self._node.series)}
 
     def close(self) -> None:
         """Nothing is read any more."""
         if self._presence is not None:
             self._presence.leave()
-
-    def look_back(self) -> None:
-        """The next refresh gives the log lines before those of the opening, once."""
-        self._logs.look_back()
 
     def refresh(self) -> Snapshot:
         """Read what was added and return the run as it stands.
@@ -106,14 +98,9 @@ class SnapshotReader:
             changed = True
             self._look_closer()
         changed |= self._read_series()
-        news = self._logs.refresh(self._state.state)
         nearby = self._nearby.refresh(self._state.state)
         changed |= self._look_around() or (self._last is not None and nearby is not self._last.nearby)
-        if not changed and self._last is not None:
-            if news.lines or news.earlier or news.open_changed or news.sources_changed:
-                self._revision += 1
-                self._last = msgspec.structs.replace(self._last, revision=self._revision, logs=news)
-        else:
+        if changed or self._last is None:
             self._revision += 1
             self._last = self._gathered.snapshot(
                 self._revision,
@@ -121,7 +108,6 @@ class SnapshotReader:
                 keeper_alive=self._alive,
                 gone=self._was_gone,
                 run_file=self._run_file,
-                news=news,
                 nearby=nearby,
                 misplaced=self._misplaced,
             )

@@ -22,10 +22,9 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
-from supervisor.views.logs.newest import READ_LINES, LogLine, LogNews
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.nearby import NearbyReader
-from supervisor.views.model.replay_log import TimedLine, told_lines
+from supervisor.views.model.replay_log import LogTimes, TimedLine, recorded_lines
 from supervisor.views.model.snapshot import Snapshot
 
 # Of each stream this much is played sample by sample; what is older is there as one-minute roll-ups.
@@ -54,6 +53,7 @@ class Recording:
     past: tuple[se.Rollup, ...]
     facts_t: tuple[float, ...]
     lines: tuple[TimedLine, ...]
+    log_times: LogTimes
 
     @property
     def start_t(self) -> float:
@@ -102,8 +102,8 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
         state = fold(state, event)
     facts_t = tuple(sorted({mark.t for mark in state.timeline}))
     end_t = max([events[-1].t, *(sample[0] for sample in samples[-1:])])
-    lines = told_lines(run, paths, state, samples, events, end_t)
-    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines)
+    lines, log_times = recorded_lines(run, paths, state, samples, events, end_t)
+    return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines, log_times)
 
 
 def fitting_speed(span_s: float) -> float:
@@ -193,7 +193,6 @@ class ReplayReader:
         self._event_times = [event.t for event in recording.events]
         self._sample_times = [t for t, _, _ in recording.samples]
         self._line_times = [timed.t for timed in recording.lines]
-        self._sources = tuple(dict.fromkeys(timed.line.path for timed in recording.lines))
         self._nearby = NearbyReader(recording.run)
         self._states: list[tuple[int, RunState]] = [(0, RunState())]
         self._revision = 0
@@ -217,8 +216,6 @@ class ReplayReader:
         if self._last is not None and not back and (events, samples, lines) == done:
             self._at = now
             return self._last
-        anew = back or self._last is None
-        news = LogNews(lines=self._told(lines), sources=self._sources, sources_changed=anew)
         self._state = self._folded(events)
         for _, stream, sample in self._recording.samples[self._samples : samples]:
             self._gathered.take(stream, sample)
@@ -231,7 +228,7 @@ class ReplayReader:
             keeper_alive=self._state.keeper_pid is not None and self._state.keeper_left is None,
             gone=False,
             run_file=self._recording.run_file,
-            news=news,
+            recorded=self._recording.log_times.at(now),
             nearby=self._nearby.refresh(self._state),
         )
         return self._last
@@ -255,11 +252,6 @@ class ReplayReader:
             if (number + 1) % KEEP_EVERY == 0 and number + 1 > self._states[-1][0]:
                 self._states.append((number + 1, state))
         return msgspec.structs.replace(state, unknown_events=0)
-
-    def _told(self, count: int) -> tuple[LogLine, ...]:
-        """The lines since the last moment, the newest of them where they are many."""
-        first = max(self._lines, count - READ_LINES)
-        return tuple(timed.line for timed in self._recording.lines[first:count])
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:

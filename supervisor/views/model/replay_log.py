@@ -3,12 +3,15 @@
 Nobody writes down when a line came. What tells: the line's own clock; the sample that was taken of it (its step, or its
 loss), which bears a time; the fact that quotes it; and when its file was last written. A line that nothing tells of was
 there by the time of the next one that something does. Lines are never spread evenly over a time: that would be made up.
+
+The log engine reads the files themselves; what a replay adds is how much of each was there at a moment, and the run's
+facts as further logs that are in no file.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,19 +25,54 @@ from supervisor.sources.metrics import MetricReader
 from supervisor.text.lines import Line, LineSplitter
 from supervisor.text.stamps import is_rising, shift_of, stamp_of
 from supervisor.views.format import time_of_day
-from supervisor.views.logs.newest import LogLine, LogRef, Tone, fair_share, logs_of, speaker_of, tone_of
+from supervisor.views.logs.commands import RecordedLogs
+from supervisor.views.logs.sources import JOURNAL, LogRef, logs_of, split_rank
 
 # Of all logs together so much is played, the newest part of each; some 70,000 lines.
 PLAYED_BYTES = 4 << 20
-STORYTELLER = "stoker"
-TONES = {"bad": Tone.BAD, "warn": Tone.WARN}
+FACTS = "stoker"
+
+
+class RecordedLine(NamedTuple):
+    """A line of a log: from `offset` up to `end` in bytes."""
+
+    attempt: int
+    who: str
+    text: str
+    path: str
+    offset: int
+    end: int
 
 
 class TimedLine(NamedTuple):
     """A line, and by when it was there, wall seconds."""
 
     t: float
-    line: LogLine
+    line: RecordedLine
+
+
+class LogTimes:
+    """How much of each log was there at a moment.
+
+    Args:
+        lines: of all logs, in the order of time.
+        notes: the logs that are in no file, each with the time of its last line.
+    """
+
+    def __init__(self, lines: Sequence[TimedLine], notes: Sequence[tuple[LogRef, bytes, float]]) -> None:
+        self._notes = tuple(notes)
+        self._known: dict[str, tuple[list[int], list[float]]] = {}
+        for t, line in lines:
+            ends, times = self._known.setdefault(line.path, ([], []))
+            times.append(t)
+            ends.append(max(line.end, ends[-1] if ends else 0))
+
+    def at(self, t: float) -> RecordedLogs:
+        """What was there."""
+        found = {path: (bisect_right(times, t), ends) for path, (ends, times) in self._known.items()}
+        return RecordedLogs(
+            t, {path: ends[n - 1] for path, (n, ends) in found.items() if n}, self._known, self._notes
+        )
 
 
 class Heard:
@@ -65,19 +103,19 @@ class _Part(NamedTuple):
     """The played lines of one log. `known`: index to the time that something tells."""
 
     ref: LogRef
-    lines: list[LogLine]
+    lines: list[RecordedLine]
     known: Mapping[int, float]
 
 
-def told_lines(
+def recorded_lines(
     run: RunPaths,
     node: NodePaths,
     state: RunState,
     samples: Sequence[tuple[float, str, Sample]],
     events: Sequence[Event],
     end_t: float,
-) -> tuple[TimedLine, ...]:
-    """The run's facts and the lines of all its logs, in the order of time.
+) -> tuple[tuple[TimedLine, ...], LogTimes]:
+    """The lines of all its logs and the run's facts, in the order of time; and how much was there when.
 
     Args:
         run: whose facts they are.
@@ -88,20 +126,36 @@ def told_lines(
         end_t: when the recording ends, wall seconds.
     """
     refs = [ref for ref in logs_of(state, node, state.attempts) if _size(ref.path)]
-    budget = fair_share([_size(ref.path) for ref in refs], PLAYED_BYTES)
+    budget = _fair_share([_size(ref.path) for ref in refs], PLAYED_BYTES)
     heard = Heard(samples)
     quoted = _quoted(node, events)
     found: list[TimedLine] = []
+    remarks: list[tuple[float, int, str]] = []
     for number, attempt in enumerate(state.attempts):
         begin = attempt.started_t or attempt.planned_t
         later = state.attempts[number + 1].planned_t if number + 1 < len(state.attempts) else end_t
         end = min(attempt.ended_t or later, later)
         mine = [ref for ref in refs if ref.attempt == attempt.number]
         parts = [_read(ref, budget, heard, quoted, (begin, max(end, begin))) for ref in mine]
-        found += _timed([part for part in parts if part.lines], begin, max(end, begin))
-    found += _story(run, state)
+        parts = [part for part in parts if part.lines]
+        found += _timed(parts, begin, max(end, begin))
+        for part in parts:
+            if not part.known:
+                name = f"{part.ref.who} {part.ref.stream}".strip()
+                t = _unknown_t(parts, begin, max(end, begin))
+                remarks.append((t, attempt.number, f"{name}: nothing tells when these lines were written"))
+    notes: list[tuple[LogRef, bytes, float]] = []
+    facts = [*remarks, *_facts(state)]
+    for attempt in state.attempts:
+        mine_then = sorted((t, text) for t, number, text in facts if number == attempt.number)
+        if mine_then:
+            path = run.node().journal.with_suffix(f".{attempt.number}")
+            ref = LogRef(attempt.number, FACTS, JOURNAL, path)
+            found += _as_log(ref, mine_then)
+            data = "".join(f"{time_of_day(t)}  {text}\n" for t, text in mine_then).encode()
+            notes.append((ref, data, mine_then[-1][0]))
     found.sort(key=lambda timed: timed.t)
-    return tuple(found)
+    return tuple(found), LogTimes(found, notes)
 
 
 def _size(path: Path) -> int:
@@ -143,17 +197,15 @@ def _read(
     raw = raw[1 if start else 0 :]
     lines = []
     for each in raw:
-        who, text = speaker_of(each.text, ref.who)
-        lines.append(LogLine(ref.attempt, who, ref.stream, text, tone_of(text), str(ref.path), each.offset))
+        who, text = split_rank(each.text, ref.who)
+        lines.append(RecordedLine(ref.attempt, who, text, str(ref.path), each.offset, each.offset))
+    ends = [*(line.offset for line in lines[1:]), size]
+    lines = [line._replace(end=end) for line, end in zip(lines, ends, strict=False)]
     known = _stamped(lines, written_t) or _known(ref, raw, lines, heard, quoted, lived[0])
     known = {at: t for at, t in known.items() if lived[0] <= t <= lived[1]}
     # A copied file was written at another time than its lines.
     if lines and lived[0] <= written_t <= lived[1]:
         known.setdefault(len(lines) - 1, written_t)
-    if start and lines:
-        said = f"… {start / 2**20:.1f} MiB before this are not played: L opens the whole log"
-        lines[0:0] = [LogLine(ref.attempt, ref.who, ref.stream, said, Tone.NOTE, str(ref.path), 0)]
-        known = {at + 1: t for at, t in known.items()}
     return _Part(ref, lines, known)
 
 
@@ -162,7 +214,7 @@ def _blocks(fd: int, end: int) -> Iterator[bytes]:
         yield os.pread(fd, min(1 << 20, end - at), at)
 
 
-def _stamped(lines: Sequence[LogLine], written_t: float) -> dict[int, float]:
+def _stamped(lines: Sequence[RecordedLine], written_t: float) -> dict[int, float]:
     """The lines' own clocks, where a third of them bear one and they do not go back; empty otherwise."""
     stamps = {at: t for at, line in enumerate(lines) if (t := stamp_of(line.text, written_t)) is not None}
     if len(stamps) < 2 or 3 * len(stamps) < len(lines) or not is_rising(list(stamps.values())):
@@ -174,7 +226,7 @@ def _stamped(lines: Sequence[LogLine], written_t: float) -> dict[int, float]:
 def _known(
     ref: LogRef,
     raw: Sequence[Line],
-    lines: Sequence[LogLine],
+    lines: Sequence[RecordedLine],
     heard: Heard,
     quoted: Mapping[tuple[str, int], float],
     begin: float,
@@ -196,30 +248,42 @@ def _known(
 
 
 def _timed(parts: Sequence[_Part], begin: float, end: float) -> Iterator[TimedLine]:
-    """The lines of an attempt; where nothing tells of a whole log, that is said."""
-    knows_any = any(part.known for part in parts)
+    """The lines of an attempt."""
     for part in parts:
-        if not part.known:
-            # All at the end, where others tell a story until then; else from the start, or there would be none.
-            t = end if knows_any else begin
-            name = f"{part.ref.who} {part.ref.stream}".strip()
-            said = f"{name}: nothing tells when these lines were written"
-            note = LogLine(
-                part.ref.attempt, part.ref.who, part.ref.stream, said, Tone.NOTE, str(part.ref.path), 0
-            )
-            yield from (TimedLine(t, line) for line in itertools.chain([note], part.lines))
-            continue
-        t, times = end, []
+        t = end if part.known else _unknown_t(parts, begin, end)
+        times = []
         for at in range(len(part.lines) - 1, -1, -1):
             t = min(part.known.get(at, t), t)
             times.append(t)
         yield from map(TimedLine, reversed(times), part.lines)
 
 
-def _story(run: RunPaths, state: RunState) -> Iterator[TimedLine]:
-    """The facts, as lines."""
-    path = str(run.node().journal)
-    for number, mark in enumerate(state.timeline):
-        text = f"{time_of_day(mark.t)}  {mark.text}"
-        tone = TONES.get(mark.tone, Tone.NOTE)
-        yield TimedLine(mark.t, LogLine(mark.attempt or 0, STORYTELLER, "journal", text, tone, path, number))
+def _unknown_t(parts: Sequence[_Part], begin: float, end: float) -> float:
+    """When to show a log that nothing tells of: at the end, where others fill the time until then; else from the start."""
+    return end if any(part.known for part in parts) else begin
+
+
+def _facts(state: RunState) -> Iterator[tuple[float, int, str]]:
+    """The facts with their times and attempts; one of no attempt belongs to the one that was on."""
+    number = state.attempts[0].number if state.attempts else 0
+    for mark in state.timeline:
+        number = mark.attempt or number
+        yield mark.t, number, mark.text
+
+
+def _as_log(ref: LogRef, facts: Sequence[tuple[float, str]]) -> Iterator[TimedLine]:
+    end = 0
+    for t, text in facts:
+        start, end = end, end + len(f"{time_of_day(t)}  {text}\n".encode())
+        yield TimedLine(t, RecordedLine(ref.attempt, ref.who, text, str(ref.path), start, end))
+
+
+def _fair_share(sizes: Sequence[int], total: int) -> int:
+    """The greatest cap with which the sizes, each cut to it, are at most `total` together."""
+    left = total
+    for index, size in enumerate(sorted(sizes)):
+        share = left // (len(sizes) - index)
+        if size > share:
+            return share
+        left -= size
+    return total

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.state import RunState
-from supervisor.views.logs.newest import LogNews
+from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.model.history import Track
 from supervisor.views.model.nearby import Nearby
 
@@ -78,9 +78,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     gpu_memory: Track
     ranks: dict[str, Rank]
     machine: Machine | None
-    logs: LogNews
     nearby: Nearby
     misplaced: str = ""
+    recorded: RecordedLogs | None = None
 
     def facts(self) -> tuple[object, ...]:
         """All but the lines: where only lines were added these are the very same objects as before."""

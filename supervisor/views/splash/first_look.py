@@ -18,7 +18,7 @@ from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Backoff, DiagnosedAs, Finished, HeldOpen, RunState
 from supervisor.text.decode import clean
 from supervisor.views import format as fm
-from supervisor.views.logs.newest import logs_of
+from supervisor.views.logs.sources import logs_of
 from supervisor.views.splash.glimpse import last_lines
 from supervisor.views.splash.picture import Said, Scene
 from supervisor.views.tui.dashboard.layout import Needs

@@ -50,14 +50,6 @@ class Watchable(Protocol):
 
 
 @runtime_checkable
-class Deep(Protocol):
-    """A reader that gives more of what lies behind when it is asked."""
-
-    def look_back(self) -> None:
-        """Give it with the next refresh."""
-
-
-@runtime_checkable
 class Closable(Protocol):
     """A reader that leaves something behind."""
 
@@ -68,8 +60,7 @@ class Closable(Protocol):
 class Feeder(Generic[Moment]):
     """Reads and delivers, one snapshot at a time.
 
-    A snapshot carries only the log lines that are new, so the next one is read only after `taken` was called
-    for the last: a slow screen skips moments, never lines.
+    The next one is read only after `taken` was called for the last: a slow screen skips moments.
 
     Args:
         reader: what is read.
@@ -142,11 +133,6 @@ class Feeder(Generic[Moment]):
         """Do something that touches the disk (a request) in this thread, soon."""
         self._jobs.put(job)
         self._poke()
-
-    def look_back(self) -> None:
-        """Read what lies before the log lines of the opening, where the reader left any."""
-        if isinstance(self._reader, Deep):
-            self.submit(self._reader.look_back)
 
     def _run(self) -> None:
         try:

@@ -80,7 +80,8 @@ def is_read(app: StokerApp) -> bool:
     snapshot = app.dashboard.snapshot
     run = app.run_paths
     has_file = run is not None and run.run_json.exists()
-    return snapshot is not None and (snapshot.run_file is not None or not has_file)
+    has_lines = app.dashboard.logs.page is not None
+    return snapshot is not None and has_lines and (snapshot.run_file is not None or not has_file)
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Input
 
+from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
+from supervisor.views.logs.commands import Page
+from supervisor.views.logs.merge import Row
+from supervisor.views.logs.query import Query
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.widgets.paint import TextStyle
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until
+from tests.views.tui.log_driving import opened
 
 HOSTILE = [
     "[bold red]markup[/] [@click=app.quit]click[/] [link=http://x]l[/link]",
@@ -25,6 +33,13 @@ HOSTILE = [
     "bad \udcff\udcfe bytes",
     "x" * (1 << 20) + " END",
 ]
+
+
+def rows(app: StokerApp) -> list[Row]:
+    """What the pane was given to show."""
+    page = app.dashboard.log_panel.page
+    assert page is not None
+    return list(page.rows)
 
 
 def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
@@ -48,7 +63,7 @@ def test_hostile_lines_are_plain_text(tmp_path: Path) -> None:
         panel = app.dashboard.log_panel
         assert all(strip.cell_length == panel.size.width for strip in panel._strips), "no row is torn"
         assert all(span.text.isprintable() for strip in panel._strips for span in strip)
-        assert max(len(entry.text) for entry in panel.buffer.visible) < 20_000, "a megabyte is cut"
+        assert max(len(each.text) for each in rows(app)) < 20_000, "a megabyte is cut"
         await pilot.click("#log", offset=(14, 1))
         assert app.is_running
 
@@ -71,21 +86,56 @@ def test_filter_by_rank_and_words(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.log_panel
-        everything = len(log.buffer.visible)
+        logs = app.dashboard.logs
+        everything = len(rows(app))
         await pilot.press("f", *"r1 dataloader")
-        assert "UserWarning" in pane(app, "log"), "shown while it is typed"
+        await until(pilot, lambda: 0 < len(rows(app)) < 5, "shown while it is typed")
+        assert "UserWarning" in pane(app, "log")
         await pilot.press("enter")
-        assert str(log.buffer.filter) == "rank 1 · “dataloader”"
-        assert 0 < len(log.buffer.visible) < 10
+        assert str(logs.query) == "rank 1 · “dataloader”"
+        assert "rank 1 · “dataloader”" in pane(app, "log")
         await pilot.press("escape")
-        assert len(log.buffer.visible) == everything
+        await until(pilot, lambda: len(rows(app)) == everything, "all lines")
         await pilot.press("right_square_bracket")
-        assert log.buffer.filter.who == {"0"}
+        assert logs.query.who == {"0"}
         await pilot.press("right_square_bracket")
-        assert log.buffer.filter.who == {"1"}
+        assert logs.query.who == {"1"}
         await pilot.press("right_square_bracket")
-        assert not log.buffer.filter
+        assert not logs.query
+
+    drive(run, play)
+
+
+def test_filter_speaks_the_log_screens_language(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    for number in range(20):
+        rec.say(0, f"step {number}")
+    rec.say(1, "UserWarning: slow disk", "stderr")
+    rec.say(0, "RuntimeError: out")
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        async def lines(typed: str) -> set[str]:
+            before = app.dashboard.logs.page
+            await pilot.press("f", *["backspace"] * 40, *typed, "enter")
+            await until(
+                pilot,
+                lambda: (
+                    (page := app.dashboard.logs.page) is not before
+                    and page is not None
+                    and page.query.typed == typed
+                ),
+                typed,
+            )
+            return {each.text for each in rows(app)}
+
+        assert await lines("level:error") == {"RuntimeError: out"}
+        assert await lines("stream:stderr") == {"UserWarning: slow disk"}
+        assert await lines("-step level:warn") == {"UserWarning: slow disk", "RuntimeError: out"}
+        assert await lines("/step 1[89]$/") == {"step 18", "step 19"}
+        await pilot.press("f", *["backspace"] * 40, *"level:loud", "enter")
+        await until(pilot, lambda: "there are level:warn and level:error" in shown(app), "what is wrong")
 
     drive(run, play)
 
@@ -95,9 +145,10 @@ def test_filter_left_by_escape_changes_nothing(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("f", *"nothing like this")
-        assert "no line of" in pane(app, "log")
+        await until(pilot, lambda: "no line matches" in pane(app, "log"), "no line")
         await pilot.press("escape")
-        assert not app.dashboard.log_panel.buffer.filter
+        await until(pilot, lambda: "step  1840" in pane(app, "log"), "all lines")
+        assert not app.dashboard.logs.query
 
     drive(run, play)
 
@@ -107,7 +158,7 @@ def test_rank_is_chosen_in_the_table(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("3", "j", "enter")
-        assert app.dashboard.log_panel.buffer.filter.who == {"1"}
+        assert app.dashboard.logs.query.who == {"1"}
         assert app.focused is app.dashboard.log_panel
 
     drive(run, play)
@@ -118,20 +169,30 @@ def test_search_jumps_and_marks(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         log = app.dashboard.log_panel
+
+        def match() -> str:
+            page = log.page
+            return page.rows[page.cursor].text if page is not None and page.cursor is not None else ""
+
         await pilot.press("slash", *"step  1705", "enter")
-        assert log.match is not None
+        await until(pilot, lambda: match().startswith("step  1705"), "the match")
         assert "step  1705" in pane(app, "log")
         assert not log.following
         await pilot.press("escape")
-        assert log.following
+        await until(pilot, lambda: log.following, "following again")
         await pilot.press("slash", *"| loss 2", "enter")
-        first = log.match
+        await until(pilot, lambda: "loss 2" in match(), "the newest match")
+        first = match()
         await pilot.press("n")
-        assert log.match is not None
-        assert first is not None
-        assert log.match < first
+        await until(pilot, lambda: match() not in {"", first}, "an older one")
+        older = log.place()
+        assert older is not None
         await pilot.press("N")
-        assert log.match == first
+        await until(pilot, lambda: match() == first, "the newer one again")
+        newer = log.place()
+        assert newer is not None
+        await pilot.press("escape", "slash", *"nothing like this", "enter")
+        await until(pilot, lambda: "(not found)" in pane(app, "log"), "that there is none")
 
     drive(run, play)
 
@@ -145,23 +206,22 @@ def test_follow_and_freeze(tmp_path: Path) -> None:
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         log = app.dashboard.log_panel
-        assert "line 199" in pane(app, "log")
+        await until(pilot, lambda: "line 199" in pane(app, "log"), "the newest line")
         await pilot.press("k")
-        assert not log.following
+        await until(pilot, lambda: not log.following, "the frozen log")
         assert "line 199" not in pane(app, "log")
         rec.say(0, "line 200")
-        await until(pilot, lambda: log.buffer.total == 202, "the new line")
+        await until(pilot, lambda: "2 below" in pane(app, "log"), "the new line is counted")
         assert "line 200" not in pane(app, "log")
-        assert "2 below" in pane(app, "log")
         await pilot.press("G")
+        await until(pilot, lambda: "line 200" in pane(app, "log"), "the newest line")
         assert log.following
-        assert "line 200" in pane(app, "log")
         rec.say(0, "line 201")
         await until(pilot, lambda: "line 201" in pane(app, "log"), "the followed line")
         await pilot.press("g")
-        assert "line 0" in pane(app, "log")
+        await until(pilot, lambda: "line 0 " in pane(app, "log"), "the oldest line")
         await pilot.press("space")
-        assert log.following
+        await until(pilot, lambda: log.following, "following again")
 
     drive(run, play)
 
@@ -190,32 +250,62 @@ def test_equal_lines_of_ranks_are_one(tmp_path: Path) -> None:
 
 
 def long_run(tmp_path: Path) -> RunPaths:
-    """An observed log with more in it than is read when a run is opened."""
+    """An observed log of many pages."""
     log = tmp_path / "long.log"
     run = recorded.observed(tmp_path / "run", log)
-    log.write_text("".join(f"line {number:05} of the log, and some words\n" for number in range(6000)))
+    log.write_text("".join(f"line {number:05} of the log, and some words\n" for number in range(600)))
     return run
 
 
-def test_what_stands_before_the_opening_is_read_when_a_person_looks_back(tmp_path: Path) -> None:
+def test_scrolling_back_reaches_the_first_line(tmp_path: Path) -> None:
     run = long_run(tmp_path)
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "line 00599" in pane(app, "log"), "the newest line")
         log = app.dashboard.log_panel
-        await until(pilot, lambda: "line 05999" in pane(app, "log"), "the newest line")
-        assert len(log.buffer.visible) < 3000, "the first frame waits for some screenfuls only"
-        await pilot.press("pageup")
-        seen = pane(app, "log")
-        await until(pilot, lambda: log.buffer.visible[0].text.startswith("line 00000"), "the rest")
-        assert len(log.buffer.visible) == 6000
-        assert pane(app, "log").splitlines()[1:-1] == seen.splitlines()[1:-1], "what is in sight stays"
-        await pilot.press("g")
-        await until(pilot, lambda: "line 00000" in pane(app, "log"), "the oldest line")
+
+        async def up(before: Page | None) -> None:
+            await pilot.press("pageup")
+            await until(pilot, lambda: app.dashboard.logs.page is not before, "a page up")
+
+        seen: list[str] = []
+        while not seen or not seen[0].startswith("line 00000"):
+            in_sight = [each.text for each in rows(app)]
+            in_sight = in_sight[-log._height :] if log.following else in_sight[: log._height]
+            seen = [text for text in in_sight if text not in seen[: log._height]] + seen
+            await up(app.dashboard.logs.page)
+        assert seen == [f"line {number:05} of the log, and some words" for number in range(600)]
 
     drive(run, play)
 
 
-def test_oldest_and_search_reach_what_stands_before_the_opening(tmp_path: Path) -> None:
+def test_scrolling_back_goes_on_into_the_attempts_before(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    for attempt in range(1, 5):
+        rec.launch("start" if attempt == 1 else "restart")
+        for number in range(7):
+            rec.say(0, f"attempt {attempt} line {number}")
+        if attempt < 4:
+            rec.fact(ev.AttemptEnded(t=rec.t, attempt=attempt, exit_code=1))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "attempt 4 line 6" in pane(app, "log"), "the newest line")
+        assert {log.attempt for log in app.dashboard.logs.page.logs} == {3, 4}  # type: ignore[union-attr]
+        for _ in range(12):
+            await pilot.press("pageup")
+            await pilot.pause()
+        await until(
+            pilot, lambda: "attempt 1 line 0" in pane(app, "log"), "the first line of the first attempt"
+        )
+        await pilot.press("G", "g")
+        await until(pilot, lambda: "attempt 1 line 0" in pane(app, "log"), "the first line at once")
+        assert "── attempt 2 ─" in pane(app, "log")
+
+    drive(run, play)
+
+
+def test_oldest_and_search_reach_the_whole_log(tmp_path: Path) -> None:
     run = long_run(tmp_path)
 
     async def oldest(app: StokerApp, pilot: Pilot[None]) -> None:
@@ -225,7 +315,6 @@ def test_oldest_and_search_reach_what_stands_before_the_opening(tmp_path: Path) 
     async def search(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("slash", *"line 00017", "enter")
         await until(pilot, lambda: "line 00017" in pane(app, "log"), "the match")
-        assert app.dashboard.log_panel.match == 17
 
     drive(run, oldest)
     drive(run, search)
@@ -258,9 +347,9 @@ def test_the_line_that_failed_is_kept_in_sight_until_a_person_scrolls(tmp_path: 
         assert place.path is not None
         assert place.path.endswith("/1/stderr.log"), "L opens the logs there"
         await pilot.press("j")
-        assert "frozen" in pane(app, "log"), "a person reads on from there"
+        await until(pilot, lambda: "frozen" in pane(app, "log"), "a person reads on from there")
         await pilot.press("G")
-        assert "part 39" in pane(app, "log")
+        await until(pilot, lambda: "part 39" in pane(app, "log"), "the newest line")
         assert log.following
 
     drive(run, play)
@@ -285,16 +374,15 @@ def test_torchruns_own_traceback_is_one_line_until_it_is_opened(tmp_path: Path) 
     one = f"launcher: ChildFailedError: train.py FAILED, rank 1 exitcode 1 ({len(REPORT)} lines, o opens)"
 
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        log = app.dashboard.log_panel
         await until(pilot, lambda: one in pane(app, "log"), "the folded report")
         assert "Root Cause" not in pane(app, "log")
         await pilot.press("o")
-        assert "raise ChildFailedError(" in pane(app, "log")
-        assert len([entry for entry in log.buffer.visible if entry.text in REPORT]) > len(REPORT)
+        await until(pilot, lambda: "raise ChildFailedError(" in pane(app, "log"), "its lines")
         await pilot.press("G", "o")
-        assert one in pane(app, "log")
+        await until(pilot, lambda: one in pane(app, "log"), "folded again")
         await pilot.press("slash", *"root cause", "enter")
-        assert "Root Cause (first observed failure):" in pane(app, "log"), "found in what was folded"
+        found = "Root Cause (first observed failure):"
+        await until(pilot, lambda: found in pane(app, "log"), "found in what was folded")
 
     drive(run, play, size=(120, 50))
 
@@ -305,6 +393,105 @@ def test_nothing_is_offered_to_open_where_nothing_is_folded(tmp_path: Path) -> N
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         await pilot.press("o")
         assert app.dashboard.log_panel.following
-        assert not app.dashboard.log_panel.buffer.opened
+        assert app.dashboard.logs.page is not None
+        assert app.dashboard.logs.page.folds
 
     drive(run, play)
+
+
+TYPED = [
+    "",
+    "step",
+    '"step 3"',
+    "-step",
+    "/^step [24]/",
+    "-/step|slow/",
+    "r0",
+    "r1 step",
+    "ragent",
+    "level:warn",
+    "level:error",
+    "stream:stdout",
+    "stream:stderr -error",
+    "zzz",
+]
+
+
+def said_by_all(root: Path) -> RunPaths:
+    """Few lines of every kind, so that all fit the pane."""
+    rec = recorded.Recording(root)
+    rec.launch("first start")
+    for number in range(1, 5):
+        for rank in (0, 1):
+            rec.say(rank, f"step {number} loss {2 / number:.2f}")
+    rec.say(1, "UserWarning: slow disk", "stderr")
+    rec.say(0, "RuntimeError: out", "stderr")
+    return rec.close()
+
+
+def test_each_filter_shows_the_same_lines_in_the_pane_and_on_the_log_screen(tmp_path: Path) -> None:
+    run = said_by_all(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        async def after(controls: LogControls, typed: str) -> list[tuple[tuple[str, ...], str]]:
+            await pilot.press("f")
+            app.screen.query_one(Input).value = typed
+            await pilot.press("enter")
+
+            def page() -> Page | None:
+                found = controls.page
+                is_it = found is not None and found.query.typed == typed
+                return found if is_it and found is not None and found.query == Query.parse(typed) else None
+
+            await until(pilot, lambda: page() is not None, typed)
+            found = page()
+            return [(each.who, each.text) for each in found.rows] if found is not None else []
+
+        in_pane = {typed: await after(app.dashboard.logs, typed) for typed in TYPED}
+        await pilot.press("f")
+        app.screen.query_one(Input).value = ""
+        await pilot.press("enter")
+        screen = await opened(app, pilot)
+        on_screen = {typed: await after(screen._controls, typed) for typed in TYPED}
+        assert in_pane == on_screen
+        assert [typed for typed in TYPED if not in_pane[typed]] == ["zzz"]
+
+    drive(run, play, size=(120, 60))
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("out", "RuntimeError: out"),
+        ("STEP 4", "step 4"),
+        ("/step [12] /", "step 2"),
+        ("r0", ""),
+        ("-out", ""),
+    ],
+)
+def test_each_search_finds_the_same_line_in_the_pane_and_on_the_log_screen(
+    tmp_path: Path, typed: str, wanted: str
+) -> None:
+    run = said_by_all(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        async def found_by(controls: LogControls) -> str:
+            def found() -> str | None:
+                page = controls.page
+                if page is None or page.searched.typed != typed or page.search is None:
+                    return None
+                if page.search.done_ratio < 1 or (page.search.found and page.cursor is None):
+                    return None
+                return page.rows[page.cursor].text if page.cursor is not None else ""
+
+            await pilot.press("slash", *typed, "enter")
+            await until(pilot, lambda: found() is not None, typed)
+            return found() or ""
+
+        in_pane = await found_by(app.dashboard.logs)
+        await pilot.press("escape")
+        assert in_pane == await found_by((await opened(app, pilot))._controls)
+        assert in_pane.startswith(wanted)
+        assert bool(in_pane) == bool(wanted)
+
+    drive(run, play, size=(120, 60))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from supervisor.views.logs.place import LogAt
+from supervisor.views.logs.commands import LogAt
 from supervisor.views.tui import outside
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.logs import screen as log_screen

@@ -9,7 +9,8 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
-from supervisor.views.logs.place import LogAt
+from supervisor.run.series import METRICS, SeriesWriter
+from supervisor.views.logs.commands import LogAt
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.dashboard.screen import Dashboard
@@ -35,12 +36,17 @@ def test_nothing_is_painted_on_a_dashboard_that_the_log_covers(
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         screen = await opened(app, pilot)
         await settled(pilot, lambda: "line 100" in shown(app), "the last line")
-        buffer = app.dashboard.log_panel.buffer
+        made = app.dashboard.logs.page
         painted.clear()
-        first = buffer.total
         for number in range(3):
             rec.say(0, f"beneath the log {number}")
-        await until(pilot, lambda: buffer.total == first + 3, "the lines")
+        await until(pilot, lambda: "beneath the log 2" in shown(app), "the lines")
+        assert app.dashboard.logs.page is made, "the pane does not read what nobody sees"
+        known = app.dashboard.snapshot
+        series = SeriesWriter(run.node().series)
+        series.append(METRICS, rec.t, "job", 1, {"step": 1, "loss": 2.0})
+        series.close()
+        await until(pilot, lambda: app.dashboard.snapshot is not known, "the loss")
         assert not painted, "Textual would compose the log screen anew for each"
         screen.dismiss(None)
         await until(pilot, lambda: app.screen is app.dashboard, "the dashboard")

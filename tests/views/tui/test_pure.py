@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.style import Style
 
-from supervisor.views.logs.newest import LogLine, Tone
 from supervisor.views.model.history import single
 from supervisor.views.tui.charts.canvas import Canvas
 from supervisor.views.tui.charts.plotting import Scale, buckets, labels, loss_bounds, ticks
 from supervisor.views.tui.dashboard.layout import Needs, plan
-from supervisor.views.tui.logs.buffer import MAX_ENTRIES, LogBuffer, LogFilter
 from supervisor.views.tui.widgets.paint import (
     Span,
     TextStyle,
@@ -141,37 +139,6 @@ def test_buckets_keep_extremes() -> None:
     low, high = loss_bounds(points, [1.0] * 1000)
     assert high < 100, "one wild value does not press the curve flat"
     assert low < 1
-
-
-def log(who: str, text: str, attempt: int = 1) -> LogLine:
-    return LogLine(attempt, who, "stdout", text, Tone.PLAIN, "p", 0)
-
-
-def test_equal_lines_fold_and_filters_see_all_ranks() -> None:
-    buffer = LogBuffer()
-    buffer.set_filter(LogFilter.parse("r1"))
-    buffer.add([log("0", "same"), log("0", "other"), log("1", "same")])
-    assert [entry.text for entry in buffer.visible] == ["same"]
-    assert buffer.visible[0].who == ("0", "1")
-    buffer.add([log("1", "same")])
-    assert len(buffer.visible) == 2, "a rank that says it again says it anew"
-
-
-def test_buffer_is_bounded() -> None:
-    buffer = LogBuffer()
-    gone = buffer.add([log("0", str(number)) for number in range(MAX_ENTRIES + 100)])
-    assert gone == 100
-    assert len(buffer.visible) == MAX_ENTRIES
-    assert buffer.visible[0].text == "100"
-
-
-def test_filters_are_read_as_typed() -> None:
-    assert LogFilter.parse("r0-2,7 Loss  x").who == {"0", "1", "2", "7"}
-    assert LogFilter.parse("r0-2,7 Loss  x").text == "loss x"
-    assert LogFilter.parse("error r").text == "error r"
-    assert LogFilter.parse("ragent").who == {"agent"}
-    for typed in ("r0-2,7 loss x", "ragent", "abc", ""):
-        assert LogFilter.parse(LogFilter.parse(typed).typed) == LogFilter.parse(typed)
 
 
 @given(

@@ -37,7 +37,7 @@ class LossPanel(ChartPanel):
     number = 1
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The losses and the attempts; the log's sources while there is no loss."""
+        """The losses and the attempts."""
         metrics, state = snapshot.metrics, snapshot.state
         return (
             metrics["loss"],
@@ -46,7 +46,6 @@ class LossPanel(ChartPanel):
             state.attempts,
             state.best_loss,
             state.findings,
-            bool(snapshot.logs.sources),
         )
 
     def tracks(self) -> Sequence[Track]:
@@ -252,10 +251,8 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
         said = "one loss seen; a second one makes a curve"
     elif not state.attempts:
         said = "nothing launched yet: the loss appears with the first step"
-    elif snapshot.logs.sources:
-        said = "no loss seen yet: it appears with the first log line that names one"
     else:
-        said = "no loss seen yet: no log file has appeared"
+        said = "no loss seen yet: it appears with the first log line that names one"
     lines = wrap(tr(said), max(width - 4, 1), 3)
     below = _wanting(snapshot, width, height - len(lines) - 2, tr)
     rows: list[Row] = [EMPTY] * max(0, (height - len(lines) - len(below)) // 2)

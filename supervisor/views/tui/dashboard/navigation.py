@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual import events
 from textual.binding import Binding
+from textual.message import Message
 
 from supervisor.run.index import RunNotFound
-from supervisor.views.logs.place import LogAt, LogPoint
+from supervisor.views.logs import commands as lc
+from supervisor.views.logs.commands import LogAt, LogPoint
+from supervisor.views.logs.query import Query
+from supervisor.views.logs.session import PAGE_S, LogSession
+from supervisor.views.logs.sources import Tone, rank_label
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.charts.zoomable import ChartPanel
@@ -22,7 +27,8 @@ from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.kept import memory_of
-from supervisor.views.tui.logs.buffer import LogFilter
+from supervisor.views.tui.logs.controls import LogControls
+from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.book import PAGES
 from supervisor.views.tui.request_client import Answer, Desk
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -34,6 +40,14 @@ if TYPE_CHECKING:
     from supervisor.views.tui.pages.metrics import OtherRun
 
 
+# The pane reads the two newest attempts as one log: after a restart the end of the one before stays in sight.
+PANE_ATTEMPTS = 2
+# What listens to the filesystem is loaded once the first paints are done.
+WATCH_AFTER_S = 1.0
+# Behind another screen news are painted at most so often: with a see-through one the whole terminal is composed twice.
+BEHIND_S = 0.5
+
+
 class LookingScreen(PaneScreen):
     """Moves between what can be seen.
 
@@ -43,6 +57,13 @@ class LookingScreen(PaneScreen):
         clock: wall time.
         back: goes back to the list of runs; None where the run was not opened from one.
     """
+
+    class LogNews(Message):
+        """The thread that reads the logs has something."""
+
+        def __init__(self, answer: lc.Answer) -> None:
+            super().__init__()
+            self.answer = answer
 
     def __init__(
         self,
@@ -56,6 +77,75 @@ class LookingScreen(PaneScreen):
         self._feeder = feeder
         self._back = back
         self._log_screen: LogScreen | None = None
+        session = LogSession(
+            desk.node,
+            lambda answer: self.post_message(self.LogNews(answer)),
+            newest=PANE_ATTEMPTS,
+            watch_after_s=WATCH_AFTER_S,
+        )
+        self.logs = LogControls(session, self._show_log, self._report_log, lambda: self.log_panel.row)
+        self._logs_known: tuple[object, ...] = ()
+
+    # -- the log pane --------------------------------------------------------------------------------------
+
+    def _update_logs(self, snapshot: Snapshot) -> None:
+        """Say which logs there are, and which line the newest failure began with."""
+        attempt = snapshot.state.attempt
+        verdict = attempt.verdict if attempt is not None and attempt.ended_t is not None else None
+        cause = verdict.cause if verdict is not None and attempt is not None and attempt.failure else None
+        line = (
+            lc.CauseLine(attempt.number, cause.path, cause.line, cause.text)
+            if attempt is not None and cause is not None and cause.line is not None
+            else None
+        )
+        known = (lc.log_facts(snapshot.state), line, snapshot.recorded)
+        if known != self._logs_known:
+            self._logs_known = known
+            self.logs.ask(lc.Update(snapshot.state, snapshot.recorded), lc.KeepCause(line))
+
+    def on_looking_screen_log_news(self, message: LogNews) -> None:
+        """Show it."""
+        match message.answer:
+            case lc.Page() as page:
+                self.logs.take(page)
+            case lc.Remark() as remark:
+                self._report_log(remark)
+
+    def _show_log(self, page: lc.Page) -> None:
+        could_fold = self.log_panel.page is not None and self.logs.can_fold
+        self.log_panel.take(page)
+        self.ranks_panel.take_lines(page.last_lines)
+        if could_fold != self.logs.can_fold:
+            self._offer()
+
+    def _report_log(self, remark: lc.Remark | None) -> None:
+        if remark is not None:
+            self.tell(Answer(remark.text, remark.good))
+
+    def _pace_logs(self) -> None:
+        """Read as often as somebody can see it: not at all beneath a screen that covers this one."""
+        is_front = self.app.screen is self
+        self.logs.session.pace(PAGE_S if is_front else None if self._is_covered() else BEHIND_S)
+
+    def _is_covered(self) -> bool:
+        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that anew."""
+        stack = self.app.screen_stack
+        above = stack[stack.index(self) + 1 :] if self in stack else []
+        return any(screen.styles.background.a == 1 for screen in above)
+
+    def on_screen_suspend(self) -> None:
+        """Something is opened over this."""
+        self.call_later(self._pace_logs)
+
+    def on_log_panel_moved(self, message: LogPanel.Moved) -> None:
+        """Other lines."""
+        self.logs.move(message.move)
+
+    def on_log_panel_sized(self, message: LogPanel.Sized) -> None:
+        """Another number of lines."""
+        self.logs.ask(lc.Size(message.rows))
+
+    # -- what is looked at -----------------------------------------------------------------------------------
 
     def tell(self, answer: Answer) -> None:
         """Say what became of a request."""
@@ -101,12 +191,12 @@ class LookingScreen(PaneScreen):
 
     def action_back(self) -> None:
         """Clear the search, else the filter, else the zoom; else go back to the list of runs."""
-        log = self.log_panel
-        if log.search:
-            log.set_search("")
-            log.action_follow()
-        elif log.buffer.filter:
-            log.set_filter(LogFilter())
+        if self.logs.searched:
+            self.logs.clear()
+            self.logs.move(lc.Follow())
+            self._offer()
+        elif self.logs.clear():
+            self._offer()
         elif self._zoomed is None and self._back is not None:
             self._back()
         else:
@@ -189,26 +279,17 @@ class LookingScreen(PaneScreen):
 
     def action_freeze(self) -> None:
         """Let the log stand still, or follow."""
-        self.log_panel.toggle_follow()
+        self.logs.toggle_follow()
 
     def action_open_reports(self) -> None:
         """In the log, show torchrun's own traceback line by line, or as one line again."""
-        self.log_panel.open_reports()
+        rows = self.log_panel.page.rows if self.log_panel.page is not None else ()
+        self.logs.fold(next((row for row in reversed(rows) if row.tone is Tone.FOLDED), None))
 
     def action_search(self) -> None:
         """Look for words in the log while they are typed."""
         self._leave_page()
-        log = self.log_panel
-
-        def typed(text: str) -> None:
-            log.set_search(text)
-
-        def closed(text: str | None) -> None:
-            if not text:
-                log.set_search("")
-            self._offer()
-
-        self.app.push_screen(AskLine("search", log.search, typed), closed)
+        self.logs.open_search(self.app, self._offer)
 
     def _leave_page(self) -> None:
         if self._zoomed in PAGES:
@@ -216,36 +297,19 @@ class LookingScreen(PaneScreen):
 
     def action_match(self, way: int) -> None:
         """The next match, back or onward."""
-        self.log_panel.set_search(self.log_panel.search, way=way)
+        self.logs.match(way)
 
     def action_filter(self) -> None:
-        """Show only lines with these words, of these ranks."""
+        """Show only some lines."""
         self._leave_page()
-        log = self.log_panel
-        before = log.buffer.filter
-
-        def typed(text: str) -> None:
-            log.set_filter(LogFilter.parse(text))
-
-        def closed(text: str | None) -> None:
-            log.set_filter(before if text is None else LogFilter.parse(text))
-
-        self.app.push_screen(AskLine("filter (words, r0 or r0-3 for ranks)", before.typed, typed), closed)
+        self.logs.open_filter(self.app)
 
     def action_rank(self, way: int) -> None:
         """The log of one rank: none, 0, 1, … and round again."""
         attempt = self.snapshot.state.attempt if self.snapshot else None
-        names = (
-            [str(view.rank if view.rank is not None else n) for n, view in sorted(attempt.ranks.items())]
-            if attempt
-            else []
-        )
-        if not names:
-            return
-        log = self.log_panel
-        circle: list[frozenset[str]] = [frozenset(), *(frozenset([name]) for name in names)]
-        now = circle.index(log.buffer.filter.who) if log.buffer.filter.who in circle else 0
-        log.set_filter(LogFilter(log.buffer.filter.text, circle[(now + way) % len(circle)]))
+        names = [rank_label(view) for _, view in sorted(attempt.ranks.items())] if attempt else []
+        if names:
+            self.logs.next_rank(names, way)
 
     def action_open_log(self) -> None:
         """The whole log: at the cause while that is looked at, else at the line in sight; stacks where they are the cause."""
@@ -303,7 +367,7 @@ class LookingScreen(PaneScreen):
             if point is not None:
                 self._point_at(point)
 
-        screen = LogScreen(self._desk.node, snapshot.state, at=at, typed=self.log_panel.buffer.filter.typed)
+        screen = LogScreen(self._desk.node, snapshot.state, at=at, typed=self.logs.query.typed)
         self._log_screen = screen
         self.app.push_screen(screen, closed)
 
@@ -316,14 +380,10 @@ class LookingScreen(PaneScreen):
         elif loss.display:
             loss.focus()
 
-    def on_log_panel_looked_back(self) -> None:
-        """The lines from before the opening are read now."""
-        self._feeder.look_back()
-
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
         """Enter on a rank shows its log."""
         self._zoom(None)
-        self.log_panel.set_filter(LogFilter("", frozenset([message.who])))
+        self.logs.show_only(Query().of(frozenset([message.who])), None)
         self.log_panel.focus()
 
     def on_chart_panel_chosen(self, message: ChartPanel.Chosen) -> None:
@@ -338,5 +398,4 @@ class LookingScreen(PaneScreen):
     def _can_go_back(self) -> bool:
         if not self.is_mounted:
             return False
-        log = self.log_panel
-        return bool(self._zoomed or log.search or log.buffer.filter or self._back)
+        return bool(self._zoomed or self.logs.searched or self.logs.query or self._back)

@@ -13,7 +13,7 @@ from textual.message import Message
 
 from supervisor.run import state as st
 from supervisor.views import format as fm
-from supervisor.views.logs.newest import LogNews, Tone, rank_label
+from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Rank, Snapshot
 from supervisor.views.tui.dashboard.rank_words import rank_state
@@ -38,7 +38,7 @@ class Medians:
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """One row a rank of the newest attempt; `hear` tells it what ranks say."""
+    """One row a rank of the newest attempt; `take_lines` gives it what ranks write."""
 
     number = 3
     uses_clock = True
@@ -58,21 +58,16 @@ class RanksPanel(ListPanel, can_focus=True):
         super().__init__(id=id)
         self._ranks: list[st.RankView] = []
         self._medians = Medians(None, None)
-        self._last: dict[str, str] = {}
-        self._of_attempt = 0
+        self._last: Mapping[str, str] = {}
         self.by = "rank"
 
-    def hear(self, news: LogNews) -> None:
-        """Keep what each rank said last; a new attempt begins with nothing."""
-        for line in (*news.lines, *news.open_lines):
-            if line.attempt > self._of_attempt:
-                self._of_attempt, self._last = line.attempt, {}
-            if line.attempt == self._of_attempt and line.tone is not Tone.NOTE and not line.text.isspace():
-                self._last[line.who] = line.text or self._last.get(line.who, "")
-
-    def forget(self) -> None:
-        """The log is told anew."""
-        self._of_attempt, self._last = 0, {}
+    def take_lines(self, last: Mapping[str, str]) -> None:
+        """Keep what each rank wrote last; shown with the next paint, at once where none was known or no paint is due."""
+        if last == self._last:
+            return
+        is_first, self._last = not self._last, last
+        if is_first or (self.view is not None and self.view.snapshot.state.is_over):
+            self.repaint()
 
     def titles(self) -> tuple[Row, Row]:
         """How many live."""

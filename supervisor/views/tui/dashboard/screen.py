@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
+from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
@@ -26,7 +27,7 @@ from supervisor.views.tui.dashboard.actions import (
 from supervisor.views.tui.dashboard.condition_words import failures
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
-from supervisor.views.tui.dashboard.navigation import LookingScreen
+from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
     from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0
+# The first page is read before the pane has a size: more rows than it has on most terminals.
+FIRST_ROWS = 50
+FIRST_LINES_LATEST_S = 0.1
 # Keys that are never silent, and what they ask for.
 EXPLAINED = {
     binding.key: action_name(binding)
     for binding in KEYS
     if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
 }
-# Behind another screen news are painted at most so often: with a see-through one the whole terminal is composed twice.
-BEHIND_S = 0.5
 
 
 def _key_commands() -> type[Provider]:
@@ -88,6 +90,7 @@ class Dashboard(LookingScreen):
         self._possible: frozenset[str] = frozenset()
         self._adopting = False
         self._first: Snapshot | None = None
+        self._first_page: lc.Page | None = None
         self._stale = False
         self._due = 0.0
 
@@ -97,6 +100,10 @@ class Dashboard(LookingScreen):
         notice.can_adopt, notice.read_only = self._adopter is not None, self._read_only
         self.query_one(HeaderPanel).may_act = not self._read_only
         self.log_panel.focus()
+        if self._first is None:
+            self.logs.session.start()
+        if self._first_page is not None:
+            self.logs.take(self._first_page)
         if self._first is not None:
             self.take(self._first)
             self._first = None
@@ -106,14 +113,16 @@ class Dashboard(LookingScreen):
         self.set_interval(TICK_S, self._tick)
 
     def begin_with(self, snapshot: Snapshot) -> None:
-        """The moment that is there when this is mounted."""
+        """The moment that is there when this is mounted, with its newest lines where those are read soon enough."""
         self._first = snapshot
+        self._update_logs(snapshot)
+        self.logs.ask(lc.Size(FIRST_ROWS))
+        self._first_page = self.logs.session.start_with_first(FIRST_LINES_LATEST_S)
 
     def take(self, snapshot: Snapshot) -> None:
         """Show a new moment of the run."""
         before, self.snapshot = self.snapshot, snapshot
-        self.log_panel.take(snapshot.logs)
-        self.ranks_panel.hear(snapshot.logs)
+        self._update_logs(snapshot)
         if before is None or any(map(is_not, before.facts(), snapshot.facts())):
             self._take_facts(snapshot)
         now = time.monotonic()
@@ -135,14 +144,13 @@ class Dashboard(LookingScreen):
         self._arrange()
         self._offer()
 
-    def _is_covered(self) -> bool:
-        """Whether nothing of this is seen, as under the log: what is painted here has Textual compose all of that anew."""
-        stack = self.app.screen_stack
-        above = stack[stack.index(self) + 1 :] if self in stack else []
-        return any(screen.styles.background.a == 1 for screen in above)
+    def on_unmount(self) -> None:
+        """End the threads that read the logs."""
+        self.logs.session.stop()
 
     def on_screen_resume(self) -> None:
         """In front again: what was not painted meanwhile is."""
+        self._pace_logs()
         if self._stale:
             self._stale = False
             self._show()
@@ -181,9 +189,9 @@ class Dashboard(LookingScreen):
         if action == "back":
             return self._can_go_back()
         if action == "open_reports":
-            return bool(self.is_mounted and self.log_panel.buffer.reports)
+            return self.is_mounted and self.logs.can_fold
         if action == "match":
-            return bool(self.is_mounted and self.log_panel.search)
+            return bool(self.logs.searched)
         return True
 
     def on_key(self, event: events.Key) -> None:

@@ -11,12 +11,19 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from supervisor.views import format as fm
-from supervisor.views.logs.align import aligned
 from supervisor.views.logs.commands import Page
 from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.newest import Tone
-from supervisor.views.logs.query import Query, Term
-from supervisor.views.tui.logs.pane import SIDE_CELLS, TONES, WHEEL_LINES, WHO_WIDTH, folded_text, who_text
+from supervisor.views.tui.logs.rows import (
+    SIDE_CELLS,
+    TONES,
+    WHEEL_LINES,
+    WHO_WIDTH,
+    aligned,
+    cut_spans,
+    text_of,
+    text_spans,
+    who_text,
+)
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
@@ -54,7 +61,7 @@ class LogPage(Panel, can_focus=True):
             super().__init__()
             self.way = way
 
-    class Stood(Message):
+    class Frozen(Message):
         """The cursor was moved: the page must stand still."""
 
     class Moved(Message):
@@ -92,7 +99,7 @@ class LogPage(Panel, can_focus=True):
         """Show another page; the cursor stays on its line where that is still in sight."""
         before = self.row
         self.page = page
-        self._texts = aligned([_said(each, self.tr) for each in page.rows])
+        self._texts = aligned([text_of(each, "Enter", self.tr) for each in page.rows])
         last = max(len(page.rows) - 1, 0)
         if page.following:
             self.cursor = last
@@ -152,7 +159,7 @@ class LogPage(Panel, can_focus=True):
         return [drawn for _, drawn in lines]
 
     def _gutter(self, page: Page) -> tuple[int, int]:
-        """Cells for a line's number, and for who said it."""
+        """Cells for a line's number, and for who wrote it."""
         numbers = [n for n in page.numbers if n is not None]
         wide = max(4, len(str(page.line_count or max(numbers)))) if numbers else 0
         alone = len({each.who for each in page.rows}) == 1 and not page.merged_by
@@ -171,10 +178,10 @@ class LogPage(Panel, can_focus=True):
             Span("▌" if here else "┃" if chosen else " ", TextStyle.FOCUS),
             Span(f"{label} " if label else "", TextStyle.KEY if chosen else TextStyle.DIM),
         )
-        room = width - 1 - (len(label) + 1 if label else 0)
+        space = width - 1 - (len(label) + 1 if label else 0)
         text = self._texts[number].expandtabs(4)
         spans = tuple(
-            _spans(
+            text_spans(
                 text,
                 page.query,
                 page.searched,
@@ -183,15 +190,15 @@ class LogPage(Panel, can_focus=True):
             )
         )
         if not self.wraps:
-            yield (*head, *_slice(spans, self._side, self._side + 2 * max(room, 1)))
+            yield (*head, *cut_spans(spans, self._side, self._side + 2 * max(space, 1)))
             return
         at = 0
-        pieces = chop_cells(text, max(room, 8)) or [""]
+        pieces = chop_cells(text, max(space, 8)) or [""]
         blank = row(
             Span("┃" if chosen else " ", TextStyle.FOCUS), Span(" " * (len(label) + 1 if label else 0))
         )
         for piece in pieces[: max(1, int(MOST_WRAPPED * height))]:
-            yield (*(head if at == 0 else blank), *_slice(spans, at, at + len(piece)))
+            yield (*(head if at == 0 else blank), *cut_spans(spans, at, at + len(piece)))
             at += len(piece)
 
     def _is_selected(self, each: LogRow) -> bool:
@@ -217,7 +224,7 @@ class LogPage(Panel, can_focus=True):
         if page.following and rows > 0:
             return
         if page.following:
-            self.post_message(self.Stood())
+            self.post_message(self.Frozen())
         if 0 <= wanted < len(page.rows):
             self._move_to(wanted)
         else:
@@ -247,7 +254,7 @@ class LogPage(Panel, can_focus=True):
         """Begin a selection here, or give it up."""
         self.mark = None if self.mark is not None else self.row
         if self.page is not None and self.page.following:
-            self.post_message(self.Stood())
+            self.post_message(self.Frozen())
         self.repaint()
 
     def clear_mark(self) -> bool:
@@ -278,7 +285,7 @@ class LogPage(Panel, can_focus=True):
         number = self._row_at(event.y)
         if number is None or event.button != 1:
             return
-        self.post_message(self.Stood())
+        self.post_message(self.Frozen())
         self.mark = None
         self.capture_mouse()
         self._move_to(number)
@@ -301,13 +308,6 @@ class LogPage(Panel, can_focus=True):
         return self._shown[at] if 0 <= at < len(self._shown) else None
 
 
-def _said(each: LogRow, tr: Tr) -> str:
-    """A row's text; of a folded one with how much is in it."""
-    if each.tone is not Tone.FOLDED:
-        return each.text
-    return folded_text(each.text, tr(f"{fm.whole(len(each.parts))} lines, Enter opens"))
-
-
 def _what(page: Page, tr: Tr) -> str:
     """Which logs are shown, and in which order their lines stand."""
     logs = [log for log in page.logs if page.query.is_by(log.who) or log.is_mixed]
@@ -325,46 +325,3 @@ def _what(page: Page, tr: Tr) -> str:
         merged = tr(f"merged by {page.merged_by}")
         which = f"{tr(which)}, {merged}" if which else merged
     return " · ".join(part for part in (attempt, which) if part)
-
-
-def _spans(text: str, query: Query, searched: Query, ink: TextStyle, plain: TextStyle) -> Iterator[Span]:
-    """The text with what was searched for in `MATCH`, what was filtered for in `LIVE`."""
-    base = ink if plain is TextStyle.PLAIN else plain
-    marks = [(a, b, TextStyle.MATCH) for term in searched.include for a, b in _places(term, text)]
-    marks += [(a, b, TextStyle.LIVE) for term in query.include for a, b in _places(term, text)]
-    at = 0
-    for start, stop, its in sorted(marks, key=lambda mark: mark[:2]):
-        if start >= at:
-            if start > at:
-                yield Span(text[at:start], base)
-            yield Span(text[start:stop], its)
-            at = stop
-    if at < len(text) or not text:
-        yield Span(text[at:], base)
-
-
-def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
-    lowered = text.lower()
-    if len(lowered) != len(text):
-        lowered = text
-    at = 0
-    while (found := term.find(text, lowered, at)) is not None:
-        if found[1] > found[0]:
-            yield found
-        at = max(found[1], found[0] + 1)
-        if at > len(text):
-            return
-
-
-def _slice(spans: Row, start: int, stop: int) -> Row:
-    """The characters from `start` to `stop`."""
-    if not start and sum(len(span.text) for span in spans) <= stop:
-        return spans
-    kept: list[Span] = []
-    at = 0
-    for span in spans:
-        low, high = max(start - at, 0), min(stop - at, len(span.text))
-        if low < high:
-            kept.append(Span(span.text[low:high], span.ink))
-        at += len(span.text)
-    return tuple(kept)

@@ -13,24 +13,59 @@ from textual.screen import Screen
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
-from supervisor.views.logs import commands as lw
-from supervisor.views.logs.jump import BadJumpError, parse_jump
-from supervisor.views.logs.merge import Row as LogRow
-from supervisor.views.logs.place import LogAt, LogPoint
-from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs import commands as lc
+from supervisor.views.logs.commands import BadJumpError, LogAt, LogPoint, parse_jump
+from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import LogSession
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.frames import QuickFrames
-from supervisor.views.tui.logs.keys import GROUPS, LOG_KEYS
+from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.status import LogStatus
 from supervisor.views.tui.outside import Spot, editor_argv, pager_argv, run_outside
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.places import is_stacks
 
-STREAMS = ("", "stdout", "stderr")
+GROUPS = {"go": "go", "which": "which lines", "take": "take along", "leave": "leave"}
+
+
+def _key(
+    key: str, action: str, word: str, shown: str, group: str, tooltip: str, *, show: bool = True
+) -> Binding:
+    return Binding(
+        key, action, word, key_display=shown, show=show, tooltip=tooltip, id=f"log.{group}.{action}.{key}"
+    )
+
+
+# In the footer's order: what does not fit there is dropped from the end.
+LOG_KEYS: list[BindingType] = [
+    _key("question_mark,f1", "help", "help", "?", "leave", "this help"),
+    _key("escape", "back", "back", "Esc", "leave", "clear selection, search, filter; then back to the dashboard"),
+    _key("slash", "search", "search", "/", "go", "search: words in any case, or /an expression/"),
+    _key("n", "match(-1)", "older", "n", "go", "the next match up, older"),
+    _key("N", "match(1)", "newer", "N", "go", "the next match down, newer", show=False),
+    _key(
+        "f,backslash", "filter", "filter", "f", "which",
+        "filter: words, -without, /expression/, r0-3, level:warn, stream:stderr",
+    ),
+    _key("space", "freeze", "freeze", "Space", "go", "stand still, or follow the newest line"),
+    _key("colon", "jump", "line, time", ":", "go", "go to a line (812) or a time (14:52, 2026-11-21 14:52)"),
+    _key("F", "failure", "failure", "F", "go", "go to the line that caused the failure"),
+    _key("right_square_bracket", "rank(1)", "next rank", "]", "which", "the next rank alone", show=False),
+    _key("left_square_bracket", "rank(-1)", "previous rank", "[", "which", "the previous rank", show=False),
+    _key("o", "stream", "stream", "o", "which", "stdout, stderr, or both", show=False),
+    _key("enter", "fold", "open", "Enter", "which", "open torchrun's own traceback, or fold it again", show=False),
+    _key("left_parenthesis", "attempt(-1)", "attempt before", "(", "which", "the attempt before", show=False),
+    _key("right_parenthesis", "attempt(1)", "attempt after", ")", "which", "the attempt after", show=False),
+    _key("w", "wrap", "wrap", "w", "which", "wrap long lines, or cut them"),
+    _key("y", "copy", "copy", "y", "take", "copy the line or the selection (V or a drag selects)"),
+    _key("c", "chart", "chart", "c", "take", "show this line's step on the charts"),
+    _key("e", "editor", "editor", "e", "take", "open the file in $EDITOR at this line", show=False),
+    _key("p", "pager", "pager", "p", "take", "open the file in $PAGER at this line", show=False),
+    _key("q,d,ctrl+c,ctrl+q", "leave", "leave", "q d", "leave", "leave stoker; nothing is ended by it"),
+]  # fmt: skip
 
 
 class LogScreen(QuickFrames, Screen[LogPoint | None]):
@@ -48,17 +83,17 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     class News(Message):
         """The reading thread has something."""
 
-        def __init__(self, news: lw.News) -> None:
+        def __init__(self, answer: lc.Answer) -> None:
             super().__init__()
-            self.news = news
+            self.answer = answer
 
     def __init__(self, node: NodePaths, state: RunState, *, at: LogAt | None = None, typed: str = "") -> None:
         super().__init__()
         self._state = state
-        self._session = LogSession(node, lambda news: self.post_message(self.News(news)))
+        session = LogSession(node, lambda answer: self.post_message(self.News(answer)))
+        self._controls = LogControls(session, self._show, self._report, lambda: self.log_page.row)
         self._at = at
-        self._query = Query.parse(typed)
-        self._searched = Query()
+        self._controls.query = Query.parse(typed)
 
     def compose(self) -> ComposeResult:
         """A page, a line below it, the keys."""
@@ -79,21 +114,22 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def on_mount(self) -> None:
         """Begin to read."""
         self.log_page.focus()
-        self._session.ask(lw.Known(self._state), lw.Size(self._rows()))
-        if self._query:
-            self._session.ask(lw.Show(self._query))
+        controls = self._controls
+        controls.ask(lc.Update(self._state), lc.Size(self._rows()))
+        if controls.query:
+            controls.ask(lc.Show(controls.query))
         if self._at is not None and self._at != LogAt():
-            self._session.ask(lw.ToPlace(self._at))
-        self._session.start()
+            controls.ask(lc.ToPlace(self._at))
+        controls.session.start()
         self._offer()
 
     def on_unmount(self) -> None:
         """End the threads."""
-        self._session.stop()
+        self._controls.session.stop()
 
     def on_resize(self, event: events.Resize) -> None:
         """Another number of rows."""
-        self._session.ask(lw.Size(self._rows(event.size.height)))
+        self._controls.ask(lc.Size(self._rows(event.size.height)))
 
     def _rows(self, height: int | None = None) -> int:
         return max((height or self.app.size.height) - 4, 1)
@@ -102,41 +138,37 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """The run has moved on."""
         known = self._state
         self._state = state
-        if [(a.number, a.ranks) for a in known.attempts] != [(a.number, a.ranks) for a in state.attempts]:
-            self._session.ask(lw.Known(state))
+        if lc.log_facts(known) != lc.log_facts(state):
+            self._controls.ask(lc.Update(state))
         self._offer()
 
     def on_log_screen_news(self, message: News) -> None:
         """Show it."""
-        match message.news:
-            case lw.Page() as page:
-                self._show(page)
-            case lw.Said() as said:
-                self.status.say(said)
-            case lw.Copied() as copied:
+        match message.answer:
+            case lc.Page() as page:
+                self._controls.take(page)
+            case lc.Remark() as remark:
+                self.status.say(remark)
+            case lc.Copied() as copied:
                 self.app.copy_to_clipboard(copied.text)
                 lines = f"{copied.lines} lines" if copied.lines != 1 else "1 line"
-                self.status.say(lw.Said(f"{lines} copied (where the terminal allows it: OSC 52)", good=True))
-            case lw.Pointed() as pointed:
+                text = f"{lines} copied (where the terminal allows it: OSC 52)"
+                self.status.say(lc.Remark(text, good=True))
+            case lc.Pointed() as pointed:
                 self.dismiss(pointed.point)
 
-    def _show(self, page: lw.Page) -> None:
+    def _report(self, remark: lc.Remark | None) -> None:
+        self.status.say(remark)
+
+    def _show(self, page: lc.Page) -> None:
         shown = self.log_page.page
-        if shown is not None and page.made < shown.made:
-            return  # it was on its way here when a key led on
-        self._query = page.query
         self.log_page.take(page)
         self.status.settle()
-        self._tell_place()
+        self._show_place()
         if shown is None or shown.following != page.following:
             self._offer()
 
-    def _move(self, wish: lw.Move) -> None:
-        page = self._session.move(wish)
-        if page is not None:
-            self._show(page)
-
-    def _tell_place(self) -> None:
+    def _show_place(self) -> None:
         status = self.status
         status.page = self.log_page.page
         status.here = self.log_page.cursor
@@ -159,7 +191,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What leads somewhere."""
         if action == "match":
-            return bool(self._searched)
+            return bool(self._controls.searched)
         if action == "failure":
             return self._cause() is not None
         if action == "attempt":
@@ -174,24 +206,23 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def on_log_page_beyond(self, message: LogPage.Beyond) -> None:
         """Other rows."""
-        self._move(lw.Scroll(message.rows))
+        self._controls.move(lc.Scroll(message.rows))
 
     def on_log_page_edge(self, message: LogPage.Edge) -> None:
         """The first rows or the newest."""
-        self._move(lw.Start() if message.way < 0 else lw.Follow())
+        self._controls.move(lc.Start() if message.way < 0 else lc.Follow())
 
-    def on_log_page_stood(self, _message: LogPage.Stood) -> None:
+    def on_log_page_frozen(self, _message: LogPage.Frozen) -> None:
         """Stand still."""
-        self._session.ask(lw.Follow(on=False))
+        self._controls.ask(lc.Follow(on=False))
 
     def on_log_page_moved(self, _message: LogPage.Moved) -> None:
         """The place in the line below goes with the cursor."""
-        self._tell_place()
+        self._show_place()
 
     def action_freeze(self) -> None:
         """Stand still, or follow."""
-        page = self.log_page.page
-        self._session.ask(lw.Follow(on=not (page is not None and page.following)))
+        self._controls.toggle_follow()
 
     def action_jump(self) -> None:
         """Ask for a line or a time."""
@@ -199,9 +230,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         def closed(text: str | None) -> None:
             if text:
                 try:
-                    self._session.ask(parse_jump(text, self._stream()))
+                    self._controls.ask(parse_jump(text, self._stream()))
                 except BadJumpError as error:
-                    self.status.say(lw.Said(str(error), good=False))
+                    self.status.say(lc.Remark(str(error), good=False))
 
         self.app.push_screen(AskLine("go to line (812) or time (14:52)"), closed)
 
@@ -213,9 +244,9 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """The line that caused the failure."""
         cause = self._cause()
         if cause is not None:
-            if self._query:
-                self._session.ask(lw.Show(Query()))
-            self._session.ask(lw.ToPlace(cause))
+            if self._controls.query:
+                self._controls.show_only(Query(), None)
+            self._controls.ask(lc.ToPlace(cause))
 
     def _cause(self) -> LogAt | None:
         """Of the newest attempt that has one: the attempt in sight first."""
@@ -231,82 +262,37 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     def action_search(self) -> None:
         """Look for words while they are typed."""
-        start = self._frozen_row()
-        before = self._searched.typed
-
-        def closed(text: str | None) -> None:
-            if text is None and before:
-                self._search(before, start)
-            elif not text:
-                self._search("", None)
-
-        label = "search (words, or /expression/)"
-        self.app.push_screen(AskLine(label, before, lambda text: self._search(text, start)), closed)
-
-    def _frozen_row(self) -> LogRow | None:
-        page = self.log_page.page
-        return None if page is None or page.following else self.log_page.row
-
-    def _search(self, typed: str, start: LogRow | None) -> None:
-        try:
-            query = Query.search(typed)
-        except BadQueryError as error:
-            self.status.say(lw.Said(str(error), good=False))
-            return
-        self.status.say(None)
-        if query == self._searched:
-            return
-        self._searched = query
-        self._session.ask(lw.Find(query, start))
-        self._offer()
+        self._controls.open_search(self.app, self._offer)
 
     def action_match(self, way: int) -> None:
         """The next match, up or down."""
-        self._session.ask(lw.Match(self._frozen_row(), way))
+        self._controls.match(way)
 
     def action_filter(self) -> None:
         """Show only some lines, while they are named."""
-        before = self._query
-        stood = self._frozen_row()
-
-        def typed(text: str) -> None:
-            try:
-                self._session.ask(lw.Show(Query.parse(text), stood))
-                self.status.say(None)
-            except BadQueryError as error:
-                self.status.say(lw.Said(str(error), good=False))
-
-        def closed(text: str | None) -> None:
-            if text is None:
-                self._session.ask(lw.Show(before, stood))
-
-        label = "filter (words, -without, /expression/, r0-3, level:warn)"
-        self.app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
+        self._controls.open_filter(self.app)
 
     def action_rank(self, way: int) -> None:
         """One rank alone: none, 0, 1, … and round again."""
         page = self.log_page.page
-        names = (
-            list(dict.fromkeys(log.who for log in page.logs if log.who.isdigit())) if page is not None else []
+        if page is None:
+            return
+        names = list(dict.fromkeys(log.who for log in page.logs if log.who.isdigit()))
+        self._controls.next_rank(
+            names or sorted({who for each in page.rows for who in each.who if who.isdigit()}), way
         )
-        if not names:
-            names = sorted({who for each in page.rows for who in each.who if who.isdigit()}) if page else []
-        circle = [frozenset[str](), *(frozenset([name]) for name in names)]
-        now = circle.index(self._query.who) if self._query.who in circle else 0
-        self._session.ask(lw.Show(self._query.of(circle[(now + way) % len(circle)]), self._frozen_row()))
 
     def action_stream(self) -> None:
         """Both streams, stdout alone, stderr alone."""
-        now = STREAMS.index(self._query.stream) if self._query.stream in STREAMS else 0
-        self._session.ask(lw.Show(self._query.on(STREAMS[(now + 1) % len(STREAMS)]), self._frozen_row()))
+        self._controls.next_stream()
 
     def action_fold(self) -> None:
         """Open torchrun's own traceback, or make it one line again."""
-        self._session.ask(lw.Fold(self.log_page.row))
+        self._controls.fold(self.log_page.row)
 
     def action_attempt(self, way: int) -> None:
         """The logs of the attempt before or after."""
-        self._session.ask(lw.Attempt(way))
+        self._controls.ask(lc.Attempt(way))
 
     def action_wrap(self) -> None:
         """Wrap long lines, or cut them."""
@@ -318,14 +304,14 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
         """The selection, else the line under the cursor, to the clipboard."""
         chosen = self.log_page.selection
         if chosen is not None:
-            self._session.ask(lw.Copy(*chosen))
+            self._controls.ask(lc.Copy(*chosen))
             self.log_page.clear_mark()
 
     def action_chart(self) -> None:
         """Close, and show the line's step on the charts."""
         here = self.log_page.row
         if here is not None:
-            self._session.ask(lw.Point(here))
+            self._controls.ask(lc.Point(here))
 
     def action_pager(self) -> None:
         """The person's own pager."""
@@ -351,20 +337,15 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
     def _lend(self, argv: list[str] | str) -> None:
         trouble = argv if isinstance(argv, str) else run_outside(self.app, argv)
         if trouble:
-            self.status.say(lw.Said(trouble, good=False))
+            self.status.say(lc.Remark(trouble, good=False))
 
     # -- leaving -----------------------------------------------------------------------------------------
 
     def action_back(self) -> None:
         """Clear the selection, else the search, else the filter; else close."""
-        if self.log_page.clear_mark():
-            return
-        if self._searched:
-            self._search("", None)
-        elif self._query:
-            self._session.ask(lw.Show(Query(), self._frozen_row()))
-        else:
+        if not self.log_page.clear_mark() and not self._controls.clear():
             self.dismiss(None)
+        self._offer()
 
     def action_leave(self) -> None:
         """Leave; training goes on."""

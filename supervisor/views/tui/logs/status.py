@@ -8,12 +8,12 @@ from functools import partial
 from textual.timer import Timer
 
 from supervisor.views import format as fm
-from supervisor.views.logs import commands as lw
+from supervisor.views.logs import commands as lc
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, row
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr
 
-SAID_S = 8.0
+REMARK_S = 8.0
 
 
 class LogStatus(Panel):
@@ -23,41 +23,41 @@ class LogStatus(Panel):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self.page: lw.Page | None = None
+        self.page: lc.Page | None = None
         self.here: int | None = None
-        self._said: lw.Said | None = None
+        self._remark: lc.Remark | None = None
         self._until: Timer | None = None
 
     @property
     def ready(self) -> bool:
         """There is a page or a remark."""
-        return self.page is not None or self._said is not None
+        return self.page is not None or self._remark is not None
 
-    def say(self, said: lw.Said | None) -> None:
+    def say(self, remark: lc.Remark | None) -> None:
         """Show a remark for a while; None: no more."""
-        self._said = said
+        self._remark = remark
         if self._until is not None:
             self._until.stop()
-        self._until = self.set_timer(SAID_S, partial(self.say, None)) if said is not None else None
+        self._until = self.set_timer(REMARK_S, partial(self.say, None)) if remark is not None else None
         self.repaint()
 
     def settle(self) -> None:
         """What was going on is done."""
-        if self._said is not None and self._said.good is None:
+        if self._remark is not None and self._remark.good is None:
             self.say(None)
 
     def body(self, width: int, height: int) -> Sequence[Row]:  # noqa: ARG002 - one line, however high
         """The line."""
         page = self.page
         right = _found(page, self.tr) if page is not None else ()
-        if self._said is not None:
-            ink = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[self._said.good]
-            return [between(row(Span(f" {self.tr(self._said.text)}", ink)), (*right, Span(" ")), width)]
+        if self._remark is not None:
+            ink = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[self._remark.good]
+            return [between(row(Span(f" {self.tr(self._remark.text)}", ink)), (*right, Span(" ")), width)]
         if page is None:
             return []
         return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]
 
-    def _place(self, page: lw.Page) -> str:
+    def _place(self, page: lc.Page) -> str:
         parts = []
         number = page.numbers[self.here] if self.here is not None and self.here < len(page.numbers) else None
         if page.line_count is not None and number is not None:
@@ -68,7 +68,7 @@ class LogStatus(Panel):
         return " · ".join(map(self.tr, parts))
 
 
-def _found(page: lw.Page, tr: Tr) -> Row:
+def _found(page: lc.Page, tr: Tr) -> Row:
     spans: list[Span] = []
     if page.shown is not None:
         going = f" ({page.shown.done_ratio:.0%} looked through)" if page.shown.done_ratio < 1 else ""

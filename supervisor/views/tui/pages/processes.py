@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from supervisor.run import state as st
 from supervisor.views import format as fm
-from supervisor.views.logs.newest import rank_label
+from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.rank_words import rank_state
 from supervisor.views.tui.pages.page import Page, section

@@ -15,7 +15,6 @@ from supervisor.views.model.replay import Recording, ReplayClock, next_fact
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.logs.buffer import LogBuffer
 from supervisor.views.tui.request_client import Answer, Desk
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
@@ -120,8 +119,7 @@ class ReplayScreen(Dashboard):
             yield widget
 
     def on_mount(self) -> None:
-        """The bar moves four times a second."""
-        super().on_mount()
+        """The bar moves four times a second; the dashboard's own handler is called by Textual."""
         self.set_interval(TICK_S, self._move_bar)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -133,15 +131,6 @@ class ReplayScreen(Dashboard):
     def leave_word(self, snapshot: Snapshot) -> str:  # noqa: ARG002 - of whatever moment
         """Nothing goes on but time."""
         return "leave"
-
-    def take(self, snapshot: Snapshot) -> None:
-        """Show a moment; going back, the story begins anew."""
-        if snapshot.logs.sources_changed:
-            log = self.log_panel
-            kept, log.buffer = log.buffer.filter, LogBuffer()
-            log.set_filter(kept)
-            self.ranks_panel.forget()
-        super().take(snapshot)
 
     def action_play(self) -> None:
         """Stop, or go on."""

@@ -1,15 +1,20 @@
-"""Lines that belong together: a traceback, the report that torchrun ends with (pure).
+"""Lines that belong together: a traceback, the report that torchrun ends with; in a list of texts, and in a file.
 
-A traceback is one thing: what folds equal lines or sorts lines by time takes it whole or leaves it alone. torchrun's
-own traceback (`torch.distributed.elastic`: SignalException, ChildFailedError) says nothing that its table or the ranks'
-lines do not say; views show it as one line until somebody opens it.
+A traceback is one thing: what folds equal lines or sorts lines by time takes it whole or leaves it alone, from whatever
+place a page begins. torchrun's own traceback (`torch.distributed.elastic`: SignalException, ChildFailedError) repeats
+what its table and the ranks' lines say; views show it as one line until somebody opens it.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from supervisor.views.logs.file import LogFile, TextLine, segment_of
+from supervisor.views.logs.sources import split_rank
 
 # What every first line of a traceback holds ("most recent call last"): Python's own, rich's, faulthandler's.
 MARK = "(most"
@@ -17,6 +22,8 @@ MARK = "(most"
 MOST_LINES = 400
 # torchrun's table has 7 lines a failed rank: some hundred ranks.
 MOST_REPORT_LINES = 1200
+# Lines above a place that no traceback holds, but its exceptions' own: beyond these none is looked for.
+MOST_FOREIGN_LINES = 3
 
 _HEAD = re.compile(
     r"Traceback \(most recent call last\):?\s*$"
@@ -27,7 +34,7 @@ _JOINT = re.compile(
     r"During handling of the above exception, another|The above exception was the direct cause"
 )
 _LAUNCHER = re.compile(
-    r"torch\.distributed\.elastic\.[\w.]*\b(?P<name>SignalException|ChildFailedError)\b:? ?(?P<said>.*)"
+    r"torch\.distributed\.elastic\.[\w.]*\b(?P<name>SignalException|ChildFailedError)\b:? ?(?P<message>.*)"
 )
 _RULE = re.compile(r"=+$")
 _TABLE = re.compile(r"[=-]+$|\[\d+\]:$|Failures:$|Root Cause |.* FAILED$")
@@ -37,16 +44,16 @@ At = Callable[[int], str | None]
 
 
 class Block(NamedTuple):
-    """So many lines are one; `ended`: no further line can belong to it. `said`: the line that names the exception."""
+    """So many lines are one; `ended`: no further line can belong to it. `message`: the line that names the exception."""
 
     lines: int
     ended: bool = True
-    said: str = ""
+    message: str = ""
 
     @property
     def is_report(self) -> bool:
         """Whether this is torchrun's own traceback, as a whole."""
-        return self.ended and _LAUNCHER.match(self.said) is not None
+        return self.ended and _LAUNCHER.match(self.message) is not None
 
 
 def is_head(text: str) -> bool:
@@ -58,7 +65,7 @@ def block_at(at: At) -> Block | None:
     """The traceback that begins with line 0, with what it was caused by or led to; None: none begins there.
 
     Args:
-        at: the text of a line from there on; None: there is none (yet), or somebody else said it.
+        at: the text of a line from there on; None: there is none (yet), or another rank wrote it.
     """
     head = at(0)
     if head is None or not is_head(head):
@@ -67,19 +74,9 @@ def block_at(at: At) -> Block | None:
     # A cause and its effect: a blank line, what joins them, a blank line, the next head.
     while block.ended and block.lines < MOST_LINES and (after := _joined(at, block.lines)) is not None:
         block = _one(at, after)
-    if block.ended and (match := _LAUNCHER.match(block.said)) and match["name"] == "ChildFailedError":
+    if block.ended and (match := _LAUNCHER.match(block.message)) and match["name"] == "ChildFailedError":
         return _with_table(at, block)
     return block
-
-
-def rest_at(at: At) -> Block | None:
-    """What is left of a traceback that was begun before line 0; None: nothing is.
-
-    Args:
-        at: see `block_at`.
-    """
-    text = at(0)
-    return None if text is None or is_head(text) else _frames(at, 0)
 
 
 def _one(at: At, head: int) -> Block:
@@ -96,7 +93,7 @@ def _frames(at: At, start: int, *, is_trace: bool = True) -> Block:
     text = at(n)
     if text is None:
         return Block(n, ended=False)
-    return _message(at, n) if is_trace and not is_head(text) else Block(n)  # stacks have no last word
+    return _message(at, n) if is_trace and not is_head(text) else Block(n)  # a stack ends with no message
 
 
 def _boxed(at: At, head: int) -> Block:
@@ -113,11 +110,11 @@ def _boxed(at: At, head: int) -> Block:
 
 def _message(at: At, n: int) -> Block:
     """The line that names the exception, and what of its message is indented."""
-    said = at(n) or ""
+    message = at(n) or ""
     n += 1
     while (text := at(n)) is not None and text[:1].isspace() and text.strip():
         n += 1
-    return Block(n, ended=True, said=said)
+    return Block(n, ended=True, message=message)
 
 
 def _joined(at: At, n: int) -> int | None:
@@ -173,13 +170,87 @@ def may_be_inside(text: str, before: str) -> bool:
 
 def summary(texts: Sequence[str], block: Block) -> str:
     """torchrun's report in one line."""
-    match = _LAUNCHER.match(block.said)
+    match = _LAUNCHER.match(block.message)
     if match is None:
-        return block.said
+        return block.message
     if match["name"] != "ChildFailedError":
-        return f"launcher: {match['name']}: {match['said']}"
+        return f"launcher: {match['name']}: {match['message']}"
     table = texts[next((n for n, text in enumerate(texts) if _RULE.match(text)), len(texts)) :]
     what = next((text for text in table if text.endswith(" FAILED")), "")
     cause = table[next((n for n, text in enumerate(table) if text.startswith("Root Cause")), len(table)) :]
     who = " ".join(f"{found[1]} {found[2]}" for text in cause if (found := _WHO.match(text)))
     return f"launcher: {match['name']}: {', '.join(part for part in (what, who) if part)}"
+
+
+class Trace(NamedTuple):
+    """A traceback in a file. `above`: so many of its lines stand before the place that was asked for."""
+
+    block: Block
+    above: int
+    head: int  # where its first line begins
+    last: TextLine
+
+
+def trace_from(file: LogFile, who: str, offset: int, above: int = 0) -> Trace | None:
+    """The traceback whose first line begins at `offset`; None: none does.
+
+    Args:
+        file: the log.
+        who: whose log it is.
+        offset: where a line begins.
+        above: handed on.
+    """
+    lines = file.forward(offset)
+    read: list[tuple[TextLine, str, str]] = []
+
+    def at(n: int) -> str | None:
+        while len(read) <= n:
+            line = next(lines, None)
+            if line is None:
+                return None
+            read.append((line, *split_rank(line.text, who)))
+        return read[n][2] if read[n][1] == read[0][1] else None
+
+    block = block_at(at)
+    return Trace(block, above, offset, read[block.lines - 1][0]) if block is not None else None
+
+
+def trace_around(file: LogFile, who: str, offset: int) -> Trace | None:
+    """The traceback that is begun before the line at `offset` and goes on with it; None: it is of none."""
+    if not offset:
+        return None
+    lines = file.segment(segment_of(offset))
+    at = bisect_left(lines, offset, key=_offset)
+    if at >= len(lines) or lines[at].offset != offset:
+        return None
+    writer, text = split_rank(lines[at].text, who)
+    if at and not may_be_inside(text, split_rank(lines[at - 1].text, who)[1]):
+        return None
+    for above, head in reversed(list(_heads_above(file, who, offset, writer, text))):
+        trace = trace_from(file, who, head, above)  # the first of those that led to one another
+        if trace is not None and trace.block.lines > above:
+            return trace
+    return None
+
+
+def _heads_above(file: LogFile, who: str, offset: int, writer: str, text: str) -> Iterator[tuple[int, int]]:
+    """How many lines above a line, and where, tracebacks begin that it may be a part of, the nearest first."""
+    foreign = 0
+    below = text
+    for n, line in enumerate(itertools.islice(file.backward(offset), MOST_REPORT_LINES), 1):
+        whose, line_text = split_rank(line.text, who)
+        if (
+            whose != writer
+            or foreign > MOST_FOREIGN_LINES
+            or (n == 1 and not may_be_inside(below, line_text))
+        ):
+            return
+        if is_head(line_text):
+            foreign = 0
+            yield n, line.offset
+        elif not may_be_inside(line_text, ""):
+            foreign += 1
+
+
+def _offset(line: TextLine) -> int:
+    return line.offset

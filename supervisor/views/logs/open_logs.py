@@ -1,0 +1,343 @@
+"""The logs that a view reads: which files, thinned by which query, what has to be counted of them. One thread uses it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+
+from supervisor.run.paths import NodePaths
+from supervisor.run.state import AttemptView, RunState
+from supervisor.views.logs.clock import link_clocks
+from supervisor.views.logs.commands import RecordedLogs, Tally
+from supervisor.views.logs.counter import Task
+from supervisor.views.logs.file import CHUNK_BYTES, Change, Counts, LogFile, MemoryLog
+from supervisor.views.logs.merge import Place
+from supervisor.views.logs.query import Query
+from supervisor.views.logs.sources import LogRef, logs_of
+from supervisor.views.logs.stream import Stream
+
+# Scrolling back opens the attempt before as long as no more files than this are open: RLIMIT_NOFILE is often 1024.
+MOST_LOGS = 256
+# So much is counted without being asked for, for the number of lines alone: 64 ranks may have written gigabytes.
+COUNT_UNASKED_BYTES = 64 << 20
+
+
+class NothingThereError(LookupError):
+    """What was asked for is not to be found; one line says so."""
+
+
+class OpenLogs:
+    """The logs of one attempt, or of the newest ones.
+
+    Args:
+        node: where the run's logs are listed.
+        check: called now and then while something takes long; raises to give it up.
+        newest: so many of the newest attempts are read together; 0: one attempt, which a person chooses.
+    """
+
+    def __init__(self, node: NodePaths, check: Callable[[], None], newest: int = 0) -> None:
+        self.state = RunState()
+        self.streams: list[Stream] = []
+        self.finders: list[Stream] = []  # the same logs, thinned to what is searched
+        self.query, self.searched = Query(), Query()
+        self.counts_unasked = newest == 0
+        self._node = node
+        self._check = check
+        self._newest = newest
+        self._first: int | None = None  # of several attempts; None: as `newest` says
+        self._attempt: int | None = None  # of one; None: the newest
+        self._recorded: RecordedLogs | None = None
+        self._files: dict[str, LogFile] = {}
+        self._lines: dict[str, Task] = {}
+        self._shown: list[Task] = []
+        self._found: list[Task] = []
+        self._folders: set[str] = set()
+        self._looked_t = 0.0
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+    # -- which logs ------------------------------------------------------------------------------------
+
+    @property
+    def number(self) -> int:
+        """The attempt that is shown: of several the newest."""
+        if self._attempt is not None:
+            return self._attempt
+        return self.state.attempts[-1].number if self.state.attempts else 0
+
+    def update(self, state: RunState, recorded: RecordedLogs | None, place: Place, *, keep: bool) -> Place:
+        """Read what there is now; where the place is then. `keep`: no attempt that is read is left out."""
+        if self._newest and keep and self._first is None:
+            self._first = next(iter(sorted(s.ref.attempt for s in self.streams)), None)
+        elif not keep:
+            self._first = None
+        self.state, self._recorded = state, recorded
+        return self._choose(place)
+
+    def other_attempt(self, way: int) -> None:
+        """Read the attempt before or after.
+
+        Raises:
+            NothingThereError: there is none.
+        """
+        numbers = [attempt.number for attempt in self.state.attempts]
+        if not numbers:
+            return
+        now = numbers.index(self.number) if self.number in numbers else len(numbers) - 1
+        if not 0 <= now + way < len(numbers):
+            raise NothingThereError(f"attempt {numbers[now]} is the {'last' if way > 0 else 'first'}")
+        self.choose_attempt(numbers[now + way])
+
+    def choose_attempt(self, number: int) -> None:
+        """Read this attempt."""
+        newest = self.state.attempts[-1].number if self.state.attempts else None
+        self._attempt = None if number == newest else number
+        self._choose(())
+
+    def reach_back(self, place: Place) -> Place | None:
+        """Where several attempts are read, read the one before them too; None: there is none, or too much is open."""
+        first = min((s.ref.attempt for s in self.streams), default=0)
+        before = [a.number for a in self.state.attempts if a.number < first]
+        if not self._newest or not before or len(self.streams) > MOST_LOGS:
+            return None
+        self._first = before[-1]
+        return self._choose(place)
+
+    def _views(self) -> list[AttemptView]:
+        attempts = self.state.attempts
+        if not self._newest:
+            return [attempt for attempt in attempts if attempt.number == self.number]
+        usual = [attempt.number for attempt in attempts[-self._newest :]]
+        first = min([*usual[:1], *([self._first] if self._first is not None else [])], default=0)
+        return [attempt for attempt in attempts if attempt.number >= first]
+
+    def _choose(self, place: Place) -> Place:
+        """Open the logs of the attempts; those that are read already keep their place."""
+        views = self._views()
+        refs = list(logs_of(self.state, self._node, views))
+        start_t = {view.number: view.started_t or view.planned_t for view in views}
+        if self._recorded is not None:
+            refs += [ref for ref, _, _ in self._recorded.notes if ref.attempt in start_t]
+            refs.sort(key=lambda ref: ref.attempt)
+        known = {stream.ref.path: stream for stream in self.streams}
+        if [stream.ref for stream in self.streams] != refs:
+            before = {s.ref.path: at for s, at in zip(self.streams, place, strict=False)}
+            streams = []
+            for ref in refs:
+                stream = known.get(ref.path)
+                if stream is None or stream.ref != ref:
+                    stream = Stream(ref, self._file(ref), start_t[ref.attempt], self._check)
+                    stream.filter_by(self.query)
+                    times = self._recorded.clocks.get(str(ref.path)) if self._recorded is not None else None
+                    if times is not None:
+                        stream.clock.use_recorded(*times)
+                streams.append(stream)
+            self.streams = streams
+            # An attempt before those that were read stands above the place as a whole.
+            first = min((stream.ref.attempt for stream in known.values()), default=0)
+            place = tuple(
+                before.get(s.ref.path, s.file.size if s.ref.attempt < first else 0) for s in streams
+            )
+            self.plan()
+        for view in views:
+            link_clocks([s.clock for s in self.streams if s.ref.attempt == view.number], view.ended_t)
+        return place
+
+    def _file(self, ref: LogRef) -> LogFile:
+        path = str(ref.path)
+        file = self._files.get(path)
+        if file is None:
+            notes = self._recorded.notes if self._recorded is not None else ()
+            note = next(((data, t) for note, data, t in notes if note == ref), None)
+            file = self._files[path] = LogFile(path) if note is None else MemoryLog(path, *note)
+            self._limit(file)
+            file.refresh()
+            if note is None:
+                # What is written through a link is reported where the file lies.
+                self._folders |= {os.path.dirname(path), os.path.dirname(os.path.realpath(path))}
+        return file
+
+    def _limit(self, file: LogFile) -> None:
+        if self._recorded is not None:
+            file.limit(self._recorded.ends.get(file.path, 0), self._recorded.t)
+
+    def new_folders(self) -> set[str]:
+        """Folders to be watched from now on."""
+        folders, self._folders = self._folders, set()
+        return folders
+
+    @property
+    def included(self) -> list[Stream]:
+        """The logs that hold something and that the query does not leave out."""
+        return [stream for stream in self.streams if not stream.is_excluded and stream.file.size]
+
+    @property
+    def ends(self) -> Place:
+        """Where the logs end."""
+        return tuple(stream.file.size for stream in self.streams)
+
+    def index_of(self, path: str, attempt: int | None = None) -> int | None:
+        """The log that is named so, or whose path ends so; of an attempt, where that is known."""
+        logs = [(i, s.ref.path) for i, s in enumerate(self.streams) if attempt in {None, s.ref.attempt}]
+        tail = os.sep + path.lstrip("./")
+        exact = (i for i, log in logs if str(log) == path or log.name == path)
+        ends = (i for i, log in logs if str(log).endswith(tail))
+        return next(itertools.chain(exact, ends), None)
+
+    # -- what is meant -----------------------------------------------------------------------------------
+
+    def filter_by(self, query: Query) -> None:
+        """Let only these lines through."""
+        self.query = query
+        for stream in self.streams:
+            stream.filter_by(query)
+        self.plan()
+
+    def search(self, query: Query) -> None:
+        """Search for this among them."""
+        self.searched = query
+        self.plan()
+
+    def plan(self) -> None:
+        """Say what has to be counted for these logs and queries."""
+        included = [stream for stream in self.streams if not stream.is_excluded]
+        for stream in included:
+            path = str(stream.ref.path)
+            if path not in self._lines:
+                self._lines[path] = Task(stream.ref, stream.file, counts=stream.file.newlines)
+        thinned = any(not stream.is_whole for stream in included)
+        self._shown = [Task(s.ref, s.file, self.query) for s in included] if thinned else []
+        both = self.query & self.searched
+        self._found = [Task(s.ref, s.file, both) for s in included] if self.searched else []
+        self.finders = []
+        for stream in self.streams:
+            finder = Stream(stream.ref, stream.file, 0.0, self._check)
+            finder.filter_by(both)
+            self.finders.append(finder)
+
+    def tasks(self, *, is_asked: bool) -> tuple[Task, ...]:
+        """What the counting thread should do, the most wanted first. `is_asked`: where the page stands matters."""
+        wanted = is_asked or self.counts_unasked or sum(self.ends) <= COUNT_UNASKED_BYTES
+        return (*self._found, *self._shown, *(self._line_tasks(self.streams) if wanted else ()))
+
+    def _line_tasks(self, streams: Sequence[Stream]) -> list[Task]:
+        return [self._lines[str(s.ref.path)] for s in streams if str(s.ref.path) in self._lines]
+
+    def use_counts(self) -> None:
+        """Counts have grown: find lines by them."""
+        for stream in self.streams:
+            stream.counts = _counts_for(self._shown, stream)
+        for finder in self.finders:
+            finder.counts = _counts_for(self._found, finder)
+
+    @property
+    def scanned_ratio(self) -> float:
+        """How far the search is counted."""
+        return _done(self._found or self._shown)
+
+    @property
+    def counted_ratio(self) -> float:
+        """How far the lines are counted."""
+        return _done(self._line_tasks(self.included))
+
+    @property
+    def line_count(self) -> int | None:
+        """All lines of the logs that are included; None: not counted."""
+        counts = [stream.file.line_count for stream in self.included]
+        return sum(n for n in counts if n is not None) if None not in counts else None
+
+    def shown(self) -> Tally | None:
+        """How many lines the query lets through; None: it leaves no line out."""
+        if all(stream.is_whole for stream in self.included):
+            return None
+        return Tally(sum(task.total for task in self._shown), _done(self._shown))
+
+    def found(self, place: Place | None) -> Tally:
+        """How often what is searched was found; with a place, which of them begins there."""
+        total = sum(task.total for task in self._found)
+        before = _before(self.finders, place) if place is not None else None
+        return Tally(total, _done(self._found), before + 1 if before is not None else None)
+
+    def below(self, place: Place) -> int | None:
+        """How many lines that the query lets through begin at a place or after it; None: not counted."""
+        if self.shown() is None:
+            numbers = [
+                s.file.lines_from(at)
+                for s, at in zip(self.streams, place, strict=True)
+                if not s.is_excluded and at < s.file.size
+            ]
+            return sum(n for n in numbers if n is not None) if None not in numbers else None
+        before = _before(self.streams, place) if _done(self._shown) >= 1 else None
+        return sum(task.total for task in self._shown) - before if before is not None else None
+
+    # -- what became of them -----------------------------------------------------------------------------
+
+    def refresh(self, now: float, place: Place) -> tuple[bool, list[str], Place]:
+        """Look at every log; whether something changed, what a person should know of it, where the place is then."""
+        changed, notes = False, []
+        at = list(place)
+        now = self._recorded.t if self._recorded is not None else now
+        for i, stream in enumerate(self.streams):
+            self._limit(stream.file)
+            match stream.file.refresh():
+                case Change.SAME:
+                    continue
+                case Change.GROWN:
+                    stream.clock.grew(self._looked_t, now)
+                case Change.GONE:
+                    notes.append(f"{name_of(stream)} was removed; what was open is still shown")
+                case Change.REWOUND:
+                    self._reset(i)
+                    at[i] = min(at[i], stream.file.size)
+                case Change.ANEW:
+                    self._reset(i)
+                    at[i] = 0
+                    notes.append(f"{name_of(stream)} was cut or replaced; it is read anew")
+            changed = True
+        self._looked_t = now
+        return changed, notes, tuple(at)
+
+    def _reset(self, index: int) -> None:
+        stream = self.streams[index]
+        for one in (stream, self.finders[index]):
+            one.reset()
+        if (task := self._lines.get(str(stream.ref.path))) is not None:
+            task.counts = stream.file.newlines
+
+
+def name_of(stream: Stream) -> str:
+    """A log in two parts of its path."""
+    return "/".join(stream.ref.path.parts[-2:])
+
+
+def _done(tasks: Sequence[Task]) -> float:
+    size = sum(task.file.size for task in tasks)
+    return sum(task.done_bytes for task in tasks) / size if size else 1.0
+
+
+def _counts_for(tasks: Sequence[Task], stream: Stream) -> Counts | None:
+    task = next((t for t in tasks if t.file is stream.file), None)
+    return task.counts if task is not None and task.generation == stream.file.generation else None
+
+
+def _before(streams: Sequence[Stream], place: Place) -> int | None:
+    """How many lines that are meant begin before a place; None: not counted yet."""
+    total = 0
+    for stream, offset in zip(streams, place, strict=True):
+        found = 0 if stream.is_excluded else _hits_before(stream, offset)
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _hits_before(stream: Stream, offset: int) -> int | None:
+    chunk = offset // CHUNK_BYTES
+    counts = stream.counts
+    if counts is None or chunk > counts.chunks:
+        return 0 if not offset else None
+    return counts.before(chunk) + sum(hit < offset for hit in stream.hits(chunk))

@@ -1,0 +1,163 @@
+"""What a person asks of a log view: search, filter, rank, stream, fold; one way for the dashboard's pane and the log screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import App
+
+from supervisor.views.logs import commands as lc
+from supervisor.views.logs.merge import Row as LogRow
+from supervisor.views.logs.query import BadQueryError, Query
+from supervisor.views.logs.session import LogSession
+from supervisor.views.logs.sources import Tone
+from supervisor.views.tui.dialogs.prompts import AskLine
+
+STREAMS = ("", "stdout", "stderr")
+
+
+class LogControls:
+    """Asks the session of one view, and keeps the newest page of it.
+
+    Args:
+        session: reads for the view.
+        show: shows a page.
+        report: tells the person one line; None: the last one is no longer so.
+        row: the row that a person points at while the page stands still.
+    """
+
+    def __init__(
+        self,
+        session: LogSession,
+        show: Callable[[lc.Page], object],
+        report: Callable[[lc.Remark | None], object],
+        row: Callable[[], LogRow | None],
+    ) -> None:
+        self.session = session
+        self.page: lc.Page | None = None
+        self.query, self.searched = Query(), Query()
+        self._show = show
+        self._report = report
+        self._row = row
+
+    def take(self, page: lc.Page) -> None:
+        """Show a page, unless a key has led on while it was on its way here."""
+        if self.page is None or page.made > self.page.made:
+            self.page = page
+            self._show(page)
+
+    def ask(self, *commands: lc.Command) -> None:
+        """Ask for something that is answered by a page."""
+        self.session.ask(*commands)
+
+    def move(self, command: lc.Move) -> None:
+        """Move the page: at once, where nothing has to be waited for."""
+        page = self.session.move(command)
+        if page is not None:
+            self.take(page)
+
+    @property
+    def following(self) -> bool:
+        """Whether new lines move the page."""
+        return self.page is None or self.page.following
+
+    @property
+    def frozen_row(self) -> LogRow | None:
+        """The row that a person points at; None while the newest lines are followed."""
+        return None if self.following else self._row()
+
+    def toggle_follow(self) -> None:
+        """Stand still, or follow."""
+        self.ask(lc.Follow(on=not self.following))
+
+    # -- searching -----------------------------------------------------------------------------------------
+
+    def open_search(self, app: App[None], changed: Callable[[], object]) -> None:
+        """Look for words while they are typed; `changed` is called when there is something else to search."""
+        start = self.frozen_row
+        before = self.searched.typed
+
+        def typed(text: str) -> None:
+            self.search(text, start)
+            changed()
+
+        def closed(text: str | None) -> None:
+            if text is None and before:
+                self.search(before, start)
+            elif not text:
+                self.search("", None)
+            changed()
+
+        app.push_screen(AskLine("search (words, or /expression/)", before, typed), closed)
+
+    def search(self, typed: str, start: LogRow | None) -> None:
+        """Search for this, from a row back; None: from the newest line."""
+        try:
+            query = Query.search(typed)
+        except BadQueryError as error:
+            self._report(lc.Remark(str(error), good=False))
+            return
+        self._report(None)
+        if query != self.searched:
+            self.searched = query
+            self.ask(lc.Find(query, start))
+
+    def match(self, way: int) -> None:
+        """The next match, up or down."""
+        self.ask(lc.Match(self.frozen_row, way))
+
+    # -- which lines ---------------------------------------------------------------------------------------
+
+    def open_filter(self, app: App[None]) -> None:
+        """Show only some lines, while they are named."""
+        before, start = self.query, self.frozen_row
+
+        def typed(text: str) -> None:
+            try:
+                self.show_only(Query.parse(text), start)
+                self._report(None)
+            except BadQueryError as error:
+                self._report(lc.Remark(str(error), good=False))
+
+        def closed(text: str | None) -> None:
+            if text is None:
+                self.show_only(before, start)
+
+        label = "filter (words, -without, /expression/, r0-3, level:warn)"
+        app.push_screen(AskLine(label, f"{before.typed} ".lstrip(), typed), closed)
+
+    def show_only(self, query: Query, row: LogRow | None) -> None:
+        """Let only these lines through; the row stays in sight."""
+        self.query = query
+        self.ask(lc.Show(query, row))
+
+    def next_rank(self, names: list[str], way: int) -> None:
+        """One rank alone: none, 0, 1, … and round again."""
+        circle = [frozenset[str](), *(frozenset([name]) for name in names)]
+        now = circle.index(self.query.who) if self.query.who in circle else 0
+        self.show_only(self.query.of(circle[(now + way) % len(circle)]), self.frozen_row)
+
+    def next_stream(self) -> None:
+        """Both streams, stdout alone, stderr alone."""
+        now = STREAMS.index(self.query.stream) if self.query.stream in STREAMS else 0
+        self.show_only(self.query.on(STREAMS[(now + 1) % len(STREAMS)]), self.frozen_row)
+
+    @property
+    def can_fold(self) -> bool:
+        """Whether torchrun's own traceback is in sight as one line, or was opened."""
+        page = self.page
+        return page is not None and (not page.folds or any(row.tone is Tone.FOLDED for row in page.rows))
+
+    def fold(self, row: LogRow | None) -> None:
+        """Open torchrun's own traceback at a row, or make it one line again."""
+        self.ask(lc.Fold(row))
+
+    def clear(self) -> bool:
+        """Clear the search, else the filter; False: there was neither."""
+        if self.searched:
+            self.search("", None)
+        elif self.query:
+            self.show_only(Query(), self.frozen_row)
+        else:
+            return False
+        return True

@@ -1,0 +1,118 @@
+"""How a row of a log is drawn, alike in the dashboard's pane and on the log screen: who wrote it, its tone, what was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from supervisor.views import format as fm
+from supervisor.views.logs.merge import Row as LogRow
+from supervisor.views.logs.query import Query, Term
+from supervisor.views.logs.sources import Tone
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle
+from supervisor.views.wording.translate import Tr
+
+TONES = {
+    Tone.PLAIN: TextStyle.PLAIN,
+    Tone.WARN: TextStyle.WARN,
+    Tone.BAD: TextStyle.BAD,
+    Tone.FOLDED: TextStyle.DIM,
+}
+WHO_WIDTH = 9
+WHEEL_LINES = 3
+SIDE_CELLS = 16
+
+# It begins with the characters that a number may begin with: those are looked for a third faster than any place.
+_NUMBER = re.compile(r"([-+\d](?<![\w.].)\d*(?<=\d)(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w))")
+_BLANKS = re.compile(r" {2,}")
+# Longer lines do not fit beside each other anyway.
+MOST_CHARS = 400
+
+
+def who_text(who: tuple[str, ...]) -> str:
+    """Who wrote a line, as short as it goes: ``0-7 ×8``."""
+    if len(who) == 1:
+        return f"{who[0]:>5}"
+    numbers = tuple(int(name) for name in who if name.isdigit())
+    return f"{fm.ranges(numbers)} ×{len(who)}".rjust(5)
+
+
+def text_of(row: LogRow, key: str, tr: Tr) -> str:
+    """A row's text; of torchrun's own traceback in one line, with how long it is and the key that opens it."""
+    if row.tone is not Tone.FOLDED:
+        return row.text
+    return f"{row.text} ({tr(f'{fm.whole(len(row.parts))} lines, {key} opens')})"
+
+
+def text_spans(text: str, query: Query, searched: Query, ink: TextStyle, plain: TextStyle) -> Iterator[Span]:
+    """The text with what was searched for in `MATCH`, what was filtered for in `LIVE`; the rest in `ink` where it is plain."""
+    base = ink if plain is TextStyle.PLAIN else plain
+    marks = [(a, b, TextStyle.MATCH) for term in searched.include for a, b in _places(term, text)]
+    marks += [(a, b, TextStyle.LIVE) for term in query.include for a, b in _places(term, text)]
+    at = 0
+    for start, stop, its in sorted(marks, key=lambda mark: mark[:2]):
+        if start >= at:
+            if start > at:
+                yield Span(text[at:start], base)
+            yield Span(text[start:stop], its)
+            at = stop
+    if at < len(text) or not text:
+        yield Span(text[at:], base)
+
+
+def _places(term: Term, text: str) -> Iterator[tuple[int, int]]:
+    lowered = text.lower()
+    if len(lowered) != len(text):
+        lowered = text
+    at = 0
+    while (found := term.find(text, lowered, at)) is not None:
+        if found[1] > found[0]:
+            yield found
+        at = max(found[1], found[0] + 1)
+        if at > len(text):
+            return
+
+
+def cut_spans(spans: Row, start: int, stop: int) -> Row:
+    """The characters from `start` to `stop`."""
+    if not start and sum(len(span.text) for span in spans) <= stop:
+        return spans
+    kept: list[Span] = []
+    at = 0
+    for span in spans:
+        low, high = max(start - at, 0), min(stop - at, len(span.text))
+        if low < high:
+            kept.append(Span(span.text[low:high], span.ink))
+        at += len(span.text)
+    return tuple(kept)
+
+
+def aligned(texts: Sequence[str]) -> list[str]:
+    """The texts, those of one shape side by side padded so that their numbers stand in columns."""
+    shown: list[str] = []
+    cut = [_NUMBER.split(text) if len(text) <= MOST_CHARS else [text] for text in texts]
+    for shape, group in groupby(cut, key=_shape):
+        same = list(group)
+        shown += _columns(same) if len(shape) > 1 and len(same) > 1 else ["".join(pieces) for pieces in same]
+    return shown
+
+
+def _shape(pieces: Sequence[str]) -> tuple[str, ...]:
+    """What is left of a line without its numbers: of the gaps between them, without how wide they are."""
+    return tuple(_BLANKS.sub(" ", gap) if "  " in gap else gap for gap in pieces[::2])
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of gap, number, gap, …, gap. Blanks before a number count as part of it: its writer may have padded it."""
+    widths = [
+        max(len(pieces[i]) + len(pieces[i + 1]) for pieces in lines) for i in range(0, len(lines[0]) - 1, 2)
+    ]
+    shown: list[str] = []
+    for pieces in lines:
+        parts = [
+            gap + " " * (width - len(gap) - len(number)) + number
+            for gap, number, width in zip(pieces[::2], pieces[1::2], widths, strict=False)
+        ]
+        shown.append("".join(parts) + pieces[-1])
+    return shown

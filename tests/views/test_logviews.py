@@ -1,0 +1,342 @@
+"""The one engine as its two views use it: one attempt that a person chooses, or the newest attempts as one log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+from supervisor.views.logs import commands as lc
+from supervisor.views.logs.file import Change, LogFile, MemoryLog
+from supervisor.views.logs.merge import rows_before
+from supervisor.views.logs.query import Query
+from supervisor.views.logs.sources import LogRef
+from supervisor.views.logs.viewport import LogViewport
+from tests.diagnosis.launcher_logs import trace
+from tests.views.logs_on_disk import DATA, QUIET, count, never, opened, reference
+
+T0 = 1_795_255_200.0
+
+
+def state_of(attempts: int, ranks: int, *, ended: bool = True) -> RunState:
+    """A run of so many attempts of a minute, each rank with both streams."""
+    facts: list[ev.Event] = [ev.RunStarted(t=T0, run_id="x", name="x", mode="launched", host="box")]
+    for number in range(1, attempts + 1):
+        t = T0 + 60 * number
+        facts += [
+            ev.LaunchIntended(t=t, attempt=number, argv=(), reason="start"),
+            ev.AttemptStarted(t=t, attempt=number, pid=0, start_time=0.0),
+        ]
+        facts += [
+            ev.RankStarted(
+                t=t, attempt=number, local_rank=n, rank=n, stdout=f"{n}/stdout.log", stderr=f"{n}/stderr.log"
+            )
+            for n in range(ranks)
+        ]
+        if ended or number < attempts:
+            facts.append(ev.AttemptEnded(t=t + 50, attempt=number, exit_code=1))
+    return replay(facts)
+
+
+def write(run: RunPaths, attempt: int, name: str, lines: list[str], *, open_line: str = "") -> Path:
+    path = run.node().attempt(attempt).root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines) + open_line, encoding="utf-8")
+    t = T0 + 60 * attempt + 40
+    os.utime(path, (t, t))
+    return path
+
+
+@contextmanager
+def view_of(run: RunPaths, state: RunState, *, newest: int = 0, height: int = 100) -> Iterator[LogViewport]:
+    view = LogViewport(run.node(), never, newest)
+    view.height = height
+    view.update(state)
+    view.refresh(T0 + 1000)
+    for stream in view.logs.streams:
+        count(stream.file)
+    try:
+        yield view
+    finally:
+        view.logs.close()
+
+
+def texts(view: LogViewport) -> list[str]:
+    return [row.text for row in view.page().rows]
+
+
+def attempts_on_disk(root: Path, attempts: int = 4, lines: int = 5) -> RunPaths:
+    run = RunPaths(root)
+    for number in range(1, attempts + 1):
+        for rank in range(2):
+            write(run, number, f"{rank}/stdout.log", [f"attempt {number} line {n}" for n in range(lines)])
+    return run
+
+
+def test_newest_attempts_are_one_log_in_their_order(tmp_path: Path) -> None:
+    run = attempts_on_disk(tmp_path)
+    with view_of(run, state_of(4, 2), newest=2) as view:
+        assert texts(view) == [f"attempt {a} line {n}" for a in (3, 4) for n in range(5)]
+        page = view.page()
+        assert [page.attempt_of(row) for row in page.rows] == [3] * 5 + [4] * 5
+        assert {row.who for row in page.rows} == {("0", "1")}
+
+
+def test_equal_lines_of_two_attempts_are_not_folded(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    write(run, 1, "0/stdout.log", ["loading", "done"])
+    write(run, 2, "1/stdout.log", ["loading", "done"])
+    with view_of(run, state_of(2, 2), newest=2) as view:
+        assert [(row.who, row.text) for row in view.page().rows] == [
+            (("0",), "loading"),
+            (("0",), "done"),
+            (("1",), "loading"),
+            (("1",), "done"),
+        ]
+
+
+def test_scrolling_back_opens_the_attempts_before_and_following_lets_them_go(tmp_path: Path) -> None:
+    run = attempts_on_disk(tmp_path)
+    with view_of(run, state_of(4, 2), newest=2, height=4) as view:
+        seen = texts(view)
+        for _ in range(9):
+            view.scroll(-4)
+            page = texts(view)
+            seen = [text for text in page if text not in seen[:4]] + seen
+        assert seen == [f"attempt {a} line {n}" for a in (1, 2, 3, 4) for n in range(5)]
+        view.follow(on=True)
+        view.update(state_of(4, 2))
+        assert {s.ref.attempt for s in view.logs.streams} == {3, 4}
+
+
+def test_a_new_attempt_does_not_move_who_stands_in_an_old_one(tmp_path: Path) -> None:
+    run = attempts_on_disk(tmp_path)
+    with view_of(run, state_of(2, 2), newest=2, height=3) as view:
+        view.page()
+        view.scroll(-5)
+        stood = texts(view)
+        assert stood[0].startswith("attempt 1")
+        view.update(state_of(4, 2))
+        view.refresh(T0 + 1001)
+        assert texts(view) == stood
+        assert view.page().below == 16 * 2 - 2  # both ranks' lines: nothing but whole lines is counted
+
+
+def test_last_lines_are_the_ranks_own_whatever_the_query(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    write(run, 1, "0/stdout.log", ["old"])
+    write(run, 2, "0/stdout.log", ["step 1", "step 2", "  "])
+    write(run, 2, "1/stdout.log", ["step 1"], open_line="50%|\r 60%|")
+    write(run, 2, "agent.log", ["starting", "[rank2]: over there"])
+    with view_of(run, state_of(2, 2), newest=2) as view:
+        view.show(Query.parse("zzz"))
+        assert view.page().rows == ()
+        wanted = {"0": "step 2", "1": " 60%|", "agent": "starting", "2": "over there"}
+        assert dict(view.page().last_lines) == wanted
+    with view_of(run, state_of(2, 2)) as view:
+        assert view.page().last_lines == {}
+
+
+def test_progress_bars_of_many_ranks_do_not_push_all_else_out(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    for rank in range(8):
+        write(run, 1, f"{rank}/stdout.log", [f"rank {rank} line {n}" for n in range(9)])
+        write(run, 1, f"{rank}/stderr.log", [], open_line=f"{rank}1%|\r{rank}2%|")
+    for newest in (0, 2):
+        with view_of(run, state_of(1, 8, ended=False), newest=newest, height=9) as view:
+            rows = view.page().rows
+            assert len(rows) == 9
+            assert sum("%" in row.text for row in rows) == 3
+            view.follow(on=False)
+            assert len(view.page().rows) == 9
+
+
+# -- the line that a verdict names -----------------------------------------------------------------------
+
+
+def failed(root: Path, *, more: int = 40) -> RunPaths:
+    run = RunPaths(root)
+    for rank in (0, 1):
+        text = f"RuntimeError: shape{'' if rank else ' of rank 0'}"
+        write(run, 1, f"{rank}/stderr.log", [*trace(None, text), *(f"{rank} after {n}" for n in range(more))])
+    return run
+
+
+def test_the_cause_is_kept_in_sight_until_somebody_moves(tmp_path: Path) -> None:
+    run = failed(tmp_path)
+    with view_of(run, state_of(1, 2), newest=2, height=9) as view:
+        view.keep_cause(lc.CauseLine(1, "1/stderr.log", 6, "RuntimeError: shape"))
+        page = view.page()
+        assert page.at_cause
+        assert page.following
+        assert page.cause is not None
+        assert page.rows[page.cause].text == "RuntimeError: shape"
+        assert page.below is not None
+        assert page.below > 40
+        view.scroll(1)
+        assert not view.page().following
+        view.follow(on=True)
+        assert not view.page().at_cause, "a person has seen it"
+        view.keep_cause(lc.CauseLine(1, "0/stderr.log", 6, "RuntimeError: shape of rank 0"))
+        assert view.page().at_cause, "another one"
+        view.show(Query.parse("after"))
+        assert not view.page().at_cause, "the filter leaves it out"
+
+
+def test_the_cause_is_looked_for_in_its_own_file_first(tmp_path: Path) -> None:
+    run = failed(tmp_path, more=0)
+    with view_of(run, state_of(1, 2), newest=2) as view:
+
+        def who_of(cause: lc.CauseLine) -> str | None:
+            view.keep_cause(cause)
+            page = view.page()
+            assert not page.at_cause, "it is in sight anyway"
+            return page.rows[page.cause].who[0] if page.cause is not None else None
+
+        assert who_of(lc.CauseLine(1, "1/stderr.log", 6, "RuntimeError: shape")) == "1"
+        assert who_of(lc.CauseLine(1, "2/stderr.log", 6, "RuntimeError: shape of rank 0")) == "0"
+        assert who_of(lc.CauseLine(1, "2/stderr.log", 6, "KeyError: 'x'")) is None
+        assert who_of(lc.CauseLine(1, "2/stderr.log", 6, " ")) is None
+
+
+# -- a replay --------------------------------------------------------------------------------------------
+
+
+def test_a_replay_shows_so_much_of_each_log_forward_and_back(tmp_path: Path) -> None:
+    run = attempts_on_disk(tmp_path, attempts=2)
+    state = state_of(2, 2)
+    path = {(a, r): str(run.node().attempt(a).root / f"{r}/stdout.log") for a in (1, 2) for r in (0, 1)}
+    size = len("attempt 1 line 0\n")
+    note = LogRef(1, "stoker", "journal", tmp_path / "facts")
+    notes = ((note, b"10:00:00  launched\n10:00:09  failed\n", T0 + 70),)
+
+    def moment(t: float, ends: dict[str, int]) -> lc.RecordedLogs:
+        return lc.RecordedLogs(t, ends, notes=notes)
+
+    early = moment(T0 + 65, {path[1, 0]: 2 * size, str(note.path): 19})
+    late = moment(
+        T0 + 140, {path[1, 0]: 5 * size, path[1, 1]: 5 * size, path[2, 0]: size, str(note.path): 36}
+    )
+    with view_of(run, state, newest=2) as view:
+        for _ in range(2):
+            view.update(state, early)
+            view.refresh(0.0)
+            assert sorted(texts(view)) == ["10:00:00  launched", "attempt 1 line 0", "attempt 1 line 1"]
+            view.update(state, late)
+            changed, notes_said = view.refresh(0.0)
+            assert changed
+            assert notes_said == [], "going back is no truncation"
+            found = texts(view)
+            assert len(found) == 8
+            assert found[-1] == "attempt 2 line 0"
+            assert "10:00:09  failed" in found
+
+
+@QUIET
+@given(data=DATA, limit=st.integers(0, 2000))
+def test_a_limited_log_reads_like_one_that_ends_there(tmp_path: Path, data: bytes, limit: int) -> None:
+    cut = data[:limit]
+    file = opened(tmp_path / "log", data)
+    memory = MemoryLog("nowhere", data, 5.0)
+    try:
+        for log in (file, memory):
+            assert isinstance(log, LogFile)
+            log.limit(limit, 3.0)
+            log.refresh()
+            assert log.size == len(cut)
+            assert log.written_t <= 5.0
+            assert [(x.offset, x.text) for x in log.forward(0)] == reference(cut)
+            assert [(x.offset, x.text) for x in log.backward(len(cut))] == reference(cut)[::-1]
+            assert log.line_count == len(reference(cut))
+            log.limit(limit // 2, 2.0)
+            assert log.refresh() is (Change.REWOUND if log.size < len(cut) else Change.SAME)
+            log.limit(len(data), 4.0)
+            log.refresh()
+            assert log.line_count == len(reference(data))
+    finally:
+        file.close()
+
+
+@QUIET
+@given(data=DATA, cuts=st.lists(st.integers(0, 2000), max_size=4))
+def test_lines_are_counted_as_a_log_grows(tmp_path: Path, data: bytes, cuts: list[int]) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"")
+    file = LogFile(str(path))
+    try:
+        for cut in sorted({min(cut, len(data)) for cut in [*cuts, len(data)]}):
+            path.write_bytes(data[:cut])
+            file.refresh()
+            lines = reference(data[:cut])
+            assert file.line_count == len(lines)
+            for n, (offset, _) in enumerate(lines):
+                assert file.lines_from(offset) == len(lines) - n
+            assert file.lines_from(file.size) == 0
+    finally:
+        file.close()
+
+
+# -- the same query, the same lines ------------------------------------------------------------------------
+
+QUERIES = [
+    "",
+    "step",
+    "STEP 3",
+    '"step 3"',
+    "-step",
+    "-step -warning",
+    "/^step [24]/",
+    "/STEP/",
+    "-/step|slow/",
+    "r0",
+    "r0-1",
+    "r1 step",
+    "ragent",
+    "level:warn",
+    "level:error",
+    "level:warn -error",
+    "stream:stdout",
+    "stream:stderr",
+    "stream:stderr level:error r1",
+    "stream:agent",
+    "zzz",
+]
+
+
+NO_LINES = {"zzz", "/STEP/", "stream:stderr level:error r1"}
+
+
+def mixed(root: Path) -> RunPaths:
+    """Steps of two ranks, a warning, a traceback, the launcher's lines."""
+    run = RunPaths(root)
+    for rank in (0, 1):
+        write(run, 1, f"{rank}/stdout.log", [f"step {n} loss {2 / n:.2f}" for n in range(1, 6)])
+        write(
+            run, 1, f"{rank}/stderr.log", ["UserWarning: slow disk"] if rank else trace(None, "ValueError: x")
+        )
+    write(run, 1, "agent.log", ["starting", "[rank1]: step 9 by prefix"])
+    return run
+
+
+@pytest.mark.parametrize("typed", QUERIES)
+def test_each_query_lets_the_same_lines_through_in_both_views(tmp_path: Path, typed: str) -> None:
+    run = mixed(tmp_path)
+    found = []
+    for newest in (0, 2):
+        with view_of(run, state_of(1, 2), newest=newest) as view:
+            view.show(Query.parse(typed))
+            page = view.page()
+            found.append([(row.who, row.text, row.tone) for row in page.rows])
+            upward = rows_before(view.logs.streams, view.logs.ends, 100, folds=True)
+            assert list(page.rows) == upward
+    assert found[0] == found[1]
+    assert bool(found[0]) == (typed not in NO_LINES)
