@@ -305,7 +305,9 @@ class Keeper:
             self._launch("the keeper died before it was launched")
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
-        judging = self._rooms.judging
+        judging, view = self._rooms.judging, self.state.attempt
+        # Whoever did not wait for the logs to be read does not wait for a verdict that reads them either.
+        hurried = hurried or (view is not None and bool(view.unread_text))
         verdict = judging.at_once(number) if hurried else judging.look(number, whole=True)
         if verdict is None:
             return

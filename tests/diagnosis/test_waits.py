@@ -95,19 +95,20 @@ def test_a_lock_is_for_ever_only_where_the_kernel_says_so(for_ever: bool | None,
     assert kind(*LOCKED, call="202", for_ever=for_ever) is expected
 
 
+BOTTOM = f"    Thread._bootstrap_inner ({STD}/threading.py:1045)\n    Thread._bootstrap ({STD}/threading.py:1002)\n"
 IDLE = f"""Thread 2 (idle): "tqdm"
     Condition.wait ({STD}/threading.py:331)
     run ({SITE}/tqdm/_monitor.py:60)
-Thread 3 (idle): "ThreadPoolExecutor-0_0"
+{BOTTOM}Thread 3 (idle): "ThreadPoolExecutor-0_0"
     _worker ({STD}/concurrent/futures/thread.py:81)
     Thread.run ({STD}/threading.py:982)
-Thread 4 (idle): "Thread-4"
+{BOTTOM}Thread 4 (idle): "Thread-4"
     wait ({STD}/threading.py:327)
     prefetch (/job/data.py:9)
-Thread 5 (idle): "pin"
+{BOTTOM}Thread 5 (idle): "pin"
     poll ({STD}/multiprocessing/connection.py:257)
     _pin_memory_loop ({SITE}/torch/utils/data/_utils/pin_memory.py:54)
-"""
+{BOTTOM}"""
 AT_WORK = [
     f'Thread 6 (idle): "up"\n    recv_into ({STD}/socket.py:706)\n    upload (/job/save.py:3)',
     f'Thread 6 (idle): "up"\n    _WorkItem.run ({STD}/concurrent/futures/thread.py:58)\n    Thread.run ({STD}/threading.py:982)',
@@ -123,6 +124,27 @@ def test_threads_that_wait_themselves_do_not_let_go_of_a_lock() -> None:
 @pytest.mark.parametrize("thread", AT_WORK)
 def test_a_thread_at_work_may_let_go_of_a_lock(thread: str) -> None:
     assert kind(*LOCKED, call="202", for_ever=True, threads=f"{IDLE}{thread}\n") is Kind.THREAD
+
+
+BACKWARD = (f"_engine_run_backward ({SITE}/torch/autograd/graph.py:979)",)
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        ("", Kind.PEERS),
+        (IDLE, Kind.PEERS),
+        (f"    read ({SITE}/safetensors/torch.py:9)\n    offload (/job/hooks.py:3)", Kind.FILE),
+        ("    offload (/job/hooks.py:3)", Kind.UNKNOWN),
+        (
+            f"    all_gather ({SITE}/torch/distributed/distributed_c10d.py:9)\n    hook (/job/a.py:3)",
+            Kind.PEERS,
+        ),
+    ],
+)
+def test_in_the_backward_pass_it_is_the_hook_that_is_waited_for(hook: str, expected: Kind) -> None:
+    threads = hook if hook.startswith("Thread") or not hook else f'Thread 9 (idle): "Dummy-3"\n{hook}\n'
+    assert kind(*BACKWARD, call="202", threads=threads) is expected
 
 
 def test_where_the_environment_lies_says_nothing() -> None:

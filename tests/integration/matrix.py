@@ -49,6 +49,11 @@ MATRIX: tuple[Case, ...] = (
         # What the run came back from, a checkpoint on a busy machine, counts threefold.
         flags=("--hang-timeout", "4"), settings=("rounds_apart_s = 1.0", "countdown_s = 1.0"),
     ),
+    Case(
+        # Only flagged; those that wait for it run into their own time limit.
+        "sigstop@6:1", "a rank is stopped by a signal", F.NCCL_TIMEOUT, None, 1, D.RESTART, *OK,
+        args=("--dist_timeout_s=15",), flags=("--hang-timeout", "4"),
+    ),
     Case("nan@6", "the loss is no number", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume from before the rise, once"),
     Case("slow:0.3@6:1", "a slow rank", F.HEALTHY, None, None, D.SUCCEED, "finished", 0, 1),
     Case("abort_at_exit@0:1", "an abort after all work", F.WORKER_CRASH, R.AT_EXIT, 1, D.SUCCEED, "finished", 0, 1),

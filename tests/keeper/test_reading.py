@@ -164,7 +164,7 @@ def test_requests_are_answered_while_the_logs_are_read_and_a_stop_ends_that(
 def test_the_verdict_of_a_failure_stands_within_a_second_and_the_last_one_follows(
     tmp_path: Path, slowly: Callable[[float], None]
 ) -> None:
-    slowly(0.2)
+    slowly(0.1)
     run = RunPaths(tmp_path / "run-1")
     _, state = carry(run, job_of(tmp_path, sys.executable, "-c", FAILS))
     facts = facts_of(run)

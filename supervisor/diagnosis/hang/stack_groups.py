@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from supervisor.diagnosis.hang.stack_text import Frame, ThreadStack, main_thread, parse_stack
-from supervisor.diagnosis.hang.waits import CALL_NAMES, NAMELESS, Kind, kind_of_wait
+from supervisor.diagnosis.hang.waits import CALL_NAMES, NAMELESS, Kind, hook_thread, kind_of_wait
 
 # Public names in torch/distributed/distributed_c10d.py (2.13) that wait for other ranks. What a sharded checkpoint does
 # under the same names (torch/distributed/checkpoint/utils.py) runs a rank's own writing within them.
@@ -221,11 +221,16 @@ def _place(stack: RankStack) -> RankPlace:
     line_at = own.place if own is not None else None
     if doing is Doing.OWN and own is not None:
         what = f"in {_called(thread.frames, own, stack.main_call)}"
-    kind = _KINDS.get(doing)
+    kind, mark = _KINDS.get(doing), _mark(thread)
+    others = [other for other in threads if other is not thread]
     if kind is None:
-        others = [other for other in threads if other is not thread]
         kind = kind_of_wait(thread, others, stack.main_call, for_ever=stack.for_ever)
-    return RankPlace(stack.rank, doing, what, line_at, _mark(thread), thread.idle, own, kind)
+    elif doing is Doing.BACKWARD and (hook := hook_thread(others)) is not None:
+        # What it waits for is what a hook does: a part read from a disk, activations computed again, a collective.
+        mark += f"||{_mark(hook)}"
+        doing_there, _ = _doing(hook.frames)
+        kind = _KINDS.get(doing_there) or kind_of_wait(hook, (), None, for_ever=None)
+    return RankPlace(stack.rank, doing, what, line_at, mark, thread.idle, own, kind)
 
 
 def _called(frames: Sequence[Frame], own: Frame, call: str | None) -> str:

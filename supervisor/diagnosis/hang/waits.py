@@ -99,8 +99,8 @@ WAITINGS: Final = (
         Kind.FILE,
         "reads or writes",
         files=_modules(
-            "io _pyio os importlib zipimport codecs gzip bz2 lzma zipfile tarfile shutil pathlib genericpath posixpath glob fileinput tempfile mmap "
-            "sqlite3 filelock portalocker torch/serialization torch/distributed/checkpoint safetensors h5py zarr pyarrow lmdb "
+            "io _pyio os importlib zipimport codecs gzip bz2 lzma zipfile tarfile shutil pathlib genericpath posixpath glob fileinput "
+            "tempfile mmap sqlite3 filelock portalocker torch/serialization torch/distributed/checkpoint safetensors h5py zarr pyarrow lmdb "
             "webdataset datasets numpy/lib/npyio numpy/lib/_npyio_impl numpy/lib/format numpy/core/memmap numpy/_core/memmap "
             "pandas/io PIL/Image PIL/ImageFile soundfile torchaudio torchvision/io decord"
         ),
@@ -134,9 +134,10 @@ _SERVICES: Final = _modules(
     "tqdm/_monitor torch/utils/data/_utils/pin_memory torch/_inductor/compile_worker tensorboard wandb mlflow neptune comet_ml "
     "clearml swanlab"
 )
-_IDLE_WORKERS: Final = frozenset(
-    ("_worker", "_feed")
-)  # of a pool without work, of a queue with nothing to send
+# The outermost functions of threads that Python made, and of the main one.
+_BOTTOMS: Final = frozenset(("_bootstrap", "_bootstrap_inner", "<module>"))
+# A pool's thread without work, a queue's with nothing to send.
+_IDLE_WORKERS: Final = frozenset(("_worker", "_feed"))
 
 
 def kind_of_wait(
@@ -166,6 +167,14 @@ def kind_of_wait(
             case True:
                 return Kind.LOCK if all(map(_is_idle, others)) else Kind.THREAD
     return Kind.RUNS if thread.idle is False or call == "running" else Kind.UNKNOWN
+
+
+def hook_thread(others: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The thread in which autograd calls Python back while the main thread waits in the backward pass; None: it calls nothing.
+
+    autograd makes its threads itself, one for each device: below a hook there is no frame of Python's own threading.
+    """
+    return next((thread for thread in others if thread.frames[-1].name not in _BOTTOMS), None)
 
 
 def called_frames(frames: Sequence[Frame]) -> Sequence[Frame]:

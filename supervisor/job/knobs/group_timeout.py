@@ -30,12 +30,11 @@ _SECONDS_A: Final = {
 }
 # A rank's log as it starts: ``TIMEOUT(ms): 3600000`` (c10d), ``ddp_timeout=7200,`` (printed arguments),
 # ``distributed_timeout_minutes ........ 60`` (Megatron), ``timeout=datetime.timedelta(days=1, seconds=3600)``.
-_LOG: Final = re.compile(
+_LOG: Final = (
     rb"timeout ?\(ms\) ?[=:] ?(?P<ms>\d{1,15})"
     rb"|(?P<name>(?:ddp|dist|distributed|nccl|gloo|pg|process_group|collective)[a-z_]{0,24}timeout[a-z_]{0,12})"
     rb"['\"]?[ .:=]{1,80}(?P<number>\d{1,9}(?:\.\d{1,6})?)(?![\w.])"
-    rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?",
-    re.IGNORECASE,
+    rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?"
 )
 
 
@@ -53,7 +52,7 @@ def longer_than_usual(seconds: object) -> float | None:
 def timeout_in_log(data: bytes) -> float | None:
     """The same from a part of a log."""
     found = []
-    for match in _LOG.finditer(data) if b"imeout" in data or b"IMEOUT" in data else ():
+    for match in re.finditer(_LOG, data, re.IGNORECASE) if b"imeout" in data or b"IMEOUT" in data else ():
         if match["ms"]:
             found.append(int(match["ms"]) / 1000)
         elif match["name"]:

@@ -152,7 +152,7 @@ class LogWatch:
 
     def finish(self) -> None:
         """Have all read to where it ends now; returns at once (see `finished`)."""
-        self._drain = self._tailer.ask_drain(self._scan_waiting)
+        self._drain = self._tailer.ask_drain(self._scan_rest)
 
     @property
     def finished(self) -> bool:
@@ -198,6 +198,10 @@ class LogWatch:
             return
         self._scan_waiting()
         self._scan_now(key, batch)
+
+    def _scan_rest(self) -> None:
+        if not self._stop.is_set():  # else nobody waits any more, and the engine may take its time
+            self._scan_waiting()
 
     def _scan_waiting(self) -> None:
         waiting, self._unscanned, self._unscanned_bytes = self._unscanned, [], 0

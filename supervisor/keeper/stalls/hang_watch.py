@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from supervisor.diagnosis.hang.stack_groups import WAITS_FOR_PEERS, Doing, RankPlace, alike
+from supervisor.diagnosis.hang.stack_groups import Doing, RankPlace, alike
 from supervisor.diagnosis.hang.waits import BY_KIND, Kind
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.clock import Clock
@@ -185,7 +185,7 @@ class HangWatch:
         """Those that others wait for; where all seem to wait, those that may be computing in the backward pass."""
         late = [place for rank in newest.absent if (place := newest.stacks.place_of(rank)) is not None]
         if not late:
-            outside = [place for place in newest.stacks.places if place.doing not in WAITS_FOR_PEERS]
+            outside = [place for place in newest.stacks.places if place.kind is not Kind.PEERS]
             # One that waits for its device may wait for its peers there.
             late = [place for place in outside if place.doing is not Doing.GPU] or outside
         busy = {place.rank for place in newest.stacks.places if self._computes(place)}

@@ -253,14 +253,15 @@ class FollowedFile:
 
     def end(self) -> tuple[int, int]:
         """Where it ends now, as a generation and an offset in that (see `is_past`)."""
-        generation = self.feed.generation
+        generation, is_open = self.feed.generation, self._fd >= 0
         try:
             now = os.stat(self.path)
+            rotated = is_open and (now.st_dev, now.st_ino) != self._identity
         except OSError:
-            return generation, os.fstat(self._fd).st_size if self._fd >= 0 else 0
-        size = now.st_size if stat.S_ISREG(now.st_mode) else 0
-        rotated = self._fd >= 0 and (now.st_dev, now.st_ino) != self._identity
-        return generation + rotated, size
+            if not is_open:
+                return generation, 0
+            now, rotated = os.fstat(self._fd), False
+        return generation + rotated, now.st_size if stat.S_ISREG(now.st_mode) else 0
 
     def is_past(self, end: tuple[int, int], *, sure: bool = False) -> bool:
         """Whether it is read to that end. One that was truncated since is taken to be, unless we must be `sure`."""

@@ -193,6 +193,27 @@ def test_a_countdown_stands_in_the_header_and_esc_keeps_waiting(
     drive(run, play, size=size)
 
 
+def test_who_looks_at_another_screen_is_told_that_a_countdown_began(tmp_path: Path) -> None:
+    run = recorded.stalled(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark")
+        last_t = read_state(run.node().journal).last_t
+        assert last_t is not None
+        journal = JournalWriter(run.node().journal)
+        journal.append(
+            ev.HangCountdown(
+                t=last_t, attempt=1, until=last_t + 30, left_s=30.0, text="x", rule="lock_for_ever"
+            )
+        )
+        journal.close()
+        said = "hang: ending in 28 s, Esc on the dashboard keeps waiting"
+        await until(pilot, lambda: said in [told.message for told in app._notifications], "the word")
+        await until(pilot, lambda: "hang: ending in 28 s" in shown(app), "it on the screen")
+
+    drive(run, play)
+
+
 @pytest.mark.parametrize("read_only", [True, False], ids=["read-only", "no keeper"])
 def test_esc_asks_for_nothing_where_nobody_could_do_it(tmp_path: Path, read_only: bool) -> None:
     run = recorded.counting_down(tmp_path / "run")

@@ -24,7 +24,7 @@ from supervisor.views.tui.dashboard.actions import (
     why_no_batch,
     why_not,
 )
-from supervisor.views.tui.dashboard.condition_words import failures
+from supervisor.views.tui.dashboard.condition_words import failures, hang_ends_in
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
@@ -125,6 +125,7 @@ class Dashboard(LookingScreen):
         self._update_logs(snapshot)
         if before is None or any(map(is_not, before.facts(), snapshot.facts())):
             self._take_facts(snapshot)
+            self._say_countdown(before, snapshot)
         now = time.monotonic()
         self._stale = self._is_covered() or (self.app.screen is not self and now < self._due)
         if not self._stale:
@@ -147,6 +148,16 @@ class Dashboard(LookingScreen):
     def on_unmount(self) -> None:
         """End the threads that read the logs."""
         self.logs.session.stop()
+
+    def _say_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
+        """A hang's countdown stands in the header: who looks at another screen is told that it began."""
+        now = snapshot.state.now(self._clock())
+        left_s = hang_ends_in(snapshot, now)
+        if left_s is None or self.app.screen is self or self._read_only:
+            return
+        if before is None or hang_ends_in(before, now) is None:
+            said = tr_of(self)(f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting")
+            self.app.notify(said, severity="warning", timeout=left_s, markup=False)
 
     def on_screen_resume(self) -> None:
         """In front again: what was not painted meanwhile is."""
