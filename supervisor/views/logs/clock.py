@@ -19,12 +19,12 @@ from supervisor.views.logs.file import LogFile, TextLine, segment_of
 from supervisor.views.logs.sources import AGENT, LogRef, split_rank
 from supervisor.views.logs.tracebacks import MARK, block_at, is_head, texts_from, trace_around, trace_from
 
-KEPT_SEGMENTS = 256
+KEPT_SEGMENTS = 512
 SNIFF_LINES = 40
 # torchrun's report alone has some hundred lines where many ranks fail.
 SNIFF_AGENT_LINES = 1200
 # Lines without a stamp take the one before; so far back is it looked for.
-CARRY_SEGMENTS = 16
+CARRY_SEGMENTS = 32
 # torchrun writes little; where a program is supervised without it, its own output stands here, as long as it gets.
 LAUNCHER_BYTES = 1 << 20
 # Beyond this many points every second one is forgotten: a day of bursts stays a page of memory.

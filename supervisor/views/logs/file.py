@@ -21,11 +21,11 @@ from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
 # The index has one running total for so many bytes: 8 bytes for 256 KiB, 32 KiB for 1 GiB. Counting or searching a
 # chunk takes well under a millisecond, so a key press never waits for more than that.
 CHUNK_BYTES = 1 << 18
-# What is read and cut into lines at once: about a screen of lines. The last one of a growing file is cut again at each
-# look, so it is small: with 32 KiB a page of 64 ranks at 10,000 lines/s took 110 ms, with 8 KiB it takes 48 ms.
-SEGMENT_BYTES = 1 << 13
+# What is read, cut into lines and timed at once: about a screen of lines. The last one of a growing file is timed again
+# at each look, so it is small: with 32 KiB a page of 64 ranks at 10,000 lines/s took 110 ms, with 4 KiB it takes 21 ms.
+SEGMENT_BYTES = 1 << 12
 # Segments kept: some 1.5 MiB of file, whatever its size.
-KEPT_SEGMENTS = 192
+KEPT_SEGMENTS = 384
 # A line longer than this is not read whole to be shown.
 WHOLE_LINE_BYTES = 1 << 16
 STRIDE_BYTES = 1 << 20
@@ -382,21 +382,25 @@ class LogFile:
         if kept is not None and kept[0] in {-1, self.size}:
             self._segments.move_to_end(number)
             return kept[1]
-        lines = tuple(self._cut(number * SEGMENT_BYTES))
+        # What has grown since is cut alone: with 64 ranks that each add some lines a page, cutting all again was a third of its time.
+        known = kept[1] if kept is not None else ()
+        known = known[:-1] if known and known[-1].is_open else known
+        lines = (*known, *self._cut(number * SEGMENT_BYTES, known[-1].end if known else None))
         is_final = bool(lines) and not lines[-1].is_open and (number + 1) * SEGMENT_BYTES <= self.size
         self._segments[number] = (-1 if is_final else self.size, lines)
         if len(self._segments) > KEPT_SEGMENTS:
             self._segments.popitem(last=False)
         return lines
 
-    def _cut(self, start: int) -> Iterator[TextLine]:
+    def _cut(self, start: int, begin: int | None) -> Iterator[TextLine]:
+        """The lines that begin in the segment at `start`; `begin`: where the first of them begins, if that is known."""
         stop = min(start + SEGMENT_BYTES, self.size)
-        if start >= stop:
+        if start >= stop or (begin is not None and begin >= stop):
             return
-        base = max(start - 1, 0)
+        base = max(start - 1, 0) if begin is None else begin
         data = self.read(base, stop - base)
-        first = 0 if start == 0 else data.find(b"\n") + 1
-        if start and not first:
+        first = 0 if base == 0 or begin is not None else data.find(b"\n") + 1
+        if start and begin is None and not first:
             return
         at = first
         limit = len(data)

@@ -79,7 +79,7 @@ class LookingScreen(PaneScreen):
         self._log_screen: LogScreen | None = None
         session = LogSession(
             desk.node,
-            lambda answer: self.post_message(self.LogNews(answer)),
+            self._deliver_log,
             newest=PANE_ATTEMPTS,
             watch_after_s=WATCH_AFTER_S,
         )
@@ -102,6 +102,11 @@ class LookingScreen(PaneScreen):
         if known != self._logs_known:
             self._logs_known = known
             self.logs.ask(lc.Update(snapshot.state, snapshot.recorded), lc.KeepCause(line))
+
+    def _deliver_log(self, answer: lc.Answer) -> None:
+        """From the reading thread. What comes before this screen runs is asked for again once it does."""
+        if self.is_running:
+            self.post_message(self.LogNews(answer))
 
     def on_looking_screen_log_news(self, message: LogNews) -> None:
         """Show it."""

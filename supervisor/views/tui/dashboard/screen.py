@@ -104,6 +104,8 @@ class Dashboard(LookingScreen):
             self.logs.session.start()
         if self._first_page is not None:
             self.logs.take(self._first_page)
+        else:
+            self.logs.ask(lc.Size(FIRST_ROWS))
         if self._first is not None:
             self.take(self._first)
             self._first = None
