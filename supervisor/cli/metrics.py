@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
+import io
 import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple
+
+import msgspec
 
 from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
-from supervisor.sources.metrics import FoundSample, MetricReader, MetricSample
+from supervisor.sources.metrics import Columns, MetricReader, MetricSample
+from supervisor.sources.metrics.grammar.values import GIB
+from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
 from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks
-from supervisor.text.lines import Line, LineSplitter
+from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import origin_of_path
 
-_GIB = 1 << 30
-_COLUMNS = (
+COLUMNS = (
     "step", "total_steps", "epoch", "loss", "lr", "grad_norm", "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu",
     "memory_gib", "val_loss", "eta_s",
 )  # fmt: skip
+_NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_Cell = float | str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _Found(NamedTuple):
-    """What one line reports. `file`: its log, where several are read."""
+class _Piece(NamedTuple):
+    """What a piece of one log reports: its lines, which count from 0, and their numbers by name, as they are printed.
+
+    `file`: the log's name, where several are read.
+    """
 
     file: str | None
-    row: int
-    sample: MetricSample
+    blocks: list[_Block]
+
+
+class _Block(NamedTuple):
+    """Lines of one shape. A cell is a number, "NaN" and its like, or None where the line has no such number."""
+
+    rows: Sequence[int]
+    ranks: Sequence[int | None]
+    columns: dict[str, Sequence[_Cell]]
+    other: Sequence[dict[str, _Cell] | None]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,8 +82,16 @@ def run(args: argparse.Namespace) -> int:
     path = path_or_run(args.path)
     try:
         ((_, _, job),) = read_jobs([path])
-        found = _found(job.logs, path if os.path.isdir(path) else None)
-        _print(found, as_csv=args.csv, as_json=args.json or not sys.stdout.isatty())
+        pieces = _pieces(job.logs, path if os.path.isdir(path) else None)
+        if args.csv:
+            texts = _csv(pieces)
+        elif args.json or not sys.stdout.isatty():
+            texts = _json(pieces)
+        else:
+            texts = _for_people(pieces)
+        for text in texts:
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()  # a pipe may be read as it grows
     except BadInputError as error:
         return complain("metrics", str(error))
     except BrokenPipeError:
@@ -74,39 +101,39 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _found(logs: Sequence[LogSource], root: str | None) -> Iterator[_Found]:
-    """What the logs report, one after the other; the names of several are told below `root`."""
+def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
+    """What the logs report, one after the other, in pieces of about a MiB of log; several are named as seen from `root`."""
     one_node = len({log.origin.node for log in logs}) == 1
     for log in logs:
         whose = origin_of_path(os.path.abspath(log.path)) if root is None and log.path != "-" else log.origin
         rank = whose.rank if whose.rank is not None or not one_node else whose.local_rank
         name = None if root is None else os.path.relpath(log.path, root)
+        reader = MetricReader()
+        row = 0
         try:
-            for row, sample in _samples(log.chunks, log.path):
-                yield _Found(name, row, _of_rank(sample, rank))
+            for lines in _lines(plain_chunks(_text_only(log.chunks, log.path))):
+                yield _Piece(
+                    name,
+                    [_block(rows, row, rank, columns) for rows, columns in reader.read_columns(lines)],
+                )
+                row += len(lines)
         except BadInputError:
             if root is None:
                 raise  # in a folder, a file that is no log is passed over
 
 
-def _samples(chunks: Iterable[bytes], path: str) -> Iterator[tuple[int, MetricSample]]:
-    """Row (0-based) and sample of each line that reports something."""
-    reader = MetricReader()
+def _lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The lines of each chunk; those that no chunk holds whole are put together (and kept within bounds) by a splitter."""
     splitter = LineSplitter()
-    for chunk in plain_chunks(_text_only(chunks, path)):
-        lines = splitter.feed(chunk)
-        yield from _reporting(lines, reader.read([line.raw for line in lines]))
-    last = splitter.finish()
-    if last is not None:
-        yield from _reporting([last], reader.read([last.raw]))
-
-
-def _reporting(
-    lines: Sequence[Line], samples: Sequence[MetricSample | None]
-) -> Iterator[tuple[int, MetricSample]]:
-    for line, sample in zip(lines, samples, strict=True):
-        if sample is not None:
-            yield line.row, sample
+    for chunk in chunks:
+        first, last = chunk.find(b"\n") + 1, chunk.rfind(b"\n") + 1
+        lines = [line.raw for line in splitter.feed(chunk[:first])]
+        if first < last:
+            lines += chunk[first : last - 1].split(b"\n")
+        splitter.feed(chunk[last:])
+        yield lines
+    if (line := splitter.finish()) is not None:
+        yield [line.raw]
 
 
 def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
@@ -119,78 +146,124 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
         yield chunk
 
 
-def _of_rank(sample: MetricSample, rank: int | None) -> MetricSample:
-    if rank is None or sample.rank is not None:
-        return sample
-    return FoundSample(sample.values, sample.other, rank)
+def _block(rows: Sequence[int], first: int, rank: int | None, found: Columns) -> _Block:
+    """The lines `rows` of a piece that begins at line `first`; `rank` is that of the log."""
+    columns = {name: _printed(name, column) for name, column in found.values.items() if name != TOTAL_EPOCHS}
+    if MEMORY in columns:
+        columns["memory_gib"] = columns.pop(MEMORY)
+    other: Sequence[dict[str, _Cell] | None] = [None] * len(rows)
+    if found.other:
+        own = {name: _printed(name, column) for name, column in found.other.items()}
+        other = [
+            {name: cell for name, cell in zip(own, cells, strict=True) if cell is not None} or None
+            for cells in zip(*own.values(), strict=True)
+        ]
+    ranks = found.ranks or [None] * len(rows)
+    if rank is not None:
+        ranks = [rank if one is None else one for one in ranks]
+    return _Block([first + row for row in rows], ranks, columns, other)
 
 
-def _print(found: Iterator[_Found], *, as_csv: bool, as_json: bool) -> None:
-    if as_csv:
-        _print_csv(found)
-        return
-    encode = json.JSONEncoder(
-        ensure_ascii=False, separators=(",", ":")
-    ).encode  # json.dumps would make one a line
-    for file, row, sample in found:
-        record = record_of(row, sample)
-        if as_json:
-            if file is not None:
-                record = {"file": file, **record}
-            print(encode(record))
-        else:
-            print(_for_people(record, file))
-    sys.stdout.flush()
+def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
+    """A column with memory in GiB, and with NaN and infinities by name: strict JSON holds neither."""
+    try:
+        is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
+    except TypeError:
+        is_plain = False
+    if name == MEMORY:
+        return [_gib(value) if value is not None else None for value in column]
+    if is_plain:
+        return column
+    return [value if value is None or math.isfinite(value) else _NAMES.get(value, "NaN") for value in column]
 
 
-def _print_csv(found: Iterator[_Found]) -> None:
-    """The header stands only over rows: a log without metrics prints nothing."""
-    writer = None
-    for file, row, sample in found:
-        record: dict[str, Any] = record_of(row, sample) | ({} if file is None else {"file": file})
-        if writer is None:
-            names = ["line", "rank", *_COLUMNS]
-            writer = csv.DictWriter(
-                sys.stdout,
-                names if file is None else ["file", *names],
-                extrasaction="ignore",
-                lineterminator="\n",
-            )
-            writer.writeheader()
-        writer.writerow(record)
-    sys.stdout.flush()
+@lru_cache(maxsize=1024)  # the peak of a run is the same on most of its lines
+def _gib(used_bytes: float) -> float:
+    return float(f"{used_bytes / GIB:.9g}")
+
+
+def _records(piece: _Piece) -> list[msgspec.Struct]:
+    """A record a line that reports something, in the order of the lines."""
+    records: list[tuple[int, msgspec.Struct]] = []
+    for block in piece.blocks:
+        names = [name for name in COLUMNS if name in block.columns]
+        cells = [block.columns[name] for name in names]
+        make = _record_type(tuple(names), has_file=piece.file is not None)
+        files = [] if piece.file is None else [repeat(piece.file)]
+        records += zip(
+            block.rows, map(make, *files, block.rows, block.ranks, *cells, block.other), strict=False
+        )
+    return [record for _, record in sorted(records, key=itemgetter(0))]
+
+
+@lru_cache(maxsize=1024)
+def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Struct]:
+    """The type of one line of the output. What is None is left out, but not the rank."""
+    kept = ["file", "line", "rank"] if has_file else ["line", "rank"]
+    return msgspec.defstruct(
+        "Record", [*kept, *((name, Any, None) for name in (*names, "other"))], omit_defaults=True, gc=False
+    )
+
+
+def _json(pieces: Iterable[_Piece]) -> Iterator[bytes]:
+    encode = msgspec.json.Encoder().encode_lines
+    for piece in pieces:
+        yield encode(_records(piece))
+
+
+def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
+    """The header stands only over rows: a log without metrics prints nothing.
+
+    Cells are numbers, so a row is a JSON array without its brackets; the csv module takes six times as long.
+    """
+    encode = msgspec.json.Encoder().encode_lines
+    is_first = True
+    for piece in pieces:
+        rows: list[tuple[_Cell, ...]] = []
+        for block in piece.blocks:
+            cells = [block.columns.get(name) or repeat(None) for name in COLUMNS]
+            # A line that has nothing but numbers of its own has a row too.
+            rows += zip(block.rows, block.ranks, *cells, strict=False)
+        if not rows:
+            continue
+        begin = b"" if piece.file is None else _quoted(piece.file) + b","
+        if is_first:
+            yield ",".join([*(["file"] if begin else []), "line", "rank", *COLUMNS]).encode() + b"\n"
+            is_first = False
+        rows.sort(key=itemgetter(0))
+        bare = encode(rows).replace(b"null", b"").replace(b'"', b"")  # '"NaN"'
+        yield begin + bare[1:-2].replace(b"]\n[", b"\n" + begin) + b"\n"
+
+
+def _quoted(cell: str) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([cell])
+    return text.getvalue().encode("utf-8", "surrogateescape")
+
+
+def _for_people(pieces: Iterable[_Piece]) -> Iterator[bytes]:
+    """A sentence a line, whose number counts from 1, as a terminal's and an editor's do."""
+    for piece in pieces:
+        for record in map(msgspec.to_builtins, _records(piece)):
+            where = f"line {record['line'] + 1}:"
+            parts = [where if piece.file is None else f"{piece.file}: {where}"]
+            parts += [f"rank {record['rank']}"] if record["rank"] is not None else []
+            parts += [
+                f"{name} {record[name]}" if isinstance(record[name], str) else f"{name} {record[name]:g}"
+                for name in COLUMNS
+                if name in record
+            ]
+            parts += [f"{name}={value}" for name, value in record.get("other", {}).items()]
+            yield ("  ".join(parts) + "\n").encode("utf-8", "surrogateescape")
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
-    """One line of the wire: what `sample` says, with memory in GiB and NaN and infinities as strings."""
-    record: dict[str, Any] = {"line": row, "rank": sample.rank}
-    values = dict(sample.values)
-    memory = values.pop("memory_used_bytes", None)
-    if memory is not None:
-        values["memory_gib"] = float(f"{memory / _GIB:.9g}")
-    for name in _COLUMNS:
-        if name in values:
-            record[name] = _plain(values[name])
-    if sample.other:
-        record["other"] = {name: _plain(value) for name, value in sample.other.items()}
-    return record
-
-
-def _plain(value: float) -> float | int | str:
-    """A number that strict JSON can hold; NaN and infinities by name."""
-    if isinstance(value, int) or math.isfinite(value):
-        return value if isinstance(value, int) else float(f"{value:.12g}")
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _for_people(record: dict[str, Any], file: str | None) -> str:
-    parts = [f"{file}: line {record['line'] + 1}:" if file is not None else f"line {record['line'] + 1}:"]
-    if record["rank"] is not None:
-        parts.append(f"rank {record['rank']}")
-    parts += [
-        f"{name} {record[name]:g}" if not isinstance(record[name], str) else f"{name} {record[name]}"
-        for name in _COLUMNS
-        if name in record
-    ]
-    parts += [f"{name}={value}" for name, value in record.get("other", {}).items()]
-    return "  ".join(parts)
+    """What `--json` prints of a sample."""
+    columns = Columns(
+        {name: [value] for name, value in sample.values.items()},
+        {name: [value] for name, value in sample.other.items()},
+        [sample.rank],
+    )
+    (record,) = _records(_Piece(None, [_block([row], 0, None, columns)]))
+    found: dict[str, Any] = msgspec.to_builtins(record)
+    return found

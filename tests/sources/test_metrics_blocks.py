@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics.grammar.values import GIB, PLAIN, WHOLE, Conversion, How, convert, numbers
 from supervisor.sources.metrics.reader import MAX_LINE
-from supervisor.sources.metrics.values import GIB
 from supervisor.text.decode import clean
 from tests.sources.metric_lines import corpus_lines, corpus_texts, same
 
@@ -136,17 +136,37 @@ def test_json_lines_say_the_same_in_runs_also_where_one_is_odd(
 
 
 def test_a_run_of_json_lines_is_read_at_once() -> None:
-    lines = [json.dumps({"step": n, "loss": 1 / (n + 1), "note": f"at {n}"}).encode() for n in range(1000)]
+    lines = [json.dumps({"step": n, "loss": round(1 / (n + 1), 9)}).encode() for n in range(1000)]
     lines = [raw for raw in lines if b"e-" not in raw]
-    reader = MetricReader()
-    samples = reader.read(lines)
-    (run,) = reader._book.runs.values()
-    assert run is not None
-    assert run.read(lines) is not None
-    assert [sample.loss for sample in samples if sample is not None] == [
-        json.loads(raw)["loss"] for raw in lines
+    blocks = [*MetricReader().read_columns(lines)]
+    assert [len(rows) for rows, _ in blocks] == [1, len(lines) - 1], "the first is learnt of"
+    _, columns = blocks[-1]
+    assert columns.values["loss"] == [json.loads(raw)["loss"] for raw in lines[1:]]
+
+
+def test_lines_of_several_shapes_in_turn_are_read_a_shape_at_a_time() -> None:
+    lines = [
+        line.encode()
+        for n in range(50)
+        for line in (
+            f"step {n} loss 2.{n}",
+            f"GPU mem {n}.5GB used of the node",
+            f"it {n}: loss=2.{n}, lr=0.1",
+        )
     ]
-    assert len({type(sample) for sample in samples[20:]}) == 1
+    reader = MetricReader()
+    reader.read(lines[:9])
+    assert [len(rows) for rows, _ in reader.read_columns(lines)].count(50) >= 2
+    check(lines, [150])
+
+
+def test_a_line_that_changes_what_the_next_mean_is_read_in_its_turn() -> None:
+    # The header of a table stands between lines of known shapes.
+    lines = [b"step 3 loss 2.5", b"epoch,loss,lr", b"1,2.5,0.1", b"step 4 loss 2.5", b"2,2.4,0.1"] * 20
+    check(lines, [100])
+    (last,) = MetricReader().read(lines)[-1:]
+    assert last is not None
+    assert last.values["epoch"] == 2
 
 
 def test_values_of_a_run_are_in_base_units() -> None:
@@ -154,38 +174,63 @@ def test_values_of_a_run_are_in_base_units() -> None:
         f'{{"step": {n}, "loss": 2.5, "step_time_ms": 31{n % 10}.5, "mem_gb": 11.5}}'.encode()
         for n in range(100)
     ]
-    reader = MetricReader()
-    samples = reader.read(lines)
-    assert [run is not None for run in reader._book.runs.values()] == [True]
-    last = samples[-1]
+    last = MetricReader().read(lines)[-1]
     assert last is not None
     assert isinstance(last.values["step"], int)
-    assert last.values["step_time_s"] == 319.5 * 1e-3
+    assert last.values["step_time_s"] == 0.3195, "not 0.31950000000000006"
     assert last.values["memory_used_bytes"] == 11.5 * GIB
 
 
-def test_a_line_that_is_too_long_makes_no_run_wherever_it_stands() -> None:
+def test_a_line_that_is_too_long_is_read_by_its_beginning_wherever_it_stands() -> None:
     short, limit = b'{"step": 1, "loss": 2.5}', b'{"step": 1, "loss": 2.%s}' % (b"5" * (MAX_LINE - 23))
     assert len(limit) == MAX_LINE
-    reader = MetricReader()
-    reader.read([short] * 20)
-    run = reader._run_of(short)
-    assert run is not None
-    for place in range(0, 600, 41):
-        around = [[short] * place, [short] * (600 - place)]
-        assert run.read([*around[0], limit, *around[1]]) is not None
-        assert run.read([*around[0], limit.replace(b"}", b"5}"), *around[1]]) is None
+    for place in range(0, 60, 7):
+        check([short] * place + [limit, limit.replace(b"}", b"5}")] + [short] * (60 - place), [60])
 
 
-def test_two_halves_of_lines_make_no_run() -> None:
+def test_two_halves_of_lines_make_no_whole_one() -> None:
     record = b'{"step": 1, "loss": 2.5}'
-    reader = MetricReader()
-    reader.read([record] * 20)
-    run = reader._run_of(record)
-    assert run is not None
-    assert run.read([record, record]) is not None
-    assert run.read([record + b', {"step": 1', b'"loss": 2.5}']) is None
-    assert run.read([b'{"step": 1', b'"loss": 2.5}, ' + record]) is None
+    check([record] * 20 + [record + b', {"step": 1', b'"loss": 2.5}'], [22])
+    check([record] * 20 + [b'{"step": 1', b'"loss": 2.5}, ' + record], [22])
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "0",
+                "7",
+                "-7",
+                "-0",
+                "0.5",
+                "-0.5",
+                "-0.0",
+                ".5",
+                "5.",
+                "007",
+                "1,234",
+                "1_000",
+                "nan",
+                "-inf",
+                "1e5",
+                "2.5e-04",
+                "12345678901234",
+                "0.30000000000000004",
+                "x",
+            ]
+        ),
+        min_size=1,
+    ),
+    st.sampled_from(
+        [
+            PLAIN,
+            WHOLE,
+            *(Conversion(how, scale) for how in How for scale in (1.0, 1e-3, 0.01, 60.0, float(GIB))),
+        ]
+    ),
+)
+def test_many_texts_convert_as_each_does(texts: list[str], conversion: Conversion) -> None:
+    assert repr([*numbers(conversion, texts)]) == repr([convert(conversion, text) for text in texts])
 
 
 def test_a_bar_that_stands_still_breaks_no_run() -> None:

@@ -60,16 +60,14 @@ def test_a_bare_bar_in_its_first_second_teaches_nothing() -> None:
 
 def test_a_log_of_ever_new_shapes_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 200
-    for bound in ("MAX_SHAPES", "MAX_EXACT"):
-        monkeypatch.setattr(f"supervisor.sources.metrics.reader.{bound}", most)
+    monkeypatch.setattr("supervisor.sources.metrics.reader.MAX_SHAPES", most)
     reader = MetricReader()
     for number in range(2 * most + 50):
         line = "x" * (number % 97) + " " + "ab"[number % 2] * (number // 97) + f" step {number} loss 2.5"
         for _ in range(2):
             reader.feed(line)
-    assert sum(len(book.shapes) for book in reader._books.values()) <= most + 1
-    assert sum(len(book.exact) for book in reader._books.values()) <= most + 1
-    assert len(reader._seen) <= most
+    assert sum(len(known.by_shape) for known in reader._states.values()) <= most + 1
+    assert all(known.steady <= set(known.by_shape) for known in reader._states.values())
     sample = reader.feed("step 5 loss 2.5")
     assert sample is not None
     assert sample.step == 5
@@ -83,7 +81,7 @@ def test_what_was_learnt_of_a_shape_reads_as_the_grammar_does(line: str, data: s
     other = re.sub(r"(?<=\d)\d(?=\d)", lambda _: data.draw(digits), line)
     warm, cold = MetricReader(), MetricReader()
     warm.feed(line)
-    warm._book = warm._books[cold._book.state]
+    warm._known = warm._states[cold._known.state]
     assert same(warm.feed(other), cold.feed(other))
 
 
@@ -102,8 +100,8 @@ def test_what_was_learnt_serves_numbers_of_other_lengths(line: str, data: st.Dat
     warm, cold = MetricReader(), MetricReader()
     warm.feed(line)
     expected = cold.feed(other)
-    for _ in range(4):  # by shape, by shape, by place, by place
-        warm._book = warm._books[MetricReader()._book.state]
+    for _ in range(2):  # by the grammar or the shape, by the shape
+        warm._known = warm._states[MetricReader()._known.state]
         assert same(warm.feed(other), expected)
 
 
@@ -112,9 +110,9 @@ def test_a_log_reads_the_same_however_much_was_learnt_before() -> None:
     logs = [text.replace("\r", " ").split("\n") for text in corpus_texts()]
     cold = [[reader.feed(line) for line in log] for log in logs for reader in (MetricReader(),)]
     warm = MetricReader()
-    start = warm._book
-    for _ in range(3):  # by grammar, by shape, by place
+    start = warm._known
+    for _ in range(2):  # by the grammar, by the shape
         for log, expected in zip(logs, cold, strict=True):
-            warm._book = start
+            warm._known = start
             for line, sample in zip(log, expected, strict=True):
                 assert same(warm.feed(line), sample), line

@@ -1,8 +1,7 @@
-"""Metrics out of any training log: a grammar reads a line's shape once, a plan reads the next lines of that shape."""
+"""Metrics out of any training log: a grammar reads a line's shape once, a memo reads the next lines of that shape."""
 
+from supervisor.sources.metrics.memo import Columns, MetricSample
 from supervisor.sources.metrics.names import CANONICAL
-from supervisor.sources.metrics.reader import MetricReader
-from supervisor.sources.metrics.rules import MetricRule, compile_rules
-from supervisor.sources.metrics.samples import FoundSample, MetricSample
+from supervisor.sources.metrics.reader import MetricReader, MetricRule, compile_rules
 
-__all__ = ["CANONICAL", "FoundSample", "MetricReader", "MetricRule", "MetricSample", "compile_rules"]
+__all__ = ["CANONICAL", "Columns", "MetricReader", "MetricRule", "MetricSample", "compile_rules"]

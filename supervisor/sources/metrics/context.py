@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.grammar import parse_line
-from supervisor.sources.metrics.held_out import is_about_evaluation
-from supervisor.sources.metrics.message import json_message, message_start
-from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, VAL_LOSS
-from supervisor.sources.metrics.program import begins_code, goes_on_with_code, says_nothing
-from supervisor.sources.metrics.readings import NOTHING, Parsed, shifted
-from supervisor.sources.metrics.tables import (
+from supervisor.sources.metrics.grammar.bars import find_bar
+from supervisor.sources.metrics.grammar.judge import begins_code, goes_on_with_code, says_nothing
+from supervisor.sources.metrics.grammar.line import parse_line
+from supervisor.sources.metrics.grammar.tables import (
     Header,
     find_header,
     is_rule,
@@ -20,7 +16,11 @@ from supervisor.sources.metrics.tables import (
     read_pair_row,
     read_row,
 )
-from supervisor.sources.metrics.tokens import MASKED, mask
+from supervisor.sources.metrics.grammar.tokens import MASKED, mask
+from supervisor.sources.metrics.grammar.values import NOTHING, Parsed, shifted
+from supervisor.sources.metrics.names import EPOCH, LOSS, STEP, VAL_LOSS
+from supervisor.sources.metrics.prefix import json_message, message_start
+from supervisor.sources.metrics.words import is_about_evaluation
 
 MAX_HEADING = 120
 # Blanks that are none to most of the patterns: no-break, thin, ideographic.

@@ -53,8 +53,8 @@ LOSS, VAL_LOSS, LR, GRAD_NORM = "loss", "val_loss", "lr", "grad_norm"
 TOKENS, SAMPLES, STEP_TIME, MFU = "tokens_per_sec", "samples_per_sec", "step_time_s", "mfu"
 MEMORY, ETA = "memory_used_bytes", "eta_s"
 CANONICAL = (
-    STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS, LOSS, VAL_LOSS, LR, GRAD_NORM, TOKENS, SAMPLES, STEP_TIME, MFU,
-    MEMORY, ETA,
+    STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS, LOSS, LR, GRAD_NORM, TOKENS, SAMPLES, STEP_TIME, MFU, MEMORY, VAL_LOSS,
+    ETA,
 )  # fmt: skip
 
 

@@ -1,57 +1,87 @@
-"""Reads the lines of one log in order: a grammar once a shape, then what was learnt of the shape.
-
-A grammar reads a line once; what it learnt is kept by the line's shape (the line without its digits), so that
-the next line of that shape costs one dictionary look-up and one call of a function made for it. Lines in a row that
-are alike share such a call.
-"""
+"""Reads the lines of one log in order: the user's rules, the memo of known shapes, and the grammar for the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from supervisor.sources.metrics.context import State, parse
-from supervisor.sources.metrics.exact import ExactPlan, make_exact
-from supervisor.sources.metrics.layout import Layout, finished, free_digits, spans_of
+from supervisor.sources.metrics.grammar.values import PLAIN, convert
+from supervisor.sources.metrics.memo import Columns, Form, Layout, MetricSample, free_digits
 from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
-from supervisor.sources.metrics.plans import Plan, fixed_digits, make_plan
-from supervisor.sources.metrics.readings import RANK, Parsed
-from supervisor.sources.metrics.rules import MetricRule
-from supervisor.sources.metrics.runs import DIGITS, JsonRun, make_run
-from supervisor.sources.metrics.samples import FoundSample, MetricSample
-from supervisor.sources.metrics.speaker import who
-from supervisor.sources.metrics.values import PLAIN, convert
+from supervisor.sources.metrics.prefix import who
 from supervisor.text.decode import clean
+from supervisor.text.linear import LinearPattern, compile_linear
 
+# In characters. A longer line is read by its beginning.
 MAX_LINE = 4096
 MAX_SHAPES = 4096
-MAX_EXACT = 4096
-# How many lines are tried as a run of one JSON shape: twice as many after each that was one, half after each that was not.
-LEAST_RUN, MOST_RUN = 8, 1024
-_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
+# Lines of one shape may differ in digits that belong to names ("Acc@1", "Acc@5"): so many forms of a shape are kept.
+MAX_FORMS = 8
+_DIGITS = b"0123456789"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRule:
+    """A rule of the user's (`[[metrics]] name, regex`): the first group of `regex` is the value of `name`."""
+
+    name: str
+    regex: LinearPattern
+
+
+def compile_rules(rules: Iterable[tuple[str, str]]) -> tuple[MetricRule, ...]:
+    """Make rules of (name, regex) pairs.
+
+    Raises:
+        ValueError: a pattern does not compile, could hang, or has no group; the message names it.
+    """
+    made = []
+    for name, pattern in rules:
+        try:
+            regex = compile_linear(pattern)
+        except ValueError as error:
+            raise ValueError(f"metric {name!r}: {pattern!r} {error}") from None
+        if regex.groups < 1:
+            raise ValueError(f"metric {name!r}: {pattern!r} has no group: put the number in (...)")
+        made.append(MetricRule(name, regex))
+    return tuple(made)
 
 
 class _Known(NamedTuple):
-    """What is known of a shape in a state: how to read it (None: it says nothing), and the book for the line after."""
+    """How to read a shape in a state (None: it reports nothing), and what is known in the state after it."""
 
-    plan: Plan | None
-    after: _Book
+    form: Form | None
+    after: _Shapes
 
 
-class _Book:
-    """What is known in one state: by the line with all digits alike (`exact`), and by the line without digits.
+class _Shapes:
+    """What is known in one state, by shape.
 
-    `runs`: what reads many JSON lines of a shape; None where nothing can.
+    Attributes:
+        steady: the shapes that leave the state as it is.
     """
 
-    __slots__ = ("exact", "runs", "shapes", "state")
+    __slots__ = ("by_shape", "state", "steady")
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.exact: dict[bytes, tuple[ExactPlan | None, _Book]] = {}
-        self.shapes: dict[bytes, tuple[_Known, ...]] = {}
-        self.runs: dict[bytes, JsonRun | None] = {}
+        self.by_shape: dict[bytes, tuple[_Known, ...]] = {}
+        self.steady: set[bytes] = set()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.by_shape.clear()
+        self.steady.clear()
+
+    def learn(self, shape: bytes, form: Form | None, after: _Shapes) -> None:
+        """Keep how a shape is read."""
+        forms = self.by_shape.get(shape, ())
+        self.by_shape[shape] = (*forms, _Known(form, after))
+        if after is not self:
+            self.steady.discard(shape)
+        elif not forms:
+            self.steady.add(shape)
 
 
 class MetricReader:
@@ -63,170 +93,108 @@ class MetricReader:
 
     def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
         self._rules = tuple(rules)
-        self._books: dict[State, _Book] = {}
-        self._book = self._book_of(State())
-        self._shapes = 0
-        self._exact = 0
-        self._seen: set[int] = set()
-        self._stride = LEAST_RUN
+        self._states: dict[State, _Shapes] = {}
+        self._known = self._shapes_of(State())
+        self._count = 0
 
     def read(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
-        """Read lines as they stand in the log, without newlines: what `feed` says of each once it is clean.
-
-        What is known is looked up by the raw bytes: it was learnt of clean lines, so a line that it knows is clean.
-        """
+        """Read lines as they stand in the log, without newlines; None for those that report nothing."""
         if self._rules:
             return [self.feed(clean(raw)) for raw in lines]
-        found: list[MetricSample | None] = []
-        place = 0
-        while place < len(lines):
-            some = lines[place : place + self._stride] if place or len(lines) > self._stride else lines
-            place += len(some)
-            run = self._run_of(some[0])
-            samples = run.read(some) if run is not None else None
-            if samples is not None and some is lines:
-                return samples
-            found += samples if samples is not None else self._read_each(some)
-            if run is None or samples is not None:
-                self._stride = min(2 * self._stride, MOST_RUN)
-            else:
-                self._stride = max(self._stride // 2, LEAST_RUN)
+        found: list[MetricSample | None] = [None] * len(lines)
+        for rows, columns in self.read_columns(lines):
+            for row, sample in zip(rows, columns.samples(), strict=True):
+                found[row] = sample
         return found
 
-    def _read_each(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
-        found: list[MetricSample | None] = []
-        run: list[bytes] = []
-        keys = [*map(bytes.translate, lines, repeat(_ALIKE))]
-        for raw, key, following in zip(lines, keys, [*keys[1:], None], strict=True):
-            if key == following or run:
-                run.append(raw)
-                if key != following:
-                    found += self._read_run(key, run)
-                    run = []
-                continue
-            if (known := self._book.exact.get(key)) is not None:
-                plan, after = known
-                sample = None if plan is None else plan.read(raw)
-                if sample is not None or plan is None:
-                    self._book = after
-                    found.append(sample)
-                    continue
-            found.append(self.feed(clean(raw)))
+    def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
+        """The same in columns, for a program that reads millions of lines: which of the lines, and their numbers.
+
+        Lines that report nothing are left out. The user's rules are not asked.
+
+        Lines of known shapes that leave the state as it is may be read in any order, so they are read a shape at a time.
+        """
+        shapes = [raw.translate(None, _DIGITS) for raw in lines]
+        begin = 0
+        while begin < len(lines):
+            steady = self._known.steady
+            end = next((row for row in range(begin, len(lines)) if shapes[row] not in steady), len(lines))
+            together = self._read_together(lines, shapes, range(begin, end))
+            if together is None:
+                together = [((row,), self._read_clean(clean(lines[row]))) for row in range(begin, end)]
+            if end < len(lines):
+                together.append(((end,), self._read_clean(clean(lines[end]))))
+            for rows, columns in together:
+                with_numbers = columns.reporting(rows)
+                if with_numbers[0]:
+                    yield with_numbers
+            begin = end + 1
+
+    def _read_together(
+        self, lines: Sequence[bytes], shapes: Sequence[bytes], rows: Sequence[int]
+    ) -> list[tuple[Sequence[int], Columns]] | None:
+        """Read lines of steady shapes; None if they must be read one after the other.
+
+        Shapes were learnt of clean lines, so these need no cleaning.
+        """
+        by_shape: dict[bytes, list[int]] = {}
+        for row in rows:
+            by_shape.setdefault(shapes[row], []).append(row)
+        found: list[tuple[Sequence[int], Columns]] = []
+        for shape, mine in by_shape.items():
+            some = [lines[row] for row in mine]
+            form = self._known.by_shape[shape][0].form
+            if form is not None:
+                columns = form.read(some) if max(map(len, some)) <= MAX_LINE else None
+                if columns is None:
+                    return None
+                found.append((mine, columns))
         return found
-
-    def _read_run(self, key: bytes, lines: Sequence[bytes]) -> Sequence[MetricSample | None]:
-        """Read lines whose digits stand in the same places, at once if that is known and leaves the state as it is."""
-        known = self._book.exact.get(key)
-        if known is not None and known[1] is self._book:
-            plan = known[0]
-            samples = plan.read_run(lines) if plan is not None else [None] * len(lines)
-            if samples is not None:
-                return samples
-        return [self.feed(clean(raw)) for raw in lines]
-
-    def _run_of(self, raw: bytes) -> JsonRun | None:
-        """What reads lines like this one many at a time, where they leave the state as it is."""
-        if raw[:1] != b"{":
-            return None
-        book, shape = self._book, raw.translate(None, DIGITS)
-        if shape not in book.runs and shape in book.shapes:
-            plan, after = book.shapes[shape][0]
-            line = raw.decode("utf-8", "surrogatepass")
-            layout = plan.layout(line) if plan is not None and after is book else None
-            book.runs[shape] = make_run(line, shape, layout, MAX_LINE) if layout is not None else None
-        return book.runs.get(shape)
 
     def feed(self, line: str) -> MetricSample | None:
         """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
-        try:
-            raw = line.encode()
-        except UnicodeEncodeError:
-            raw = line.encode("utf-8", "surrogatepass")
-        key = raw.translate(_ALIKE)
-        sample: MetricSample | None
-        if (known := self._book.exact.get(key)) is not None:
-            plan, after = known
-            sample = None if plan is None else plan.read(raw)
-            if sample is not None or plan is None:
-                self._book = after
-            else:
-                sample = self._by_shape(line, raw, key)
-        else:
-            sample = self._by_shape(line, raw, key)
+        _, columns = self._read_clean(line).reporting((0,))
+        sample = next(iter(columns.samples()), None)
         return self._with_rules(sample, line) if self._rules else sample
 
-    def _by_shape(self, line: str, raw: bytes, key: bytes) -> MetricSample | None:
-        if len(line) > MAX_LINE:
-            return self.feed(line[:MAX_LINE])
-        shape = raw.translate(None, DIGITS)
-        book = self._book
-        for plan, after in book.shapes.get(shape, ()):
-            sample = plan.read(line) if plan is not None else None
-            if sample is not None or plan is None:
-                self._book = after
-                if key not in book.exact:
-                    self._come_again(line, key, book, plan)
-                return sample
-        return self._learn(line, shape, key)
+    def _read_clean(self, line: str) -> Columns:
+        line = line[:MAX_LINE]
+        raw = line.encode("utf-8", "surrogatepass")
+        shape = raw.translate(None, _DIGITS)
+        for form, after in self._known.by_shape.get(shape, ()):
+            columns = form.read([raw]) if form is not None else Columns()
+            if columns is not None:
+                self._known = after
+                return columns
+        return self._learn(line, shape)
 
-    def _come_again(self, line: str, key: bytes, book: _Book, plan: Plan | None) -> None:
-        """The second time that digits stand in these places, a plan is made for just these."""
-        mark = hash(key)
-        if mark not in self._seen:
-            if len(self._seen) >= MAX_SHAPES:
-                self._seen.clear()
-            self._seen.add(mark)
-            return
-        if plan is None:
-            self._keep_exact(book, key, None)
-        elif (layout := plan.layout(line)) is not None and (exact := make_exact(line, layout)) is not None:
-            self._keep_exact(book, key, exact)
-
-    def _keep_exact(self, book: _Book, key: bytes, plan: ExactPlan | None) -> None:
-        if self._exact >= MAX_EXACT:
-            for other in self._books.values():
-                other.exact.clear()
-            self._exact = 0
-        book.exact[key] = (plan, self._book)
-        self._exact += 1
-
-    def _learn(self, line: str, shape: bytes, key: bytes) -> MetricSample | None:
-        book = self._book
+    def _learn(self, line: str, shape: bytes) -> Columns:
+        known = self._known
         rank, body, rank_at = who(line)
-        parsed, state, is_row = parse(body, book.state)
-        if self._shapes >= MAX_SHAPES:
-            # A log of ever new shapes: what was learnt is let go, it is learnt again.
-            self._books = {book.state: book}
-            book.shapes.clear()
-            book.runs.clear()
-            book.exact.clear()
-            self._shapes = self._exact = 0
-        self._book = self._book_of(state)
-        if parsed.once:
-            return _sample(parsed, body, rank)
+        parsed, state, is_row = parse(body, known.state)
+        if self._count >= MAX_SHAPES:
+            # A log of ever new shapes: what was learnt is dropped, and learnt again.
+            known.clear()
+            self._states = {known.state: known}
+            self._count = 0
+        self._known = self._shapes_of(state)
         prefix = len(line) - len(body)
-        findable = bool(parsed.readings) and (rank is None or rank_at is not None)
-        spans = spans_of(parsed, prefix, rank_at) if findable else None
-        plan = None
-        if spans is not None:
+        layout = Layout(parsed, prefix, rank_at)
+        # Nothing is learnt of a line whose digits decide what it means, or whose rank stands nowhere or in several places.
+        is_plain = not layout.overlaps and (rank is None or rank_at is not None)
+        more = len(known.by_shape.get(shape, ())) < MAX_FORMS
+        if more and not parsed.once and (is_plain or not parsed.readings):
             free = free_digits(line, prefix, is_row=is_row)
-            for span in spans:
-                free[span.begin : span.end] = b"\1" * (span.end - span.begin)
-            plan = make_plan(line, spans, free)
-            exact = make_exact(line, Layout(spans, fixed_digits(line, free)))
-            if exact is not None and key not in book.exact:
-                self._keep_exact(book, key, exact)
-        same = book.shapes.get(shape, ())
-        if (plan is not None or not parsed.readings) and len(same) < 8:
-            book.shapes[shape] = (*same, _Known(plan, self._book))
-            self._shapes += 1
-        return _sample(parsed, body, rank)
+            form = Form(line, layout, free) if parsed.readings else None
+            known.learn(shape, form, self._known)
+            self._count += 1
+        columns = layout.columns(line)
+        return columns if rank is None else columns._replace(ranks=(rank,))
 
-    def _book_of(self, state: State) -> _Book:
-        book = self._books.get(state)
-        if book is None:
-            book = self._books[state] = _Book(state)
-        return book
+    def _shapes_of(self, state: State) -> _Shapes:
+        if state not in self._states:
+            self._states[state] = _Shapes(state)
+        return self._states[state]
 
     def _with_rules(self, sample: MetricSample | None, line: str) -> MetricSample | None:
         values = dict(sample.values) if sample is not None else {}
@@ -240,24 +208,4 @@ class MetricReader:
                 target = values if rule.name in CANONICAL else other
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
                 target[rule.name] = int(value) if whole else value
-        return FoundSample(values, other, rank) if values or other else None
-
-
-def _sample(parsed: Parsed, text: str, rank: int | None) -> MetricSample | None:
-    values: dict[str, float] = {}
-    other: dict[str, float] = {}
-    for reading in parsed.readings:
-        value = convert(reading.conversion, text[reading.start : reading.end])
-        if value is None:
-            continue
-        if reading.field == RANK:
-            rank = rank if rank is not None else int(value)
-        elif reading.field:
-            values[reading.field] = value
-        else:
-            other[reading.name] = value
-    pair = None
-    if parsed.pair is not None:
-        mine, total = (convert(r.conversion, text[r.start : r.end]) for r in parsed.pair)
-        pair = (mine, total) if mine is not None and total is not None else None
-    return finished(values, other, rank, pair)
+        return MetricSample(values, other, rank) if values or other else None

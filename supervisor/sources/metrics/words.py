@@ -6,6 +6,8 @@ over `iter` over `batch`); 0 means that the name is a setting or an announcement
 
 from __future__ import annotations
 
+import re
+
 
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
@@ -141,3 +143,19 @@ FOREIGN = {
     "步骤": "step", "步数": "step", "步": "step", "迭代": "iter", "ステップ": "step", "반복": "iter", "스텝": "step", "шаг": "step", "итерация": "iter", "paso": "step",
     "梯度范数": "grad norm", "显存": "vram", "批次": "batch",
 }  # fmt: skip
+EVALUATES = re.compile(
+    r"(?<![\w./@-])(?:val|valid|validate|validating|validation|eval|evals|evaluate|evaluation|evaluating|test|testing|dev|heldout|held-out|验证|测试|(?-i:CV))(?![\w/@-]|\.\S|\s*=|\s*:\s*(?:n/a|none|nan|-)\b)",
+    re.IGNORECASE,
+)
+TRAINS = re.compile(r"(?<![\w./@-])(?:train|training|训练)(?![\w./@-])", re.IGNORECASE)
+
+# "[Diff-Val(Test-Normal)]": a tag that names a set as a part of a word.
+TAG = re.compile(
+    r"\[(?![^\]]*train)[^\]=:]*(?<![A-Za-z0-9])(?:val|valid(?:ation)?|test|eval(?:uation)?|dev)(?![A-Za-z0-9])[^\]=:]*\]",
+    re.IGNORECASE,
+)
+
+
+def is_about_evaluation(words: str) -> bool:
+    """Whether words (a logger's name) say that held-out data is meant, and not training's."""
+    return EVALUATES.search(words) is not None and TRAINS.search(words) is None

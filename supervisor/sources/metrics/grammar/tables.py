@@ -5,9 +5,23 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.judge import PART_RANK, rivals
-from supervisor.sources.metrics.nameless import field_of_rate, is_step_rate
+from supervisor.sources.metrics.grammar.bars import find_bar
+from supervisor.sources.metrics.grammar.judge import PART_RANK, rivals
+from supervisor.sources.metrics.grammar.nameless import field_of_rate, is_step_rate
+from supervisor.sources.metrics.grammar.tokens import mask
+from supervisor.sources.metrics.grammar.values import (
+    NOTHING,
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Parsed,
+    Reading,
+    magnitude,
+    memory_conversion,
+    seconds,
+    time_scale,
+)
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -26,18 +40,6 @@ from supervisor.sources.metrics.names import (
     is_score,
     meaning,
     words_of,
-)
-from supervisor.sources.metrics.readings import NOTHING, Parsed, Reading
-from supervisor.sources.metrics.tokens import mask
-from supervisor.sources.metrics.values import (
-    PLAIN,
-    WHOLE,
-    Conversion,
-    How,
-    magnitude,
-    memory_conversion,
-    seconds,
-    time_scale,
 )
 from supervisor.sources.metrics.words import (
     SETTINGS,

@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from supervisor.sources.metrics.grammar.tokens import MASKED
+from supervisor.sources.metrics.grammar.values import WHOLE, Conversion, How, magnitude
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -16,8 +18,6 @@ from supervisor.sources.metrics.names import (
     TOTAL_EPOCHS,
     TOTAL_STEPS,
 )
-from supervisor.sources.metrics.tokens import MASKED
-from supervisor.sources.metrics.values import WHOLE, Conversion, How, magnitude
 
 _BARS = (
     # tqdm: 12%|█▎  | 25/1617 [00:51<54:07,  2.04s/it, loss=1.42]

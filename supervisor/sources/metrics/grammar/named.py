@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.nameless import (
+from supervisor.sources.metrics.grammar.nameless import (
     field_of_rate,
     is_iteration_rate,
     is_step_of,
     is_step_rate,
+)
+from supervisor.sources.metrics.grammar.tokens import Token
+from supervisor.sources.metrics.grammar.values import (
+    PLAIN,
+    WHOLE,
+    Conversion,
+    How,
+    Reading,
+    magnitude,
+    memory_conversion,
+    time_scale,
 )
 from supervisor.sources.metrics.names import (
     EPOCH,
@@ -26,19 +37,6 @@ from supervisor.sources.metrics.names import (
     Meaning,
     meaning,
     words_of,
-)
-from supervisor.sources.metrics.readings import (
-    Reading,
-)
-from supervisor.sources.metrics.tokens import Token
-from supervisor.sources.metrics.values import (
-    PLAIN,
-    WHOLE,
-    Conversion,
-    How,
-    magnitude,
-    memory_conversion,
-    time_scale,
 )
 from supervisor.sources.metrics.words import (
     EVAL_WORDS,

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.named import NamedValues
+from supervisor.sources.metrics.grammar.named import NamedValues
+from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent, tokens
+from supervisor.sources.metrics.grammar.values import (
+    BAR_RANK,
+    PLAIN,
+    RANK,
+    WHOLE,
+    Conversion,
+    How,
+    Reading,
+    magnitude,
+    memory_conversion,
+)
 from supervisor.sources.metrics.names import (
     EPOCH,
     LOSS,
@@ -18,9 +30,6 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
-from supervisor.sources.metrics.readings import BAR_RANK, RANK, Reading
-from supervisor.sources.metrics.tokens import Token, is_adjacent, tokens
-from supervisor.sources.metrics.values import PLAIN, WHOLE, Conversion, How, magnitude, memory_conversion
 from supervisor.sources.metrics.words import TRAIN_WORDS
 
 # "3/100 epochs", "5/10 steps": the unit says what the pair counts.

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.bars import find_bar
-from supervisor.sources.metrics.held_out import EVALUATES, TAG, TRAINS
-from supervisor.sources.metrics.judge import judge
-from supervisor.sources.metrics.nameless import field_of_rate, nameless
+from supervisor.sources.metrics.grammar.bars import find_bar
+from supervisor.sources.metrics.grammar.judge import judge, says_nothing
+from supervisor.sources.metrics.grammar.nameless import (
+    alone,
+    field_of_rate,
+    nameless,
+    placed,
+    without_ordinal,
+)
+from supervisor.sources.metrics.grammar.pairs import PairValues
+from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent, mask, name_of
+from supervisor.sources.metrics.grammar.values import (
+    BAR_RANK,
+    NOTHING,
+    RANK,
+    WHOLE,
+    Conversion,
+    Found,
+    How,
+    Parsed,
+    Reading,
+)
 from supervisor.sources.metrics.names import (
     EPOCH,
     ETA,
@@ -21,29 +39,15 @@ from supervisor.sources.metrics.names import (
     meaning,
     words_of,
 )
-from supervisor.sources.metrics.pairs import PairValues
-from supervisor.sources.metrics.placed import alone, placed, without_ordinal
-from supervisor.sources.metrics.program import says_nothing
-from supervisor.sources.metrics.readings import (
-    BAR_RANK,
-    NOTHING,
-    RANK,
-    Found,
-    Parsed,
-    Reading,
-)
-from supervisor.sources.metrics.tokens import Token, is_adjacent, mask, name_of
-from supervisor.sources.metrics.values import (
-    WHOLE,
-    Conversion,
-    How,
-)
 from supervisor.sources.metrics.words import (
     EPOCH_NAMES,
     EVAL_WORDS,
+    EVALUATES,
     SETTING_OF,
     SETTINGS,
+    TAG,
     TRAIN_WORDS,
+    TRAINS,
 )
 
 _AT_COUNTER = re.compile(
