@@ -26,6 +26,10 @@ LEAK_DEADLINE_S = 5.0
 # Tests wait more than they compute, so two a core; beyond 8 the children that they start are too many for one machine.
 WORKERS_PER_CORE, MOST_WORKERS = 2, 8
 
+# torch's threads wait for each other by spinning. Where several tests share two cores, two threads each doubled the
+# processor time of a small training (13.4 s against 7.5 s) and made it many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A machine that is busy for 0.2 s is no counterexample, and draws that take long on it are no fault of the strategy. In CI
 # hypothesis takes its own profile, which looks at neither.
 settings.register_profile(

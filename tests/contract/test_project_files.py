@@ -41,20 +41,22 @@ def steps(workflow: dict[str, Any]) -> list[str]:
         ("vendor.github-issue-config", "ISSUE_TEMPLATE/config.yml"),
     ],
 )
-def test_files_for_the_forge_fit_their_schemas(schema: str, pattern: str, tmp_path: Path) -> None:
-    files = sorted(map(str, (ROOT / ".github").glob(pattern)))
+def test_files_for_the_forge_fit_their_schemas(schema: str, pattern: str) -> None:
+    files = sorted((ROOT / ".github").glob(pattern))
     assert files
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
-    done = subprocess.run(
-        [*command, *files], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = checked(schema, *files)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_workflow_that_is_none_is_refused(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yml"  # a checker that lets everything through would prove nothing
-    broken.write_text("jobs: 3\nbody: 3\nblank_issues_enabled: 3\n", encoding="utf-8")
-    done = subprocess.run(
-        [*command, str(broken)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 1
+    broken.write_text(text_of(".github/workflows/ci.yml").replace("runs-on:", "runs_on:"), encoding="utf-8")
+    assert checked("vendor.github-workflows", broken).returncode == 1
+
+
+def checked(schema: str, *files: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *map(str, files)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_workflow_runs_what_a_developer_runs() -> None:
