@@ -1,8 +1,10 @@
 # Everything a fresh machine needs: python3.11 (or newer) with venv, and make.
+#   make install .venv with all that development needs; the targets below do it by themselves
 #   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
-#   make test    the test suite (under 10 minutes on 2 cores after the install)
+#   make quick   the tests of the pure packages and of the contracts between packages (under a minute)
+#   make test    all tests but the long ones, several at a time (some 6 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
-#   make check   ruff, mypy --strict, import-linter; make format mends what ruff can
+#   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)
 #   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
@@ -12,20 +14,25 @@
 #
 # PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
 # PIP_ARGS=…  extra arguments for pip, e.g. another index
+# WORKERS=…   how many tests `make test` and `make quick` run at a time (0: one process); by itself two a core, 8 at most
 
 PYTHON ?= python3
 PIP_ARGS ?=
+WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e check format corpus pages pictures soak venv-gpu gpu frameworks clean
+# Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
+# the tests took 15 s instead of 6 s, in every worker.
+unexport PYTHONDONTWRITEBYTECODE
+.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks clean
 
 help:
-	@sed -n '2,14s/^# \{0,1\}//p' Makefile
+	@sed -n '2,17s/^# \{0,1\}//p' Makefile
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) torch
@@ -37,8 +44,19 @@ install: $(STAMP)
 demo:
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh scripts/demo.sh
 
+# worksteal: a worker that is done takes over tests of one that is not; some take 100 times as long as others.
+PARALLEL := -n $(WORKERS) --dist worksteal
+SHORT := not e2e and not gpu and not frameworks
+
+quick: $(STAMP)
+	$(BIN)/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial' $(addprefix tests/,text job run diagnosis policy preflight contract)
+
+# What measures time runs after the others, alone, also when one of those failed.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m 'not e2e and not gpu and not frameworks'
+	@status=0; \
+	$(BIN)/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial' || status=$$?; \
+	$(BIN)/python -m pytest -q -m '$(SHORT) and serial' || status=$$?; \
+	exit $$status
 
 e2e: $(STAMP)
 	$(BIN)/python -m pytest -q -m e2e

@@ -2,7 +2,8 @@
 
 The environment is stripped of what the developer's shell holds, state goes to a temporary folder, and a
 token in the environment of all child processes finds those that a test left behind: a leaked process or
-thread fails the test that leaked it.
+thread fails the test that leaked it. The token is the test's own, and the temporary folder is the xdist worker's
+own (with the cache of compiled signatures in it), so that tests which run at the same time see nothing of each other.
 """
 
 from __future__ import annotations
@@ -16,14 +17,30 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 TOKEN = "STOKER_TEST_TOKEN"
 STRIPPED = ("STOKER_", "SLURM_", "PET_", "TORCHELASTIC_", "NCCL_", "WANDB_")
 LEAK_DEADLINE_S = 5.0
 
-# A machine that is busy for 0.2 s is no counterexample. In CI hypothesis takes its own profile, which has no deadline either.
-settings.register_profile("default", settings.get_profile("default"), deadline=None)
+# Tests wait more than they compute, so two a core; beyond 8 the children that they start are too many for one machine.
+WORKERS_PER_CORE, MOST_WORKERS = 2, 8
+
+# torch's threads wait for each other by spinning. Where several tests share two cores, two threads each doubled the
+# processor time of a small training (13.4 s against 7.5 s) and made it many times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A machine that is busy for 0.2 s is no counterexample, and draws that take long on it are no fault of the strategy. In CI
+# hypothesis takes its own profile, which looks at neither.
+settings.register_profile(
+    "default", settings.get_profile("default"), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` comes to."""
+    return min(WORKERS_PER_CORE * len(os.sched_getaffinity(0)), MOST_WORKERS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -51,6 +51,7 @@ def test_one_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytes
     asked.close()
 
 
+@pytest.mark.serial
 def test_what_nobody_waits_for_is_ended(tmp_path: Path) -> None:
     job = replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30"), cwd=str(tmp_path))
     asked = Errands(job, {"PATH": PATH}, commit=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def loaded(code: str, tmp_path: Path) -> set[str]:
     )
     script = f"try:\n    exec({code!r})\nexcept SystemExit:\n    pass\n{report}"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        [sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]},
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     return set(json.loads(done.stderr.strip().splitlines()[-1]))

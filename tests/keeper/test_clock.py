@@ -73,6 +73,7 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
     assert [mark.text.split(":")[0] for mark in state.timeline][-1].endswith("3600 s")
 
 
+@pytest.mark.serial
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
 def test_a_run_whose_clock_is_set_ends_as_it_would_and_took_as_long(

@@ -58,6 +58,7 @@ def write(root: Path, files: dict[str, str]) -> str:
     return str(root)
 
 
+@pytest.mark.serial
 def test_a_busy_process_and_its_end() -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", BURN])
     try:

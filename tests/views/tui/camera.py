@@ -51,6 +51,12 @@ async def photograph(app: StokerApp, pilot: Pilot[None], shot: Shot, title: str 
     await until(
         pilot, lambda: all(word in shown(app) for word in shot.words), f"{shot.words} for {shot.name}"
     )
+    await stand_still(app, pilot)
+    return app.export_screenshot(title=title)
+
+
+async def stand_still(app: StokerApp, pilot: Pilot[None]) -> None:
+    """Wait until the screen stays as it is, with every cursor shown."""
     for field in (*app.screen.query(Input), *app.screen.query(TextArea)):
         field.cursor_blink = False
         field._cursor_visible = True  # it may just have blinked
@@ -59,7 +65,6 @@ async def photograph(app: StokerApp, pilot: Pilot[None], shot: Shot, title: str 
         await pilot.pause(LOOK_S)
         now = app.screen._compositor.render_strips()  # colours too: a theme takes a moment
         alike, before = (alike + 1 if now == before else 0), now
-    return app.export_screenshot(title=title)
 
 
 def run_app(run: RunPaths, taste: Appearance, later_s: float = 2.0) -> StokerApp:

@@ -18,6 +18,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
+from tests.views.tui.camera import stand_still
 from tests.views.tui.chinese import Spoken
 from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, shown, until
 
@@ -272,6 +273,7 @@ def test_picture(
         await pilot.pause()
         await pilot.press(*keys)
         await pilot.pause()
+        await stand_still(app, pilot)
 
     with keeper_of(run):
         assert snap_compare(app, terminal_size=size, run_before=settle)

@@ -18,7 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import Appearance, ThemeName
 from supervisor.views.tui.app import StokerApp
 from tests.views.tui import recorded
-from tests.views.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs
+from tests.views.tui.camera import NAME, Shot, browsed, replayed, run_app, shoot, some_runs, stand_still
 from tests.views.tui.driving import clock_after, is_read, keeper_of, until
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
@@ -50,6 +50,7 @@ def compare(
         await pilot.pause()
         await pilot.press(*keys)
         await pilot.pause()
+        await stand_still(app, pilot)
 
     with keeper_of(run):
         assert snap_compare(app, terminal_size=size, run_before=settle)
