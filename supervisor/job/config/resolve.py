@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,8 @@ class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
     `script_text` is the foreign script's source, if it could be read; it is parsed, not run. `script_configs` are
-    the config files that its arguments name, text by name.
+    the config files that its arguments name, text by name. `read` opens any other file that belongs to the program, by a path
+    below `cwd`. `accelerate_config` is the path of accelerate's default config.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -46,6 +47,8 @@ class JobInputs:
     user: ConfigFile | None = None
     script_text: str | None = None
     script_configs: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[str], str | None] | None = None
+    accelerate_config: str | None = None
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
@@ -112,7 +115,14 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         _with_trainer(spec, inputs, job, look, world)
         if kind is EntryKind.TRAINER
         else with_knobs(
-            spec, look, world, script_text=inputs.script_text, script_configs=inputs.script_configs
+            spec,
+            look,
+            world,
+            script_text=inputs.script_text,
+            script_configs=inputs.script_configs,
+            read=inputs.read,
+            gpus=inputs.gpus,
+            accelerate_config=inputs.accelerate_config,
         )
     )
     return replace(spec, origins=tuple(look.origins))

@@ -1,37 +1,36 @@
-"""Finds the flags under which a foreign script takes batch, accumulation and resume, and sets them.
+"""Finds the settings under which a foreign script takes its batch, and how they make up the global batch.
 
-A scope is never guessed: a name that says what it counts (per_device, micro, global ...) has that scope; a
-bare ``batch_size`` is per rank only if the source hands it undivided to a DataLoader. Declared knobs win.
+Nothing is guessed: a batch and an accumulation beside it are two factors, whatever the batch counts; a micro-batch beside a
+total is changed alone; everything that speaks against that (the source divides one by the other, two places disagree, a name that may
+mean two things) is a refusal that says why. Declared knobs win.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
-from supervisor.job.arguments.assignments import Setting, settings_of, value_of
-from supervisor.job.batch import BatchSpec, BatchUnit, resolve
-from supervisor.job.config.edit import Scalar
-from supervisor.job.errors import JobError
-from supervisor.job.knobs.checkpoint_flags import find_start
-from supervisor.job.knobs.places import Place, Places, bare, is_argument, place_of
-from supervisor.job.knobs.read_source import ScriptSource, scan_source
-from supervisor.job.spec import Knobs, KnobScope
+from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.config.edit import NEW, Scalar
+from supervisor.job.knobs import candidates as cand
+from supervisor.job.knobs.candidates import Candidate, Given, as_number, plain_name
+from supervisor.job.knobs.conditions import refuses
+from supervisor.job.knobs.conventions import HF, Convention, find_convention
+from supervisor.job.knobs.names import Role, scope_by_name, words_of
+from supervisor.job.knobs.places import Place, Places, bare, place_of
+from supervisor.job.knobs.read_source import ScriptSource, called, scan_source
+from supervisor.job.knobs.resume import find_resume
+from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
+from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope
 
-_EVALUATION: Final = frozenset(
-    {"eval", "val", "valid", "validation", "test", "predict", "infer", "inference", "max"}
-)
-_PER_RANK: Final = frozenset({"device", "gpu", "micro", "rank"})
-_PER_NODE: Final = frozenset({"node"})
-_GLOBAL: Final = frozenset({"global", "total", "effective"})
-_SHORT_NAMES: Final = frozenset({"-b", "-bs", "--bs"})
-_RESUME_WORDS: Final = frozenset(
-    {"resume", "resume_from", "resume_from_checkpoint", "auto_resume", "resume_training"}
-)
-_LENGTH_NAMES: Final = ("--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size")
-# Values by which scripts say "the newest checkpoint, if there is one".
-_NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
+__all__ = ["SIZE_NOT_KNOWN", "batch_of", "batch_values", "find_knobs", "places", "scope_of", "why_not_changeable", "words_of"]
+
+SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
+"""The same where the names are known and their values are not."""
+_WORLD: Final = ("world_size", "get_world_size", "num_gpus", "ngpus", "n_gpu", "n_gpus", "num_processes", "ddp_world_size", "gpus", "num_devices", "device_count", "ngpus_per_node", "local_world_size", "dp_size", "dp_world_size", "data_parallel_size", "num_ranks", "nprocs", "dp_degree", "world", "ngpu", "nproc")  # fmt: skip
+_PER_NODE: Final = frozenset({"ngpus_per_node", "device_count", "local_world_size"})
+_NO_ACCUMULATION: Final = "only a smaller global batch is possible (--allow-smaller-global)"
 
 
 def places(
@@ -43,12 +42,22 @@ def places(
     return Places(scan_source(source_text), configs or {}, env or {})
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused(Exception):
+    """No plan, and why."""
+
+    why: str
+    help: str = ""
+    batch: str | None = None
+
+
 def find_knobs(
     args: Sequence[str],
     source_text: str | None = None,
     declared: Knobs | None = None,
     *,
     elsewhere: Places | None = None,
+    world: int | None = None,
 ) -> Knobs:
     """The knobs of a foreign script, from its arguments and, where given, its source, configs and environment.
 
@@ -57,36 +66,469 @@ def find_knobs(
         source_text: the script's text; parsed, not run.
         declared: what the user named; each name given there is taken as it is.
         elsewhere: config files and variables; what the command line says comes before them.
+        world: ranks in all, if known.
     """
     where = elsewhere or places(source_text)
-    source = where.source
-    settings = settings_of(args)
-    names = [s.name for s in settings] + where.names()
     told = declared or Knobs()
-    batch = told.batch or _best_batch(names, source)
-    scope = told.batch_scope
-    if batch is not None and scope is KnobScope.UNKNOWN:
-        scope = scope_of(batch, source)
-    accumulation = told.accumulation or next((n for n in names if _is_accumulation(n)), None)
-    total = told.global_batch or next(
-        (n for n in names if n != batch and _scope_by_name(n) is KnobScope.GLOBAL), None
-    )
-    resume, value = (told.resume, told.resume_value) if told.resume else _find_resume(settings, where)
+    row = convention_of(args, where)
+    knobs = _batch_knobs(args, where, row, told, world)
+    return find_resume(args, where, row, told, knobs)
+
+
+def convention_of(args: Sequence[str], where: Places) -> Convention | None:
+    """The framework whose conventions hold for this command line."""
+    import ast
+
+    names = [s.name for s in settings_of(args[where.args_at :])] + [f"{f}#{k}" for f, v in where.configs.items() for k in v] + list(where.settled)
+    names += [f"--{flag.dest}" for flag in where.source.flags[:0]]
+    calls = {called(n) for file in where.source.files for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+    return find_convention(names, program=where.program, modules=where.source.modules, called=calls)
+
+
+def _batch_knobs(args: Sequence[str], where: Places, row: Convention | None, told: Knobs, world: int | None) -> Knobs:
+    found = cand.collect(args, where, row)
+    declared = told != Knobs()
+    if told.batch is not None:
+        return _declared(told, found, where, declared=declared)
+    try:
+        return replace(_Finder(args, where, row, found, told, world).find(), declared=declared)
+    except _Refused as refused:
+        scope = told.batch_scope
+        if refused.batch is not None and scope is KnobScope.UNKNOWN:
+            scope = scope_of(refused.batch, where.source)
+        return Knobs(
+            batch=refused.batch, batch_scope=scope, accumulation=told.accumulation, refusal=refused.why, help=refused.help, declared=declared,
+            found=_numbers_of(found, ("micro", refused.batch)),
+        )  # fmt: skip
+
+
+def _declared(told: Knobs, found: Sequence[Candidate], where: Places, *, declared: bool) -> Knobs:
+    """What a person named, completed: a scope from the name or the source, an accumulation or a total that is the only one."""
+    batch = told.batch or ""
+    scope = told.batch_scope if told.batch_scope is not KnobScope.UNKNOWN else scope_of(batch, where.source)
+    accumulation = told.accumulation
+    if accumulation is None:
+        first, rest = cand.choose(c for c in found if c.role is Role.ACCUMULATION)
+        accumulation = first.name if first is not None and not rest else None
+    total = told.global_batch or next((c.name for c in found if c.role is Role.TOTAL and c.name != batch), None)
     return Knobs(
-        resume_path=find_start(settings, where) if resume is None else None,
         batch=batch,
         batch_scope=scope,
         accumulation=accumulation,
         global_batch=total if scope is KnobScope.PER_RANK and accumulation is None else None,
-        resume=resume,
-        resume_value=value,
-        declared=declared is not None and any((told.batch, told.accumulation, told.resume)),
+        counts=told.counts,
+        declared=declared,
+        paired=accumulation is not None and scope is KnobScope.UNKNOWN and not where.source.divides(plain_name(batch), plain_name(accumulation)),
+        found=_numbers_of(found, ("micro", batch), ("accumulation", accumulation), ("total", total)),
     )
+
+
+def _numbers_of(found: Sequence[Candidate], *wanted: tuple[str, str | None]) -> tuple[FoundNumber, ...]:
+    by_name = {c.name: c for c in found}
+    return tuple(
+        FoundNumber(what, by_name[name].number, by_name[name].where) for what, name in wanted if name is not None and name in by_name
+    )
+
+
+@dataclass(slots=True)
+class _Finder:
+    """One search; lives for one call."""
+
+    args: Sequence[str]
+    where: Places
+    row: Convention | None
+    found: list[Candidate]
+    told: Knobs
+    world: int | None
+
+    @property
+    def source(self) -> ScriptSource:
+        return self.where.source
+
+    def find(self) -> Knobs:
+        self._require_safe()
+        micro = self._micro()
+        total = self._total(micro)
+        accumulation = None if total is not None and not self._all_three(micro, total) else self._accumulation(micro)
+        if total is not None and accumulation is None:
+            return self._derived(micro, total)
+        if accumulation is None:
+            raise self._no_accumulation(micro)
+        return self._two_factors(micro, accumulation, total)
+
+    # which settings
+
+    def _require_safe(self) -> None:
+        for name, why in self.row.unsafe if self.row is not None else ():
+            value = self._value_anywhere(name)
+            if value is not None and str(value).lower() not in {"false", "no", "0", "none", ""}:
+                raise _Refused(why)
+
+    def _value_anywhere(self, plain: str) -> Scalar:
+        """What a setting is given, wherever it stands; a bare switch is true."""
+        for setting in settings_of(self.args[self.where.args_at :]):
+            if plain_name(setting.name).rpartition(".")[2] == plain:
+                return True if setting.value is None else setting.value
+        for values in self.where.configs.values():
+            for key, value in values.items():
+                if key.rpartition(".")[2] == plain:
+                    return value
+        return None
+
+    def _micro(self) -> Candidate:
+        own = [c for c in self.found if not c.framework]
+        selected = self._selected(own)
+        if selected is not None:
+            return selected
+        fallback = self._standing_in(own)
+        if fallback is not None:
+            return fallback
+        micros = [c for c in own if c.role is Role.MICRO]
+        bare_ones = [c for c in own if c.role in {Role.BATCH, Role.NODE}]
+        first, rest = cand.choose(micros)
+        plain, others = cand.choose(bare_ones)
+        if first is not None and not first.explicit and plain is not None and plain.explicit:
+            if not self.source.divides(plain.dest, first.dest):
+                if self._same_file(first, plain):
+                    raise _Refused(f"both {plain.name} and {first.name} may be the micro-batch", f"--batch-knob {plain.name}", plain.name)
+                first, rest = plain, others
+        elif first is None:
+            first, rest = plain, others
+        if first is None:
+            first, rest = cand.choose(c for c in self.found if c.framework and c.role is Role.MICRO)
+        if first is None:
+            raise self._no_batch(own)
+        self._require_one(first, rest)
+        return first
+
+    def _same_file(self, first: Candidate, second: Candidate) -> bool:
+        flags = [self.source.flag(c.name) for c in (first, second)]
+        return flags[0] is not None and flags[1] is not None and flags[0].file == flags[1].file
+
+    def _selected(self, own: Sequence[Candidate]) -> Candidate | None:
+        """The one that another setting selects (espnet's ``batch_type``)."""
+        if self.row is None or self.row.selector is None:
+            return None
+        name, kinds = self.row.selector
+        value = self._value_anywhere(name)
+        wanted = dict(kinds).get(str(value)) if value is not None else None
+        if wanted is None:
+            raise _Refused(f"{name} is not said, and it decides which setting is the micro-batch", f"--batch-knob FLAG")
+        found = next((c for c in own if c.dest.rpartition(".")[2] == wanted and c.explicit and c.number), None)
+        if found is None:
+            raise _Refused(f"{name} is {value}, and no {wanted} is set")
+        return found
+
+    def _standing_in(self, own: Sequence[Candidate]) -> Candidate | None:
+        """A micro-batch that is the whole batch where it is not set: ``microbatch if microbatch > 0 else batch_size``."""
+        for micro in own:
+            if micro.role is not Role.MICRO or micro.number is not None:
+                continue
+            dest = plain_name(micro.dest).rpartition(".")[2]
+            for one, other in self.source.fallbacks:
+                batch = next((c for c in own if plain_name(c.dest).rpartition(".")[2] == other and c.number), None)
+                if one == dest and batch is not None and batch.role is Role.BATCH:
+                    return replace(micro, value=batch.value, where=f"{batch.where} (as {batch.name})")
+        return None
+
+    def _require_one(self, first: Candidate, rest: Sequence[Candidate]) -> None:
+        for other in rest:
+            if other.number != first.number or not (first.explicit and other.explicit):
+                names = f"{first.name} ({first.value}) and {other.name} ({other.value})"
+                raise _Refused(f"which is the micro-batch is not clear: {names}", "--batch-knob FLAG", first.name)
+
+    def _no_batch(self, own: Sequence[Candidate]) -> _Refused:
+        unset = next((c for c in own if c.role is not Role.ACCUMULATION and c.explicit), None)
+        if unset is not None:
+            return _Refused(f"{unset.name} is {unset.value!r}, which is no number", "give it a number", unset.name)
+        total, _ = cand.choose(c for c in own if c.role is Role.TOTAL)
+        if total is not None:
+            return self._total_alone(total)
+        written = self._written()
+        if written is not None:
+            return written
+        if not self.source.files and not self.where.configs:
+            return _Refused("the script's batch flag is not known: its source could not be read", "name it with --batch-knob")
+        return _Refused("the script's batch flag is not known", "name it with --batch-knob")
+
+    def _total_alone(self, total: Candidate) -> _Refused:
+        steps, _ = cand.choose(c for c in self.found if c.role is Role.ACCUMULATION)
+        if steps is None:
+            return _Refused(f"no gradient accumulation beside {total.name}: {_NO_ACCUMULATION}", "--allow-smaller-global", total.name)
+        return _Refused(f"what {total.name} counts beside {steps.name} is not clear", "--batch-scope global, or per_rank", total.name)
+
+    def _written(self) -> _Refused | None:
+        """The batch as a literal in the source, where no setting holds it."""
+        for passed in self.source.passed:
+            number = as_number(passed.value)
+            if number is not None and cand.role_of(passed.keyword) in {Role.MICRO, Role.BATCH}:
+                return _Refused(f"the batch is written in {passed.where} ({passed.keyword}={number})", f"change it in {passed.where.rpartition(':')[0]}")
+        for name, values in self.source.literals.items():
+            number = as_number(values[0][0])
+            if number is not None and cand.role_of(f"--{name}") in {Role.MICRO, Role.BATCH}:
+                return _Refused(f"the batch is written in {values[0][1]} ({name} = {number})", f"change it in {values[0][1].rpartition(':')[0]}")
+        return None
+
+    def _total(self, micro: Candidate) -> Candidate | None:
+        """The setting that holds the global batch beside a micro-batch, with a value or with proof in the source."""
+        totals = [c for c in self.found if c.role is Role.TOTAL and not c.framework]
+        if micro.role is Role.MICRO:
+            totals += [c for c in self.found if c.role is Role.BATCH and c.dest != micro.dest and self._is_total(c, micro)]
+        first, rest = cand.choose(totals)
+        if first is None:
+            first = next((c for c in totals if self.source.divides(plain_name(c.dest).rpartition(".")[2], _last(micro))), None)
+            if first is not None and self._made_from(first, micro):
+                raise _Refused(f"{first.name} is not set, and follows from {micro.name}", f"set {first.name}", micro.name)
+        elif rest and any(c.number != first.number for c in rest):
+            raise _Refused(f"which is the global batch is not clear: {first.name} or {rest[0].name}", "name them", micro.name)
+        elif not first.explicit and not self.source.divides(_last(first), _last(micro)):
+            first = None  # declared, not given, and used for something else
+        if first is None and self.row is not None and self.row.derived:
+            raise _Refused("no global batch is set, and it would follow from the micro-batch", "set it beside the micro-batch", micro.name)
+        return first
+
+    def _is_total(self, batch: Candidate, micro: Candidate) -> bool:
+        """Whether a bare batch beside a micro-batch holds the whole: the source divides it, or samples of it are cut."""
+        big, small = _last(batch), _last(micro)
+        if batch.number is not None and micro.number is not None and batch.number < micro.number:
+            return False
+        return self.source.divides(big, small) or (small, big) in self.source.fallbacks or self._named_micro(batch, micro)
+
+    def _named_micro(self, batch: Candidate, micro: Candidate) -> bool:
+        """``batch_size`` beside ``micro_batch_size``: names that differ in that one word are the whole and its part."""
+        words = set(words_of(micro.name))
+        return bool(words & {"micro"}) and set(words_of(batch.name)) == words - {"micro"}
+
+    def _made_from(self, total: Candidate, micro: Candidate) -> bool:
+        return any(_last(micro) in self.source.behind(self.source.aliases.get(n, ())) for n in self.source.same_as(_last(total)))
+
+    def _all_three(self, micro: Candidate, total: Candidate) -> bool:
+        """Whether an accumulation is given beside micro-batch and total."""
+        return any(c.role is Role.ACCUMULATION and c.explicit and not c.framework for c in self.found)
+
+    def _accumulation(self, micro: Candidate) -> Candidate | None:
+        options = [c for c in self.found if c.role is Role.ACCUMULATION]
+        own = [c for c in options if not c.framework]
+        if self.told.accumulation is not None:
+            named = next((c for c in own if c.name == self.told.accumulation), None)
+            return named or Candidate(self.told.accumulation, Role.ACCUMULATION, 1, Given.COMMAND_LINE, "named", plain_name(self.told.accumulation))
+        first, rest = cand.choose(own)
+        if first is not None:
+            if rest and not all(c.number == first.number and c.explicit and first.explicit for c in rest):
+                names = f"{first.name} or {rest[0].name}"
+                raise _Refused(f"which is the accumulation is not clear: {names}", f"--accumulation-knob {first.name}", micro.name)
+            return self._require_used(first, micro)
+        unset = next((c for c in own), None)
+        paired = self._paired_by_convention(micro)
+        if paired is not None:
+            return paired
+        if unset is not None:
+            fallback = self._literal_default(unset)
+            if fallback is not None:
+                return fallback
+            raise _Refused(f"the present value of {unset.name} is not known", f"give {unset.name} a number", micro.name)
+        first, rest = cand.choose(c for c in options if c.framework)
+        return first if not rest else None
+
+    def _require_used(self, steps: Candidate, micro: Candidate) -> Candidate:
+        """The flag is read somewhere: one that is declared and never used would shrink the global batch."""
+        flag = self.source.flag(steps.name) if steps.name.startswith("-") else None
+        if flag is None or flag.owner or not self.source.files:
+            return steps
+        if not self.source.uses(flag.dest):
+            raise _Refused(f"{steps.name} is declared in {flag.where} and used nowhere: {_NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
+        return steps
+
+    def _paired_by_convention(self, micro: Candidate) -> Candidate | None:
+        row = self.row
+        if row is None or row.accumulation is None or not self._convention_fits(row, micro):
+            return None
+        default = self._overridden_default(plain_name(row.accumulation).rpartition(".")[2], row.accumulation_default)
+        name = row.accumulation
+        if self.where.lone_config is not None:
+            name = f"{self.where.lone_config}#{NEW}{plain_name(row.accumulation)}"
+        elif micro.name.startswith("--") is False and place_of(micro.name) is Place.FILE and not name.startswith("--trainer") and row.name != "espnet":
+            file, _, key = micro.name.partition("#")
+            prefix = key.rpartition(".")[0]
+            name = f"{file}#{NEW}{prefix + '.' if prefix else ''}{plain_name(row.accumulation).rpartition('.')[2]}"
+        return Candidate(name, Role.ACCUMULATION, default, Given.CONVENTION, f"default of {row.name}", plain_name(row.accumulation))
+
+    def _convention_fits(self, row: Convention, micro: Candidate) -> bool:
+        """HF's pair belongs to HF's micro-batch, and not where the script makes the arguments itself."""
+        if row.name != HF:
+            return True
+        return _last(micro) in {"per_device_train_batch_size", "per_gpu_train_batch_size"}
+
+    def _overridden_default(self, plain: str, default: int) -> int:
+        """What a dataclass in the source says in place of the framework's default."""
+        for flag in self.source.flags:
+            if flag.dest == plain and flag.owner:
+                number = as_number(flag.default)
+                if number is not None:
+                    return number
+        return default
+
+    def _literal_default(self, unset: Candidate) -> Candidate | None:
+        """A default in a config of Python (yacs): ``_C.TRAIN.ACCUMULATION_STEPS = 1``, if there is one alone."""
+        values = self.source.literals.get(_last(unset), ())
+        numbers = {as_number(value) for value, _ in values}
+        if len(numbers) != 1 or None in numbers:
+            return None
+        return replace(unset, value=values[0][0], where=f"default in {values[0][1]}")
+
+    # what they make up
+
+    def _no_accumulation(self, micro: Candidate) -> _Refused:
+        named = f"no gradient accumulation beside {micro.name}"
+        if not self.source.files and not micro.explicit:
+            return _Refused(f"{named}: the source of {self.where.program or 'the script'} could not be read", "name it with --accumulation-knob", micro.name)
+        fixed = next((p for p in self.source.passed if cand.role_of(p.keyword) is Role.ACCUMULATION and as_number(p.value)), None)
+        if fixed is not None:
+            return _Refused(f"the accumulation is written in {fixed.where} ({fixed.keyword}={fixed.value})", f"change it in {fixed.where.rpartition(':')[0]}", micro.name)
+        return _Refused(f"{named}: {_NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
+
+    def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
+        if micro.number is not None and total.number is not None and total.number % micro.number:
+            raise _Refused(f"{total.name} {total.number} is no multiple of {micro.name} {micro.number}", "", micro.name)
+        self._require_same_rate(micro, {_last(total)})
+        return Knobs(
+            batch=micro.name,
+            batch_scope=KnobScope.PER_RANK,
+            global_batch=total.name,
+            same=self._duplicates(micro, None, total),
+            found=self._numbers(micro, None, total),
+        )
+
+    def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
+        big, small = _last(micro), _last(steps)
+        if self.source.divides(big, small, outright=True):
+            return self._cut(micro, steps)
+        if self.source.divides(big, small):
+            raise _Refused(f"{micro.name} may be divided by {steps.name} in the source", "--batch-scope global, or per_rank", micro.name)
+        if not self.source.files and micro.role is not Role.MICRO and not self._by_known_names(micro, steps):
+            raise _Refused(
+                f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
+                "say --batch-scope per_rank, per_node or global", micro.name,
+            )  # fmt: skip
+        scope = self._scope(micro)
+        counts = self.told.counts if self.told.counts is not AccumulationCounts.PER_RANK else self._counts(small)
+        if total is not None:
+            self._require_product(micro, steps, total, counts)
+        self._require_same_rate(micro, {small})
+        self._require_accepted(steps)
+        return Knobs(
+            batch=micro.name,
+            batch_scope=scope,
+            accumulation=steps.name,
+            paired=True,
+            counts=counts,
+            same=self._duplicates(micro, steps, total),
+            found=self._numbers(micro, steps, total),
+        )
+
+    def _by_known_names(self, micro: Candidate, steps: Candidate) -> bool:
+        return self.row is not None or (micro.framework != "" and steps.framework != "") or self.told.batch_scope is not KnobScope.UNKNOWN
+
+    def _cut(self, micro: Candidate, steps: Candidate) -> Knobs:
+        """The source divides the batch by the accumulation: the batch stays, and is cut into more pieces."""
+        if micro.number is None or steps.number is None or micro.number % (2 * steps.number):
+            raise _Refused(f"{micro.name} {micro.value} cannot be cut further by {steps.name} {steps.value}", "", micro.name)
+        return Knobs(
+            batch=micro.name, batch_scope=KnobScope.GLOBAL, accumulation=steps.name, found=self._numbers(micro, steps, None)
+        )  # fmt: skip
+
+    def _scope(self, micro: Candidate) -> KnobScope:
+        if self.told.batch_scope is not KnobScope.UNKNOWN:
+            return self.told.batch_scope
+        scope = scope_of(micro.name, self.source)
+        if scope is not KnobScope.UNKNOWN:
+            return scope
+        names = self.source.same_as(_last(micro))
+        for ratio in self.source.ratios:
+            by = ratio.right & set(_WORLD)
+            if ratio.left in names and by:
+                return KnobScope.PER_NODE if by <= _PER_NODE else KnobScope.GLOBAL
+        return KnobScope.UNKNOWN
+
+    def _counts(self, small: str) -> AccumulationCounts:
+        names = self.source.same_as(small)
+        divided = any(r.left in names and self.source.behind(r.right) & set(_WORLD) and r.whole for r in self.source.ratios)
+        return AccumulationCounts.ALL_RANKS if divided else AccumulationCounts.PER_RANK
+
+    def _require_product(self, micro: Candidate, steps: Candidate, total: Candidate, counts: AccumulationCounts) -> None:
+        """Micro-batch, accumulation and total are all given: they must agree, or which one the script drops is not known."""
+        a, b, c = micro.number, steps.number, total.number
+        if a is None or b is None or c is None:
+            return
+        world = 1 if counts is AccumulationCounts.ALL_RANKS else self.world
+        if world is None or a * b * world != c:
+            raise _Refused(
+                f"{micro.name} {a} × {steps.name} {b} × {world or '?'} ranks is not {total.name} {c}", "leave one of the three out", micro.name
+            )
+
+    def _require_accepted(self, steps: Candidate) -> None:
+        """The source's own conditions let the accumulation be larger."""
+        if steps.number is None:
+            return
+        given = {_plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
+        why = refuses(self.source, plain_name(steps.dest).rpartition(".")[2], steps.number, 2 * steps.number, given, self.world)
+        if why is not None:
+            raise _Refused(f"{steps.name} {2 * steps.number} would be refused by the script: {why}", "", None)
+
+    def _require_same_rate(self, micro: Candidate, others: set[str]) -> None:
+        """The learning rate must not be scaled by the micro-batch without what makes up for it."""
+        for name in ("lr", "learning_rate"):
+            behind = self.source.aliases.get(name, frozenset())
+            if _last(micro) in behind and not (self.source.behind(behind) & {o.lower() for o in others}):
+                raise _Refused(f"the learning rate is scaled by {micro.name} alone", "", micro.name)
+
+    def _duplicates(self, micro: Candidate, steps: Candidate | None, total: Candidate | None) -> tuple[tuple[str, str], ...]:
+        """The other places that hold the same numbers: DeepSpeed's JSON, accelerate's config, a config beside a flag."""
+        same: list[tuple[str, str]] = []
+        for role, chosen in (("micro", micro), ("accumulation", steps), ("total", total)):
+            wanted = {"micro": {Role.MICRO, Role.BATCH}, "accumulation": {Role.ACCUMULATION}, "total": {Role.TOTAL}}[role]
+            for other in self.found:
+                if chosen is not None and other.dest == chosen.dest:
+                    continue
+                if other.role not in wanted or other.number is None or not (other.explicit and (other.framework or (chosen is not None and _last(other) == _last(chosen)))):
+                    continue
+                self._require_equal(role, chosen, other, micro, steps)
+                if role != "total":
+                    same.append((other.name, role))
+        return tuple(same)
+
+    def _require_equal(self, role: str, chosen: Candidate | None, other: Candidate, micro: Candidate, steps: Candidate | None) -> None:
+        file = other.name.partition("#")[0]
+        if role == "total":
+            # A total stays; but it must be the product, or the engine refuses to start.
+            if self.world is not None and steps is not None and micro.number and steps.number and other.framework:
+                if micro.number * steps.number * self.world != other.number:
+                    raise _Refused(f"{other.name} {other.number} is not {micro.number} × {steps.number} × {self.world} ranks", f"make {file} agree", micro.name)
+            return
+        if chosen is None:
+            raise _Refused(f"{other.name} holds {other.number}, and what it pairs with is derived", f"set it to auto in {file}", micro.name)
+        if other.number != chosen.number:
+            raise _Refused(f"{chosen.name} is {chosen.value} and {other.name} is {other.number}: which one counts is not known", f"make them equal", micro.name)
+        if file in self.where.fixed:
+            raise _Refused(f"{other.name} holds the same number, and no copy of {file} can be handed to the job", f"set it to auto in {file}", micro.name)
+
+    def _numbers(self, micro: Candidate, steps: Candidate | None, total: Candidate | None) -> tuple[FoundNumber, ...]:
+        three = (("micro", micro), ("accumulation", steps), ("total", total))
+        return tuple(FoundNumber(what, c.number, c.where) for what, c in three if c is not None)
+
+
+def _last(candidate: Candidate) -> str:
+    """The last key of a candidate's name, as the source spells it."""
+    return plain_name(candidate.dest).rpartition(".")[2].rpartition(":")[2].lower()
+
+
+def _plain_last(name: str) -> str:
+    return plain_name(name).rpartition(".")[2]
 
 
 def scope_of(name: str, source: ScriptSource) -> KnobScope:
     """What a batch flag counts, from its name, else from the source; UNKNOWN rather than a guess."""
-    scope = _scope_by_name(name)
+    scope = scope_by_name(name)
     if scope is not KnobScope.UNKNOWN:
         return scope
     if place_of(name) is Place.ENVIRONMENT:
@@ -98,205 +540,3 @@ def scope_of(name: str, source: ScriptSource) -> KnobScope:
         plain = name.lstrip("-").replace("-", "_")
         dest = flag.dest if flag else plain.rpartition(".")[2]
     return KnobScope.PER_RANK if source.passes_undivided(dest) else KnobScope.UNKNOWN
-
-
-def batch_of(
-    args: Sequence[str],
-    knobs: Knobs,
-    *,
-    world_size: int,
-    local_world_size: int,
-    source_text: str | None = None,
-    global_batch: int | None = None,
-    unit: BatchUnit | None = None,
-    tokens_per_sample: int = 1,
-    elsewhere: Places | None = None,
-) -> BatchSpec | None:
-    """The batch that a foreign command line asks for; None where it is not known.
-
-    Args:
-        args: what follows the script.
-        knobs: what `find_knobs` found.
-        world_size: ranks in all.
-        local_world_size: ranks on a node.
-        source_text: the script's text, for defaults of flags that are not given.
-        global_batch: what a person asked for in place of what the script's own flags say.
-        unit: in what the global batch is counted, if a person said so; samples otherwise.
-        tokens_per_sample: with ``unit=TOKENS``.
-        elsewhere: config files and variables.
-
-    Raises:
-        JobError: the numbers are known and do not divide.
-    """
-    source = elsewhere or places(source_text)
-    given = _number_of(args, knobs.batch, source)
-    steps = _number_of(args, knobs.accumulation, source) or 1
-    if given is None:
-        return None
-    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            micro = given
-        case KnobScope.PER_NODE:
-            if given % local_world_size:
-                raise JobError(
-                    f"{knobs.batch} {given} does not divide by the {local_world_size} ranks of a node"
-                )
-            micro = given // local_world_size
-        case KnobScope.GLOBAL:
-            return resolve(
-                world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted
-            )
-        case KnobScope.UNKNOWN:
-            return None
-    if global_batch is not None:
-        return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
-    total = _number_of(args, knobs.global_batch, source)
-    if total is None:
-        return resolve(world_size=world_size, micro_batch=micro, accumulation=steps, **counted)
-    if unit is None and _may_count_tokens(args, knobs.global_batch, total, source):
-        return None
-    return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
-
-
-def _may_count_tokens(args: Sequence[str], name: str | None, total: int, source: Places) -> bool:
-    """Whether a found global batch may be in tokens: then nothing is known until a person says the unit."""
-    if name is not None and "token" in name:
-        return True
-    lengths = (_number_of(args, n, source) for n in _LENGTH_NAMES)
-    return any(length is not None and total >= length for length in lengths)
-
-
-def batch_values(
-    knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
-) -> tuple[tuple[str, str], ...]:
-    """The (knob, value) pairs that make the batch `batch`.
-
-    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
-    a person has then accepted a smaller global batch.
-
-    Raises:
-        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
-    """
-    same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
-    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
-    if not (knobs.can_change_batch or accepted):
-        raise JobError(why_not_changeable(knobs))
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            value = batch.micro_batch_per_rank
-        case KnobScope.PER_NODE:
-            value = batch.micro_batch_per_rank * local_world_size
-        case KnobScope.GLOBAL:
-            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
-            value = batch.global_batch
-        case KnobScope.UNKNOWN:
-            raise JobError(why_not_changeable(knobs))
-    pairs = [(_known(knobs.batch), str(value))]
-    if knobs.accumulation:
-        pairs.append((knobs.accumulation, str(batch.accumulation_steps)))
-    if knobs.global_batch:
-        # Said outright even where it was a default: a default may itself follow from the micro-batch.
-        pairs.append((knobs.global_batch, str(batch.global_batch)))
-    return tuple(pairs)
-
-
-SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
-"""The same where the names are known and their values are not."""
-
-
-def why_not_changeable(knobs: Knobs) -> str:
-    """One line for the user: what is missing before a batch can be changed, and how to say it."""
-    if knobs.batch is None:
-        return "the script's batch flag is not known: name it with --batch-knob"
-    if knobs.batch_scope is KnobScope.UNKNOWN:
-        return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
-    return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
-
-
-def words_of(name: str) -> list[str]:
-    """``--per-device-train-batch-size`` as its words; of ``train.batch_size`` the last key, whole."""
-    name = bare(name)
-    last = name.rpartition(".")[2] if not name.startswith("-") else name
-    return [w for w in re.split(r"[-_./]+", last.lower()) if w]
-
-
-def _is_batch(name: str) -> bool:
-    words = words_of(name)
-    if name in _SHORT_NAMES:
-        return True
-    if _is_accumulation(name) or _EVALUATION & set(re.split(r"[-_./]+", bare(name).lower())):
-        return False
-    if "batchsize" in words or words[-1:] == ["bs"]:
-        return True
-    return "batch" in words and (words[-1] in {"size", "batch", "gpu", "device", "rank", "node"})
-
-
-def _is_accumulation(name: str) -> bool:
-    words = set(words_of(name))
-    return bool(words & {"accumulation", "accumulate", "accum"}) and not words & {"dtype", "fp32", "type"}
-
-
-def _scope_by_name(name: str) -> KnobScope:
-    words = set(words_of(name))
-    if not _is_batch(name):
-        return KnobScope.UNKNOWN
-    if words & _GLOBAL:
-        return KnobScope.GLOBAL
-    if words & _PER_NODE:
-        return KnobScope.PER_NODE
-    if words & _PER_RANK:
-        return KnobScope.PER_RANK
-    return KnobScope.UNKNOWN
-
-
-def _best_batch(names: Sequence[str], source: ScriptSource) -> str | None:
-    """A per-rank name before a per-node one, before a global one, before one of unknown scope."""
-    order = [KnobScope.PER_RANK, KnobScope.PER_NODE, KnobScope.GLOBAL, KnobScope.UNKNOWN]
-    batches = [n for n in names if _is_batch(n)]
-    return min(batches, key=lambda n: order.index(scope_of(n, source)), default=None)
-
-
-def _find_resume(settings: Sequence[Setting], where: Places) -> tuple[str | None, str]:
-    """A resume flag counts as known only if it can mean "the newest checkpoint" without a path."""
-    for setting in settings:
-        if "_".join(words_of(setting.name)) in _RESUME_WORDS:
-            if setting.value is None:
-                return setting.name, ""
-            return (setting.name, setting.value) if setting.value.lower() in _NEWEST else (None, "auto")
-    for name in where.names():
-        if is_argument(name) or "_".join(words_of(name)) not in _RESUME_WORDS:
-            continue
-        present = where.value(name)
-        if isinstance(present, bool):
-            return name, "true"
-        if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
-            return name, present
-    for flag in where.source.flags:
-        name = next((n for n in flag.names if "_".join(words_of(n)) in _RESUME_WORDS), "")
-        if not name:
-            continue
-        if flag.is_switch:
-            return name, ""
-        newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
-        if newest:
-            return name, newest[0]
-    return None, "auto"
-
-
-def _number_of(args: Sequence[str], name: str | None, where: Places) -> int | None:
-    if name is None:
-        return None
-    value: Scalar = value_of(args, name) if is_argument(name) else None
-    if value is None:
-        value = where.value(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if value > 0 else None
-    text = value if isinstance(value, str) else ""
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 12 and int(text) > 0 else None
-
-
-def _known(name: str | None) -> str:
-    if name is None:
-        raise JobError("the script's batch flag is not known: name it with --batch-knob")
-    return name

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.batch import BatchSpec, BatchUnit
-from supervisor.job.config.edit import read_values
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import find as kn
 from supervisor.job.knobs.checkpoint_flags import find_outputs
+from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from supervisor.job.knobs.program import read_program
+from supervisor.job.knobs.read_source import ScriptSource, called, scan_files
+from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
 
 _TOTAL_STEPS: Final = (
     "--max_steps",
@@ -37,8 +40,11 @@ def with_knobs(
     look: Resolver,
     world: int | None,
     *,
-    script_text: str | None,
-    script_configs: Mapping[str, str],
+    script_text: str | None = None,
+    script_configs: Mapping[str, str] | None = None,
+    read: Callable[[str], str | None] | None = None,
+    gpus: int = 0,
+    accelerate_config: str | None = None,
 ) -> JobSpec:
     """`spec` with the script's knobs and batch found, and ``--micro-batch`` and ``--global-batch`` applied.
 
@@ -46,18 +52,30 @@ def with_knobs(
         spec: the job so far.
         look: the settings.
         world: ranks in all, if known.
-        script_text: the script's source, if it could be read.
-        script_configs: the config files that its arguments name, text by name.
+        script_text: the script's source, where the caller opened it already.
+        script_configs: config files that the caller opened already, text by name.
+        read: opens a file by the name that the command line uses; the source's imports and nested configs come through it.
+        gpus: GPUs that the job would see.
+        accelerate_config: path of accelerate's default config.
 
     Raises:
         JobError: a batch that a person asked for cannot be set or does not divide.
     """
     declared, unit, tokens = _declared_knobs(look)
+    opened = read or (lambda _: None)
+    launch, at = _launch(spec, opened, gpus, accelerate_config)
     if spec.entry_kind is EntryKind.COMMAND:
-        world = _command_world(spec, world)
-    configs = {name: read_values(name, text) for name, text in script_configs.items()}
-    where = kn.places(script_text, configs, {**look.env, **dict(spec.env)})
-    knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where)
+        world = _command_world(spec, world, launch)
+    source = _source(spec, launch, opened, script_text, at)
+    if spec.entry_kind is EntryKind.COMMAND and is_plain_python(spec) and world == 1 and starts_own_ranks(source, spec.entry_args, gpus):
+        world = None
+    configs = collect_configs(spec.entry_args, replace(launch, args_at=at), source, opened, script_configs)
+    where = Places(
+        source, configs.values, {**look.env, **dict(spec.env)}, configs.settled, configs.roles, configs.fixed,
+        launch.program or launch.module or launch.script, at, configs.lone,
+    )  # fmt: skip
+    known_world = world
+    knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where, world=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # how its ranks lie on nodes is the command's own business
     micro, total = look.get("batch.micro"), look.get("batch.global")
@@ -69,7 +87,7 @@ def with_knobs(
         args, where = _set_knob(args, where, set_knobs, knobs.batch, str(micro))
     batch: BatchSpec | None = None
     notes = spec.notes
-    if world is not None:
+    if world is not None or knobs.can_change_batch:
         try:
             batch = kn.batch_of(
                 args,
@@ -91,6 +109,10 @@ def with_knobs(
             ):
                 raise
             notes = (*notes, f"batch not understood, so never changed by itself: {error.message}")
+            knobs = replace(knobs, refusal=knobs.refusal or error.message)
+    if batch is None and not knobs.refusal and knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}:
+        why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
+        knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
     if total is not None:
         if batch is None:
             raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
@@ -101,6 +123,7 @@ def with_knobs(
         spec,
         entry_args=args,
         knobs=knobs,
+        world_size=known_world,
         batch=batch,
         loader=find_loader(args, where),
         outputs=find_outputs(settings_of(args), where),
@@ -147,7 +170,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     if resume is not None and value is None:
         # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
         resume, _, value = resume.partition("=")
-    scope = look.get("batch.scope")
+    scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
     declared = Knobs(
         batch=look.get("batch.knob"),
         batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
@@ -155,6 +178,8 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
         global_batch=look.get("batch.global_knob"),
         resume=resume,
         resume_value=value if value is not None else "auto",
+        counts=AccumulationCounts(counts) if counts else AccumulationCounts.PER_RANK,
+        self_resuming=bool(look.get("resume.self_resuming", False)),
     )
     unit = look.get("batch.unit")
     tokens = look.get("batch.tokens_per_sample", None)
@@ -164,11 +189,51 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     return known, BatchUnit(unit) if unit else None, tokens or 1
 
 
-def _command_world(spec: JobSpec, world: int | None) -> int | None:
+def _launch(
+    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None
+) -> tuple[Launch, int]:
+    """What the job runs, and where the script's own arguments begin within `entry_args`."""
+    match spec.entry_kind:
+        case EntryKind.SCRIPT:
+            return Launch(("torchrun",), None, script=spec.entry), 0
+        case EntryKind.MODULE:
+            return Launch(("torchrun",), None, module=spec.entry), 0
+        case EntryKind.COMMAND | EntryKind.TRAINER:
+            words = (spec.entry, *spec.entry_args)
+            launch = read_launch(words, read=read, gpus=gpus, accelerate_config=accelerate_config)
+            return launch, max(launch.args_at - 1, 0)
+
+
+def _source(
+    spec: JobSpec, launch: Launch, read: Callable[[str], str | None], script_text: str | None, at: int
+) -> ScriptSource:
+    program = read_program(
+        read, script=launch.script, module=launch.module, program=launch.program, args=spec.entry_args[at:]
+    )
+    if not program.files and script_text is not None:
+        return scan_files([(launch.script or "", script_text)])
+    return scan_files(program.files)
+
+
+def _command_world(spec: JobSpec, world: int | None, launch: Launch) -> int | None:
     """Ranks of a plain command: one for ``python script.py``, what a launcher's arguments say, else unknown."""
-    if is_plain_python(spec) or spec.nproc_per_node > 1:
+    if spec.nproc_per_node > 1 or is_plain_python(spec):
         return world
-    return launched_ranks((spec.entry, *spec.entry_args))
+    return launch.ranks
+
+
+_OWN_RANKS: Final = re.compile(r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$")
+
+
+def starts_own_ranks(source: ScriptSource, args: Sequence[str], gpus: int = 0) -> bool:
+    """Whether a script that is run directly starts its ranks itself, or uses several GPUs from one process."""
+    for setting in settings_of(args):
+        if _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) and setting.value not in {"1", "0"}:
+            return True
+    calls = {called(n) for file in source.files if file.depth <= 1 for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+    if calls & {"spawn", "start_processes", "notebook_launcher", "LightningCLI", "Fabric"}:
+        return True
+    return gpus > 1 and bool(calls & {"DataParallel", "Trainer", "from_argparse_args", "HfArgumentParser"})
 
 
 def is_python(program: str) -> bool:
