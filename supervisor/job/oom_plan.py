@@ -22,6 +22,8 @@ from supervisor.job.redact import redact, redact_argv
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs
 
 SCHEMA: Final = 1
+# In place of a value: the step of the newest checkpoint.
+STEP: Final = "STEP"
 # How many further restarts are shown: beyond, a person changes the model instead.
 MAX_STEPS: Final = 16
 
@@ -74,6 +76,8 @@ def resume_plan(knobs: Knobs) -> ResumePlan:
         return ResumePlan("flag", _shown(knobs.resume), knobs.resume_value, knobs.resumes or None)
     if knobs.resume_path is not None:
         return ResumePlan("flag", _shown(knobs.resume_path), None, knobs.resumes or None)
+    if knobs.resume_step is not None:
+        return ResumePlan("flag", knobs.resume_step, STEP, "takes the step of a checkpoint")
     return ResumePlan("none" if knobs.cannot_resume else "unknown")
 
 

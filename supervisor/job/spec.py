@@ -74,7 +74,8 @@ class Knobs:
     where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro``, ``accumulation`` or
     ``total``); they change together. `refusal`: why the batch cannot be changed at the same global batch, and `help` what
     would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
-    checkpoint by itself. `resumes`: what is known of that, for people; `cannot_resume`: the source shows no way at all.
+    checkpoint by itself. `resumes`: what is known of that, for people; `resume_step`: a flag that takes the step of
+    the checkpoint. `cannot_resume`: the source shows no way at all.
     """
 
     batch: str | None = None
@@ -93,6 +94,7 @@ class Knobs:
     found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # what was read, not what is run
     self_resuming: bool = False
     resumes: str = ""
+    resume_step: str | None = None
     cannot_resume: bool = False
 
     def number(self, what: str) -> FoundNumber | None:

@@ -32,6 +32,8 @@ def refuses(
     for demand in source.demands:
         if dest not in leaves(demand.test):
             continue
+        if any(_switched_off(source, test, wanted, known) for test, wanted in demand.guards):
+            continue
         values = [truth(demand.test, {**known, dest: number}, world) for number in (before, after)]
         safe = [v is demand.must_hold for v in values]
         if safe[0] and not safe[1]:
@@ -39,6 +41,16 @@ def refuses(
         if values[0] is None and values[1] is not None and not safe[1]:
             return f"{demand.where}: {ast.unparse(demand.test)[:80]}"
     return None
+
+
+def _switched_off(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Literal | _Nothing]) -> bool:
+    """Whether a condition around a demand is known to be the other way; what it is computed from is followed once."""
+    value = truth(test, known, None)
+    name = leaf(test)
+    if value is None and name is not None:
+        values = {truth(expression, known, None) for expression in source.computed.get(name, ())}
+        value = values.pop() if len(values) == 1 else None
+    return value is not None and value is not wanted
 
 
 def known_values(source: ScriptSource, given: Mapping[str, str | None]) -> dict[str, Literal | _Nothing]:
@@ -114,6 +126,9 @@ def _value(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int |
         if isinstance(first, int) and isinstance(second, int) and second:
             return first % second
         return None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"lower", "strip"} and not node.args:
+        text = _value(node.func.value, known, world)
+        return getattr(text, node.func.attr)() if isinstance(text, str) else None
     name = leaf(node)
     if name in _RANKS:
         return world
@@ -135,6 +150,10 @@ def _compared(op: ast.cmpop, first: object, second: object) -> bool | None:
                 return first < second  # type: ignore[operator]
             case ast.LtE():
                 return first <= second  # type: ignore[operator]
+            case ast.In():
+                return first in second  # type: ignore[operator]
+            case ast.NotIn():
+                return first not in second  # type: ignore[operator]
             case _:
                 return None
     except TypeError:

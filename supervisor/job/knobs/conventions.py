@@ -33,6 +33,7 @@ class Convention:
         self_resume: switches that make the script resume by itself when present and on.
         always_resumes: resumes by itself unless one of `resume_off` is given.
         resume_off: settings that keep it from doing so.
+        resume_word: a keyword that some call of the source must have for that.
         selector: a setting whose value says which one holds the micro-batch: (its name, (value, name of the micro-batch)).
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
@@ -53,6 +54,7 @@ class Convention:
     self_resume: tuple[str, ...] = ()
     always_resumes: bool = False
     resume_off: tuple[str, ...] = ()
+    resume_word: str = ""
     unsafe: tuple[tuple[str, str], ...] = ()
     selector: tuple[str, tuple[tuple[str, str], ...]] | None = None
 
@@ -109,6 +111,8 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         "speechbrain",
         modules=("speechbrain",),
         accumulation="--grad_accumulation_factor",
+        always_resumes=True,
+        resume_word="checkpointer",
         unsafe=(("dynamic_batching", "batches are dynamic (dynamic_batching)"),),
     ),
     Convention(

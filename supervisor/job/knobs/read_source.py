@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,11 +48,12 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A condition that must hold (``assert``), or must not (``if …: raise``)."""
+    """A condition that must hold (``assert``), or must not (``if …: raise``); `guards`: the tests of the ifs around it."""
 
     test: ast.expr
     must_hold: bool
     where: str
+    guards: tuple[tuple[ast.expr, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class ScriptSource:
 
     `variables`: environment variables that it reads, with their literal default if they have one. In the sets
     a variable is named ``env:NAME``. `words`: names and attributes of its code that speak of resuming, or of transformers.
-    `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `fallbacks`: (name, the name that stands in for it where it is not set).
+    `handed`: (name, the name that is passed on as it, or that it is a share of). `computed`: what a name is set to.
+    `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `fallbacks`: (name, the name that stands in for it where it is not set).
     """
 
     flags: tuple[ScriptFlag, ...] = ()
@@ -87,6 +89,10 @@ class ScriptSource:
     modules: frozenset[str] = frozenset()
     files: tuple[SourceFile, ...] = ()
     used: frozenset[str] = frozenset()
+    renamed: frozenset[tuple[str, str]] = frozenset()
+    fields: Mapping[str, Literal] = field(default_factory=dict)
+    handed: frozenset[tuple[str, str]] = frozenset()
+    computed: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
 
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling; dashes and underscores within a name are one."""
@@ -116,27 +122,31 @@ class ScriptSource:
         return frozenset(found)
 
     def same_as(self, name: str) -> frozenset[str]:
-        """The name, and the local names that are it and nothing else (``total = args.total``), in both directions."""
-        name = name.lower()
-        pure = {a: next(iter(b)) for a, b in self.aliases.items() if len(b) == 1}
-        found = {name}
+        """The name, and those that are set to it and nothing else (``total = args.total``)."""
+        return self._followed(name, self.renamed)
+
+    def _followed(self, name: str, steps: frozenset[tuple[str, str]]) -> frozenset[str]:
+        found = {name.lower()}
         for _ in range(3):
-            found |= {a for a, b in pure.items() if b in found} | {pure[a] for a in found if a in pure}
+            found |= {other for other, origin in steps if origin in found}
         return frozenset(found)
 
     def divides(self, total: str, part: str, *, outright: bool = False) -> bool:
         """Whether `total` is divided by a product that `part` is a factor of, or tested to be a multiple of it.
 
         Args:
-            total: what is divided.
+            total: what is divided, or shared out first and then divided.
             part: what divides it, maybe by another name.
             outright: only a division by `part` under its own name counts.
         """
         lefts, part = self.same_as(total), part.lower()
+        parts = frozenset({part})
+        if not outright:
+            lefts |= self._followed(total, self.renamed | self.handed)
+            parts |= self._followed(part, self.renamed | self.handed)
         return any(
             r.left in lefts
-            and part != r.left
-            and part in (r.right if outright else self.behind(r.right))
+            and any(p != r.left for p in parts & (r.right if outright else self.behind(r.right)))
             and (r.whole or not outright)
             for r in self.ratios
         )
@@ -202,6 +212,10 @@ class _Facts:
         self.passed: list[Passed] = []
         self.demands: list[Demand] = []
         self.used: set[str] = set()
+        self.renamed: set[tuple[str, str]] = set()
+        self.handed: set[tuple[str, str]] = set()
+        self.computed: defaultdict[str, list[ast.expr]] = defaultdict(list)
+        self.fields: dict[str, Literal] = {}
         self.path = ""
         self.wholesale = False
 
@@ -213,6 +227,14 @@ class _Facts:
                 self._assignment(node)
         for node in nodes:
             self._node(node)
+        for node, guards, _ in guarded(file.tree):
+            match node:
+                case ast.Assert(test=test):
+                    self.demands.append(Demand(test, must_hold=True, where=self._at(node), guards=guards))
+                case ast.If(test=test, body=body) if any(isinstance(s, ast.Raise) for s in body):
+                    self.demands.append(Demand(test, must_hold=False, where=self._at(node), guards=guards))
+                case _:
+                    pass
 
     def _node(self, node: ast.AST) -> None:
         match node:
@@ -236,10 +258,6 @@ class _Facts:
                 self._fallback(body, orelse, test)
             case ast.BoolOp(op=ast.Or(), values=[first, second]):
                 self._fallback(first, second, first)
-            case ast.Assert(test=test):
-                self.demands.append(Demand(test, must_hold=True, where=self._at(node)))
-            case ast.If(test=test, body=body) if any(isinstance(s, ast.Raise) for s in body):
-                self.demands.append(Demand(test, must_hold=False, where=self._at(node)))
             case _:
                 pass
 
@@ -258,12 +276,19 @@ class _Facts:
             return
         name = target.id if isinstance(target, ast.Name) else target.attr
         value = constant(node.value)
+        if value is not None and isinstance(node, ast.AnnAssign):
+            self.fields[name] = value
         if value is not None:
             self.literals[name.lower()].append((value, self._at(node)))
             return
         source = leaf(node.value)
         if isinstance(target, ast.Name) and source and source != name and not isinstance(node.value, ast.Name):
             self.direct[name] = source
+        self.computed[name].append(node.value)
+        if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.FloorDiv) and (whole := leaf(node.value.left)):
+            self.handed.add((name.lower(), whole.lower()))
+        if source and source.lower() != name.lower():
+            self.renamed.add((name.lower(), source.lower()))
         within = {inner.lower() for inner in leaves(node.value)} - {name.lower()}
         if 0 < len(within) <= 12:
             self.aliases[name.lower()] |= within
@@ -296,6 +321,9 @@ class _Facts:
                 self.undivided.add(self.direct.get(found, found))
         for keyword in call.keywords:
             if keyword.arg and any(word in keyword.arg for word in _KEPT):
+                origin = leaf(keyword.value)
+                if origin and origin.lower() != keyword.arg.lower() and not name.endswith("DataLoader"):
+                    self.handed.add((keyword.arg.lower(), origin.lower()))
                 self.passed.append(
                     Passed(name, keyword.arg, leaf(keyword.value), literal(keyword.value), self._at(keyword.value))
                 )
@@ -317,6 +345,10 @@ class _Facts:
             literals={name: tuple(values) for name, values in self.literals.items()},
             modules=modules,
             files=files,
+            renamed=frozenset(self.renamed),
+            handed=frozenset(self.handed),
+            computed={name: tuple(values) for name, values in self.computed.items()},
+            fields=self.fields,
             used=frozenset(self.used | ({"*"} if self.wholesale else set())),
         )
 
@@ -342,6 +374,26 @@ def _is_environ(node: ast.expr) -> bool:
             return True
         case _:
             return False
+
+
+Guards = tuple[tuple[ast.expr, bool], ...]
+
+
+def guarded(
+    node: ast.AST, guards: Guards = (), functions: tuple[str, ...] = ()
+) -> Iterator[tuple[ast.AST, Guards, tuple[str, ...]]]:
+    """Every node with the tests of the ifs around it, and the functions that it stands in, outermost first."""
+    for child in ast.iter_child_nodes(node):
+        yield child, guards, functions
+        match child:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from guarded(child, guards, (*functions, name))
+            case ast.If(test=test, body=body, orelse=orelse):
+                yield from guarded(ast.Module([ast.Expr(test)], []), guards, functions)
+                yield from guarded(ast.Module(list(body), []), (*guards, (test, True)), functions)
+                yield from guarded(ast.Module(list(orelse), []), (*guards, (test, False)), functions)
+            case _:
+                yield from guarded(child, guards, functions)
 
 
 def called(call: ast.Call) -> str:

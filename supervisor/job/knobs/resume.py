@@ -10,7 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of, value_of
 from supervisor.job.config.edit import NEW
@@ -20,7 +20,7 @@ from supervisor.job.knobs.conditions import known_values, truth
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.names import words_of
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.read_source import ScriptFlag, ScriptSource, SourceFile, called, leaf
+from supervisor.job.knobs.read_source import ScriptFlag, ScriptSource, SourceFile, called, guarded, leaf
 from supervisor.job.spec import Knobs
 
 _RESUME_WORDS: Final = frozenset(
@@ -37,7 +37,10 @@ _FINDS_NEWEST: Final = re.compile(
 _LOADS: Final = re.compile(r"load|resume|restore", re.IGNORECASE)
 _KEPT: Final = re.compile(r"checkpoint|ckpt|snapshot|resume|last|latest|state|save|model_path|weights", re.IGNORECASE)
 _ANY_WAY: Final = re.compile(r"resume|restore|load_state_dict|load_checkpoint|torch\.load|continue_from|load_state|ckpt_path")
-_HF_OFF: Final[Mapping[str, str]] = {"do_train": "false", "overwrite_output_dir": "false"}
+_NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
+_LOADER: Final = re.compile(r"^_?(load|resume|restore|try)\w*(snapshot|checkpoint|ckpt|state)", re.IGNORECASE)
+_SETTINGS: Final = re.compile(r"^(args|cfg|config|opts?|flags|conf|hparams|hps|h|params|\w+_args|\w+_config)$", re.IGNORECASE)
+_HF_OFF: Final[Mapping[str, str]] = {"do_train": "false", "overwrite_output_dir": "false", "resume_from_checkpoint": "none"}
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
@@ -66,7 +69,7 @@ def find_resume(args: Sequence[str], where: Places, row: Convention | None, told
     path, why = look.path_flag()
     if path is not None:
         return replace(knobs, resume_path=path, resumes=why)
-    return replace(knobs, cannot_resume=look.has_no_way(), resumes=look.step_flag())
+    return replace(knobs, cannot_resume=look.has_no_way(), resume_step=look.step_flag())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +116,12 @@ class _Look:
             value = given.get(name, "false")
             if value is None or value.lower() not in _OFF:
                 return f"{name} is on"
-        if row.always_resumes and not any(name in given for name in row.resume_off):
+        if row.always_resumes and not any(name in given for name in row.resume_off) and (not row.resume_word or row.resume_word in self._words()):
             return f"{row.name} goes on from its last checkpoint"
         return None
+
+    def _words(self) -> set[str]:
+        return {k.arg or "" for f in self.source.files for n in ast.walk(f.tree) if isinstance(n, ast.Call) for k in n.keywords}
 
     def _by_auto_flag(self) -> str | None:
         """A switch that makes the script look for its newest checkpoint, present or on by default."""
@@ -131,12 +137,12 @@ class _Look:
         return None
 
     def _by_source(self, given: Mapping[str, str | None]) -> str | None:
-        known = known_values(self.source, given)
+        known = {**self.source.fields, **known_values(self.source, given)}
         for file in self.source.files:
             if file.depth > _DEPTH:
                 continue
             for place in _searches(file, self.source):
-                if all(truth(test, known, None) is not (not wanted) for test, wanted in place.guards):
+                if all(_holds(self.source, test, wanted, known) for test, wanted in place.guards):
                     return f"{place.what} in {file.path or 'the script'}:{place.line}"
         return None
 
@@ -188,12 +194,16 @@ class _Look:
             if _is_latest_switch(flag):
                 return self._spelled(flag.dest), "true"
             return None
-        if flag.is_switch or flag.optional_value:
+        if flag.is_switch or (flag.optional_value and self._means_newest(flag)):
             return name, ""
         newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
         compared = self._compared(flag.dest)
         value = newest[0] if newest else compared
         return (name, value) if value else None
+
+    def _means_newest(self, flag: ScriptFlag) -> bool:
+        """Whether a flag without its value stands for the newest checkpoint: it says so, or the source looks for one."""
+        return str(flag.const).lower() in _NEWEST - {"true"} or any(re.search(r"latest|newest|last_(run|ckpt|checkpoint)", n) for n in self.source.used)
 
     def _compared(self, dest: str) -> str | None:
         """The word for the newest checkpoint that the source compares a setting with."""
@@ -228,18 +238,47 @@ class _Look:
             return row.resume_flag, f"{row.name}'s own"
         return None, ""
 
-    def step_flag(self) -> str:
-        """A flag that takes the step to go on from, for people: nothing is set by it."""
+    def step_flag(self) -> str | None:
+        """A flag that takes the step of the checkpoint to go on from."""
         for flag in self.source.flags:
             words = set(words_of(max(flag.names, key=len)))
             if "resume" in words and words & {"step", "epoch", "iter"}:
                 return max(flag.names, key=len)
-        return ""
+        return None
 
     def has_no_way(self) -> bool:
         """Whether the source was read and nothing in it loads a checkpoint."""
         files = self.source.files
         return bool(files) and not any(_ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH)
+
+
+def _holds(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Any]) -> bool:
+    """Whether a condition is what it must be, or turns on what only the machine can tell (does a file exist?)."""
+    computed = {
+        n.id: truth(values[0], known, None)
+        for n in ast.walk(test)
+        if isinstance(n, ast.Name) and n.id not in known and len(values := source.computed.get(n.id, ())) == 1
+    }
+    known = {**known, **{name: value for name, value in computed.items() if value is not None}}
+    value = truth(test, known, None)
+    if value is not None:
+        return value is wanted
+    # A setting that is not known is no such thing: the search may be switched off.
+    return not any(
+        isinstance(n, ast.Attribute) and n.attr not in known and isinstance(n.value, ast.Name | ast.Attribute) and _SETTINGS.match(leaf(n.value) or "")
+        for n in _atoms(test)
+    )
+
+
+def _atoms(test: ast.expr) -> list[ast.expr]:
+    """The parts of a condition that are true or false by themselves."""
+    match test:
+        case ast.BoolOp(values=values):
+            return [atom for value in values for atom in _atoms(value)]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _atoms(operand)
+        case _:
+            return [test]
 
 
 def _is_auto(name: str) -> bool:
@@ -266,7 +305,10 @@ def _searches(file: SourceFile, source: ScriptSource) -> Iterator[_Search]:
     empty = {n.name for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef) and _returns_nothing(n)}
     named = {f.dest for f in source.flags if takes_path(f"--{f.dest}")} | {"resume", "resume_from_checkpoint"}
     saved = _saved_names(file.tree)
-    for node, guards, function in _guarded(file.tree, (), None):
+    for node, guards, functions in guarded(file.tree):
+        function = functions[-1] if functions else None
+        if len(functions) > 1 and file.depth:
+            continue  # a callback in a library of the project
         if function is not None and function not in source.used and not function.startswith("__"):
             continue  # never called
         match node:
@@ -280,31 +322,14 @@ def _searches(file: SourceFile, source: ScriptSource) -> Iterator[_Search]:
                 yield _Search("resume_from_checkpoint=True", node.lineno, guards)
             case ast.If(test=test, body=body):
                 path = _exists(test)
-                if path is not None and path not in named and path in saved and any(_loads(s) for s in body):
+                if path is not None and path not in named and path in saved and _KEPT.search(path) and not _NOT_KEPT.search(path) and any(_loads(s) for s in body):
                     yield _Search(f"{path} is loaded where it exists", node.lineno, guards)
-            case ast.Try(body=body) if function is not None and _LOADS.search(function) and _KEPT.search(function):
+            case ast.Try(body=body) if function is not None and _LOADER.search(function):
                 names = {n for s in body for n in leaves_of(s)}
                 if any(_KEPT.search(n) and n in saved for n in names) and not names & (named - saved):
                     yield _Search(f"{function} tries its own file", node.lineno, guards)
             case _:
                 pass
-
-
-def _guarded(
-    node: ast.AST, guards: tuple[tuple[ast.expr, bool], ...], function: str | None
-) -> Iterator[tuple[ast.AST, tuple[tuple[ast.expr, bool], ...], str | None]]:
-    """Every node with the tests of the ifs around it, and the function that it stands in."""
-    for child in ast.iter_child_nodes(node):
-        yield child, guards, function
-        match child:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield from _guarded(child, guards, name)
-            case ast.If(test=test, body=body, orelse=orelse):
-                yield from _guarded(ast.Module([ast.Expr(test)], []), guards, function)
-                yield from _guarded(ast.Module(list(body), []), (*guards, (test, True)), function)
-                yield from _guarded(ast.Module(list(orelse), []), (*guards, (test, False)), function)
-            case _:
-                yield from _guarded(child, guards, function)
 
 
 def _returns_nothing(node: ast.FunctionDef) -> bool:
