@@ -87,11 +87,18 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
     if not knobs.can_change_batch:
         return OomRefusal(knobs.refusal or why_not_changeable(knobs), knobs.help, resume)
     if spec.batch is None:
-        return OomRefusal("the batch's size or the number of ranks is not known", "--micro-batch N, or --nproc-per-node N", resume)
+        return OomRefusal(
+            "the batch's size or the number of ranks is not known",
+            "--micro-batch N, or --nproc-per-node N",
+            resume,
+        )
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:
-        while len(steps) < MAX_STEPS and (choice := choose_smaller(batch, minimum=spec.retry.min_micro_batch)) is not None:
+        while (
+            len(steps) < MAX_STEPS
+            and (choice := choose_smaller(batch, minimum=spec.retry.min_micro_batch)) is not None
+        ):
             before = dict(batch_values(knobs, batch, local_world_size=spec.nproc_per_node)) if steps else None
             steps.append(_changes(spec, before, choice.batch))
             batch = choice.batch
@@ -99,7 +106,9 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
         return OomRefusal(error.message, "", resume)
     if not steps:
         least = max(spec.retry.min_micro_batch, 1)
-        return OomRefusal(f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left", "", resume)
+        return OomRefusal(
+            f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left", "", resume
+        )
     return OomPlan(steps[0], tuple(steps[1:]), resume)
 
 
@@ -116,10 +125,17 @@ def _changes(spec: JobSpec, before: dict[str, str] | None, batch: BatchSpec) -> 
 def _present(spec: JobSpec, name: str) -> str | None:
     """What a setting holds at the start."""
     knobs = spec.knobs
-    set_now = dict(spec.set_knobs).get(name) or (value_of(spec.entry_args, name) if is_argument(name) else None)
+    set_now = dict(spec.set_knobs).get(name) or (
+        value_of(spec.entry_args, name) if is_argument(name) else None
+    )
     if set_now is not None:
         return set_now
-    roles = {knobs.batch: "micro", knobs.accumulation: "accumulation", knobs.global_batch: "total", **dict(knobs.same)}
+    roles = {
+        knobs.batch: "micro",
+        knobs.accumulation: "accumulation",
+        knobs.global_batch: "total",
+        **dict(knobs.same),
+    }
     number = knobs.number(roles.get(name, ""))
     return str(number.value) if number is not None and number.value is not None else None
 
@@ -148,11 +164,23 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
         "micro": _number(knobs, "micro", knobs.batch),
         "accumulation": {
             **_number(knobs, "accumulation", knobs.accumulation),
-            **({"value": batch.accumulation_steps, "source": "derived"} if derived and batch is not None and known else {}),
+            **(
+                {"value": batch.accumulation_steps, "source": "derived"}
+                if derived and batch is not None and known
+                else {}
+            ),
             "counts": None if knobs.accumulation is None and not derived else knobs.counts.value,
         },
-        "global": batch.global_batch if batch is not None and known else total.value if total is not None else None,
-        "unit": batch.unit.value if batch is not None and known else None if derived else BatchUnit.SAMPLES.value,
+        "global": batch.global_batch
+        if batch is not None and known
+        else total.value
+        if total is not None
+        else None,
+        "unit": batch.unit.value
+        if batch is not None and known
+        else None
+        if derived
+        else BatchUnit.SAMPLES.value,
         "scope": knobs.batch_scope.value,
         "world_size": world_size(spec),
     }
@@ -162,7 +190,7 @@ def world_size(spec: JobSpec) -> int | None:
     """Ranks of the whole job; None where they are not known."""
     if spec.batch is not None and spec.batch.ranks_known:
         return spec.batch.world_size
-    return spec.world_size if spec.world_size else None
+    return spec.world_size or None
 
 
 def _number(knobs: Knobs, what: str, name: str | None) -> dict[str, Any]:
@@ -175,10 +203,19 @@ def _number(knobs: Knobs, what: str, name: str | None) -> dict[str, Any]:
 
 
 def _on_oom(plan: OomPlan | OomRefusal) -> dict[str, Any]:
-    resume = {"how": plan.resume.how, "knob": plan.resume.knob, "value": plan.resume.value, "from": plan.resume.source}
+    resume = {
+        "how": plan.resume.how,
+        "knob": plan.resume.knob,
+        "value": plan.resume.value,
+        "from": plan.resume.source,
+    }
     match plan:
         case OomPlan():
-            return {"changes": _rows(plan.changes), "then": [_rows(step) for step in plan.then], "resume": resume}
+            return {
+                "changes": _rows(plan.changes),
+                "then": [_rows(step) for step in plan.then],
+                "resume": resume,
+            }
         case OomRefusal():
             return {"refused": True, "why": plan.why, "what_would_help": plan.help or None, "resume": resume}
 
@@ -199,12 +236,18 @@ def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
         "unknown": "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)",
     }[resume.how]
     micro, steps, total = (knobs.number(what) for what in ("micro", "accumulation", "total"))
-    parts = [f"micro-batch {micro.value} ({knobs.batch}, {micro.where})"] if micro is not None else ["micro-batch not known"]
+    parts = (
+        [f"micro-batch {micro.value} ({knobs.batch}, {micro.where})"]
+        if micro is not None
+        else ["micro-batch not known"]
+    )
     if steps is not None:
         ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""
         parts.append(f"accumulation {steps.value} ({_shown(knobs.accumulation or '')}{ranks}, {steps.where})")
     if total is not None:
-        parts.append(f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}")
+        parts.append(
+            f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}"
+        )
     world = world_size(spec)
     parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
     batch_line = " · ".join(parts)

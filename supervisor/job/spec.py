@@ -160,6 +160,7 @@ class RetrySettings:
     """The user's bounds on automatic restarts.
 
     `min_ranks`: how few ranks a node may go on with when a GPU is left out; None: never fewer than asked for.
+    `allow_smaller_global`: out of memory may shrink the global batch where nothing else keeps the job going.
     `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
     """
 
@@ -171,6 +172,7 @@ class RetrySettings:
     min_ranks: int | None = None
     flap_max: int = 10
     flap_window_s: float = 600.0
+    allow_smaller_global: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,9 @@ def _script_text(path: Path) -> str | None:
 
 def _accelerate_config(env: Mapping[str, str]) -> str | None:
     """Where accelerate looks for a config that no flag names."""
-    home = env.get("HF_HOME") or os.path.join(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface")
+    home = env.get("HF_HOME") or os.path.join(
+        env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
     found = (os.path.join(home, "accelerate", name) for name in ACCELERATE_DEFAULT)
     return next((path for path in found if os.path.isfile(path)), None)
 

@@ -105,7 +105,17 @@ def read_launch(
         counts.append(_count(name, flags, gpus, values))
         at = end
     script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
-    return Launch(tuple(launchers), _ranks(launchers, counts), script, module, program, args_at, config, values, tuple(own))
+    return Launch(
+        tuple(launchers),
+        _ranks(launchers, counts),
+        script,
+        module,
+        program,
+        args_at,
+        config,
+        values,
+        tuple(own),
+    )
 
 
 def launched_ranks(words: Sequence[str], *, gpus: int = 0, read: Read | None = None) -> int | None:
@@ -131,7 +141,12 @@ def _after_wrapper(words: Sequence[str], at: int) -> int:
     for index in range(at + 1, len(words)):
         word = words[index]
         base = posixpath.basename(word)
-        if base in LAUNCHERS or base in _WRAPPERS or re.fullmatch(r"python[\d.]*", base) or _is_assignment(word):
+        if (
+            base in LAUNCHERS
+            or base in _WRAPPERS
+            or re.fullmatch(r"python[\d.]*", base)
+            or _is_assignment(word)
+        ):
             return index
     return next((i for i in range(at + 1, len(words)) if not words[i].startswith("-")), len(words))
 
@@ -227,7 +242,10 @@ def _accelerate_config(
 
 def _accelerate_count(flags: Sequence[str], config: Mapping[str, Scalar] | None) -> int | None:
     says = dict(config or {})
-    if any((value_of(flags, name) or "1") not in {"1", "1:1"} for name in _MACHINES) or says.get("num_machines", 1) != 1:
+    if (
+        any((value_of(flags, name) or "1") not in {"1", "1:1"} for name in _MACHINES)
+        or says.get("num_machines", 1) != 1
+    ):
         return None
     given = _first(flags, "--num_processes")
     if not _ON_CPU.isdisjoint(flags) or (given is None and says.get("use_cpu") is True):

@@ -133,13 +133,12 @@ class _Reader:
             raise JobError(
                 f"--{key} stands before the script {rest[0]!r} but is no launcher flag: put it after the script"
             )
-        if kind is EntryKind.COMMAND and self.torchrun:
-            name = "--" + self.torchrun[0][0].replace("_", "-")
+        if kind is EntryKind.COMMAND and any(key != "nproc_per_node" for key, _ in self.torchrun):
+            # --nproc-per-node says how many ranks the command starts, where its own launcher does not.
+            name = "--" + next(k for k, _ in self.torchrun if k != "nproc_per_node").replace("_", "-")
             raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
         torchrun, from_env = (
-            (list[tuple[str, str]](), frozenset[str]())
-            if kind is EntryKind.COMMAND
-            else self._with_environment()
+            (list(self.torchrun), frozenset[str]()) if kind is EntryKind.COMMAND else self._with_environment()
         )
         if kind is EntryKind.SCRIPT and dict(torchrun).get("module") == "true":
             kind = EntryKind.MODULE

@@ -83,7 +83,9 @@ def _new_place(name: str, text: str, key: str, value: str) -> tuple[int, str]:
 
     parent, _, last = key.rpartition(".")
     if name.lower().endswith(".toml"):
-        header = re.search(rf"^\s*\[\s*{re.escape(parent)}\s*\][^\n]*\n", text, re.MULTILINE) if parent else None
+        header = (
+            re.search(rf"^\s*\[\s*{re.escape(parent)}\s*\][^\n]*\n", text, re.MULTILINE) if parent else None
+        )
         if parent and header is None:
             raise JobError(f"{name}: no [{parent}] is there: set {key} yourself")
         return (header.end() if header else 0), f"{last} = {value}\n"

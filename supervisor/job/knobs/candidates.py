@@ -84,7 +84,12 @@ def as_number(value: Scalar) -> int | None:
 def collect(args: Sequence[str], where: Places, convention: Convention | None = None) -> list[Candidate]:
     """Every candidate, each setting once, in the place that wins."""
     found: dict[str, Candidate] = {}
-    for candidate in (*_from_arguments(args, where), *_from_configs(where), *_from_environment(where), *_declared(args, where)):
+    for candidate in (
+        *_from_arguments(args, where),
+        *_from_configs(where),
+        *_from_environment(where),
+        *_declared(args, where),
+    ):
         named = _renamed(candidate, convention)
         if named is None:
             continue
@@ -131,7 +136,13 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         dest = _dest(flag) if flag is not None else plain_name(setting.name)
         switch = setting.value is None
         yield Candidate(
-            setting.name, role, setting.value, Given.COMMAND_LINE, "command line", dest, is_switch=switch or (flag is not None and flag.is_switch)
+            setting.name,
+            role,
+            setting.value,
+            Given.COMMAND_LINE,
+            "command line",
+            dest,
+            is_switch=switch or (flag is not None and flag.is_switch),
         )
 
 
@@ -167,7 +178,9 @@ def _from_environment(where: Places) -> Iterator[Candidate]:
         if role is not None:
             value = where.env.get(variable, default)
             given = Given.ENVIRONMENT if variable in where.env else Given.DECLARED
-            yield Candidate(f"{ENV}{variable}", role, value, given, f"variable {variable}", f"{ENV}{variable}")
+            yield Candidate(
+                f"{ENV}{variable}", role, value, given, f"variable {variable}", f"{ENV}{variable}"
+            )
 
 
 def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
@@ -183,10 +196,19 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         if flag.file not in files:
             continue
         name = max(flag.names, key=len)
-        role = next((r for n in (name, *flag.names, f"--{flag.dest}") if (r := _role(n, FRAMEWORK_NAMES))), None)
+        role = next(
+            (r for n in (name, *flag.names, f"--{flag.dest}") if (r := _role(n, FRAMEWORK_NAMES))), None
+        )
         if role is not None:
             yield Candidate(
-                name, role, flag.default, Given.DECLARED, f"default in {flag.where}", _dest(flag), flag.type, flag.is_switch
+                name,
+                role,
+                flag.default,
+                Given.DECLARED,
+                f"default in {flag.where}",
+                _dest(flag),
+                flag.type,
+                flag.is_switch,
             )
 
 
@@ -196,7 +218,11 @@ def choose(candidates: Iterable[Candidate]) -> tuple[Candidate | None, list[Cand
     What a person wrote comes before what is declared; a name that says ``train`` before one that does not.
     """
     left = [c for c in candidates if c.number is not None]
-    for prefer in (lambda c: c.explicit, lambda c: "train" in c.dest.split(":")[-1], lambda c: not c.framework):
+    for prefer in (
+        lambda c: c.explicit,
+        lambda c: "train" in c.dest.split(":")[-1],
+        lambda c: not c.framework,
+    ):
         kept = [c for c in left if prefer(c)]
         left = kept or left
     if not left:

@@ -66,7 +66,13 @@ def takes_path(name: str) -> bool:
         for word in bare(name).lstrip("-").lower().replace("-", "_").rpartition(".")[2].split("_")
         if word
     ]
-    if words in (["ckpt", "path"], ["continue", "from"], ["continue", "path"], ["restore", "path"], ["load", "path"]):
+    if words in (
+        ["ckpt", "path"],
+        ["continue", "from"],
+        ["continue", "path"],
+        ["restore", "path"],
+        ["load", "path"],
+    ):
         return True
     return "resume" in words and not _NOT_A_PATH & set(words)
 

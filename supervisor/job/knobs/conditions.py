@@ -7,16 +7,25 @@ not safe after it counts.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from supervisor.job.knobs.declarations import Literal, literal
+from supervisor.job.knobs.declarations import Literal, ScriptFlag, literal
 from supervisor.job.knobs.read_source import ScriptSource, leaf, leaves
 
-_RANKS = frozenset({"num_processes", "world_size", "get_world_size", "ddp_world_size", "n_gpu", "num_gpus"})
+_RANKS: Final = frozenset(
+    {"num_processes", "world_size", "get_world_size", "ddp_world_size", "n_gpu", "num_gpus"}
+)
 
 
 def refuses(
-    source: ScriptSource, dest: str, before: int, after: int, given: Mapping[str, str | None], world: int | None
+    source: ScriptSource,
+    dest: str,
+    before: int,
+    after: int,
+    given: Mapping[str, str | None],
+    world: int | None,
 ) -> str | None:
     """Where the script would refuse `dest` at its new value, though not at the present one; None where it would not.
 
@@ -43,7 +52,9 @@ def refuses(
     return None
 
 
-def _switched_off(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Literal | _Nothing]) -> bool:
+def _switched_off(
+    source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Literal | _Nothing]
+) -> bool:
     """Whether a condition around a demand is known to be the other way; what it is computed from is followed once."""
     value = truth(test, known, None)
     name = leaf(test)
@@ -56,9 +67,10 @@ def _switched_off(source: ScriptSource, test: ast.expr, wanted: bool, known: Map
 def known_values(source: ScriptSource, given: Mapping[str, str | None]) -> dict[str, Literal | _Nothing]:
     """What each setting is: as given, else its default; a setting whose default is computed is left out."""
     known: dict[str, Literal | _Nothing] = {}
-    for flag in source.flags:
+    for flag in source.flags:  # the script's own come first
         if flag.default_known and not flag.required:
-            known[flag.dest] = False if flag.is_switch and flag.default is None else NOTHING if flag.default is None else flag.default
+            known.setdefault(flag.dest, _default_of(flag))
+    for flag in source.flags:
         for name in flag.names:
             plain = name.lstrip("-").replace("-", "_")
             if plain in given:
@@ -67,6 +79,12 @@ def known_values(source: ScriptSource, given: Mapping[str, str | None]) -> dict[
     for plain, value in given.items():
         known.setdefault(plain, True if value is None else _number(value))
     return known
+
+
+def _default_of(flag: ScriptFlag) -> Literal | _Nothing:
+    if flag.default is None:
+        return False if flag.is_switch else NOTHING
+    return flag.default
 
 
 class _Nothing:
@@ -104,7 +122,9 @@ def truth(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int | 
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = truth(operand, known, world)
             return None if inner is None else not inner
-        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+        case ast.Compare(
+            left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]
+        ):
             value = _value(left, known, world)
             return None if value is None else (value is NOTHING) == isinstance(op, ast.Is)
         case ast.Compare(left=left, ops=[op], comparators=[right]):
@@ -126,7 +146,12 @@ def _value(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int |
         if isinstance(first, int) and isinstance(second, int) and second:
             return first % second
         return None
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"lower", "strip"} and not node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"lower", "strip"}
+        and not node.args
+    ):
         text = _value(node.func.value, known, world)
         return getattr(text, node.func.attr)() if isinstance(text, str) else None
     name = leaf(node)
@@ -135,26 +160,21 @@ def _value(node: ast.expr, known: Mapping[str, Literal | _Nothing], world: int |
     return known.get(name) if name is not None else None
 
 
+_COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.In: lambda first, second: first in second,
+    ast.NotIn: lambda first, second: first not in second,
+}
+
+
 def _compared(op: ast.cmpop, first: object, second: object) -> bool | None:
+    compare = _COMPARISONS.get(type(op))
     try:
-        match op:
-            case ast.Eq():
-                return first == second
-            case ast.NotEq():
-                return first != second
-            case ast.Gt():
-                return first > second  # type: ignore[operator]
-            case ast.GtE():
-                return first >= second  # type: ignore[operator]
-            case ast.Lt():
-                return first < second  # type: ignore[operator]
-            case ast.LtE():
-                return first <= second  # type: ignore[operator]
-            case ast.In():
-                return first in second  # type: ignore[operator]
-            case ast.NotIn():
-                return first not in second  # type: ignore[operator]
-            case _:
-                return None
+        return None if compare is None else bool(compare(first, second))
     except TypeError:
         return None

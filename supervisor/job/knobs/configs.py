@@ -21,9 +21,21 @@ from supervisor.job.knobs.read_source import ScriptSource, called, parse
 
 Read = Callable[[str], str | None]
 _DEEPSPEED_KEYS: Final = frozenset(
-    {"zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print", "wall_clock_breakdown"}
+    {
+        "zero_optimization",
+        "train_micro_batch_size_per_gpu",
+        "zero_allow_untested_optimizer",
+        "steps_per_print",
+        "wall_clock_breakdown",
+    }
 )
-_LONE_PARSERS: Final = ("HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_json_file", "parse_yaml_file")
+_LONE_PARSERS: Final = (
+    "HfArgumentParser",
+    "TrlParser",
+    "H4ArgumentParser",
+    "parse_json_file",
+    "parse_yaml_file",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +50,11 @@ class Configs:
 
 
 def collect_configs(
-    args: Sequence[str], launch: Launch, source: ScriptSource, read: Read, given: Mapping[str, str] | None = None
+    args: Sequence[str],
+    launch: Launch,
+    source: ScriptSource,
+    read: Read,
+    given: Mapping[str, str] | None = None,
 ) -> Configs:
     """Opens and reads every config that a command line leads to.
 
@@ -91,12 +107,18 @@ def _nested(values: Mapping[str, Mapping[str, Scalar]]) -> list[str]:
     for config in values.values():
         for key, value in config.items():
             last = key.rpartition(".")[2]
-            if isinstance(value, str) and value.endswith(".json") and ("deepspeed" in last or last == "ds_config"):
+            if (
+                isinstance(value, str)
+                and value.endswith(".json")
+                and ("deepspeed" in last or last == "ds_config")
+            ):
                 found.append(value)
     return list(dict.fromkeys(found))
 
 
-def _lone(args: Sequence[str], source: ScriptSource, values: Mapping[str, Mapping[str, Scalar]]) -> str | None:
+def _lone(
+    args: Sequence[str], source: ScriptSource, values: Mapping[str, Mapping[str, Scalar]]
+) -> str | None:
     """The one config that stands in place of all arguments (HfArgumentParser's JSON and YAML form)."""
     names = [word for word in args if word in values]
     if len(args) >= 1 and len(names) == 1 and not any(word.startswith("-") for word in args):
@@ -124,7 +146,11 @@ def _hydra(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, t
 def _hydra_config(source: ScriptSource) -> tuple[str, str] | None:
     for file in source.files:
         for node in ast.walk(file.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "main":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "main"
+            ):
                 given = {k.arg: literal(k.value) for k in node.keywords}
                 name = given.get("config_name")
                 if isinstance(name, str):
@@ -134,7 +160,13 @@ def _hydra_config(source: ScriptSource) -> tuple[str, str] | None:
 
 
 def _add_hydra(
-    found: dict[str, tuple[Scalar, str]], path: str, prefix: str, overrides: Mapping[str, str | None], read: Read, *, depth: int
+    found: dict[str, tuple[Scalar, str]],
+    path: str,
+    prefix: str,
+    overrides: Mapping[str, str | None],
+    read: Read,
+    *,
+    depth: int,
 ) -> None:
     file = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
     text = read(file)
@@ -144,7 +176,14 @@ def _add_hydra(
     for group, option in _defaults(text):
         chosen = overrides.get(group) or option
         if chosen:
-            _add_hydra(found, posixpath.join(folder, group, chosen), f"{prefix}{group.replace('/', '.')}.", overrides, read, depth=depth + 1)
+            _add_hydra(
+                found,
+                posixpath.join(folder, group, chosen),
+                f"{prefix}{group.replace('/', '.')}.",
+                overrides,
+                read,
+                depth=depth + 1,
+            )
     package = "" if re.match(r"#\s*@package\s+_global_", text) else prefix
     for key, value in read_values(file, text).items():
         found[f"{package}{key}"] = (value, file)
@@ -176,8 +215,17 @@ def _read_python(path: str, read: Read, found: dict[str, tuple[Scalar, str]], *,
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="_base_")], value=value):
-                for base in (n.value for n in ast.walk(value) if isinstance(n, ast.Constant) and isinstance(n.value, str)):
-                    _read_python(posixpath.normpath(posixpath.join(posixpath.dirname(path), base)), read, found, depth=depth + 1)
+                for base in (
+                    n.value
+                    for n in ast.walk(value)
+                    if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                ):
+                    _read_python(
+                        posixpath.normpath(posixpath.join(posixpath.dirname(path), base)),
+                        read,
+                        found,
+                        depth=depth + 1,
+                    )
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() | ast.Dict() as value):
                 for key, inner in _of_mapping(value, f"{name}."):
                     found[key] = (inner, path)
@@ -195,7 +243,11 @@ def _of_mapping(node: ast.expr, prefix: str) -> list[tuple[str, Scalar]]:
     if isinstance(node, ast.Call) and called(node) == "dict":
         pairs = [(k.arg, k.value) for k in node.keywords if k.arg]
     elif isinstance(node, ast.Dict):
-        pairs = [(k.value, v) for k, v in zip(node.keys, node.values, strict=True) if isinstance(k, ast.Constant) and isinstance(k.value, str)]
+        pairs = [
+            (k.value, v)
+            for k, v in zip(node.keys, node.values, strict=True)
+            if isinstance(k, ast.Constant) and isinstance(k.value, str)
+        ]
     found: list[tuple[str, Scalar]] = []
     for key, value in pairs:
         number = constant(value)

@@ -90,7 +90,13 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         micro=("batch_bins", "batch_size"),
         selector=(
             "batch_type",
-            (("numel", "batch_bins"), ("length", "batch_bins"), ("unsorted", "batch_size"), ("sorted", "batch_size"), ("folded", "batch_size")),
+            (
+                ("numel", "batch_bins"),
+                ("length", "batch_bins"),
+                ("unsorted", "batch_size"),
+                ("sorted", "batch_size"),
+                ("folded", "batch_size"),
+            ),
         ),
         accumulation="--accum_grad",
         resume_flag="--resume",
@@ -105,7 +111,14 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         micro=("max_tokens", "max_sentences"),
         accumulation="--update-freq",
         always_resumes=True,
-        resume_off=("restore_file", "reset_optimizer", "reset_dataloader", "finetune_from_model", "no_save", "reset_meters"),
+        resume_off=(
+            "restore_file",
+            "reset_optimizer",
+            "reset_dataloader",
+            "finetune_from_model",
+            "no_save",
+            "reset_meters",
+        ),
     ),
     Convention(
         "speechbrain",
@@ -123,16 +136,33 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
         derived=True,
         resume_flag="--load",
     ),
-    Convention("torchtitan", programs=("torchtitan.",), modules=("torchtitan",), given=r"training\.local_batch_size", derived=True),
-    Convention("torchtune", programs=("tune",), modules=("torchtune",), accumulation="gradient_accumulation_steps"),
     Convention(
-        "axolotl", programs=("axolotl", "axolotl."), accumulation="gradient_accumulation_steps", resume_flag="resume_from_checkpoint"
+        "torchtitan",
+        programs=("torchtitan.",),
+        modules=("torchtitan",),
+        given=r"training\.local_batch_size",
+        derived=True,
+    ),
+    Convention(
+        "torchtune", programs=("tune",), modules=("torchtune",), accumulation="gradient_accumulation_steps"
+    ),
+    Convention(
+        "axolotl",
+        programs=("axolotl", "axolotl."),
+        accumulation="gradient_accumulation_steps",
+        resume_flag="resume_from_checkpoint",
     ),
     Convention("coqui trainer", modules=("trainer",), words=("TrainerArgs",), resume_flag="--continue_path"),
     Convention(
         HF,
         programs=("llamafactory-cli", "llamafactory.", "trl", "swift"),
-        words=("HfArgumentParser", "TrlParser", "H4ArgumentParser", "parse_args_into_dataclasses", "parse_args_and_config"),
+        words=(
+            "HfArgumentParser",
+            "TrlParser",
+            "H4ArgumentParser",
+            "parse_args_into_dataclasses",
+            "parse_args_and_config",
+        ),
         micro_default=8,
         accumulation="--gradient_accumulation_steps",
         resume_flag="--resume_from_checkpoint",
@@ -159,7 +189,11 @@ def find_convention(
 
 
 def _speaks(
-    row: Convention, names: Sequence[str], program: str | None, modules: Collection[str], called: Collection[str]
+    row: Convention,
+    names: Sequence[str],
+    program: str | None,
+    modules: Collection[str],
+    called: Collection[str],
 ) -> bool:
     if row.needs and not any(re.search(row.needs, name) for name in names):
         return False

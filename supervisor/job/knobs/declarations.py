@@ -21,7 +21,9 @@ _DATACLASS_PARSERS: Final = frozenset(
         "add_arguments", "tyro", "simple_parsing", "draccus", "pyrallis", "chz",
     }
 )  # fmt: skip
-_DATACLASS_MODULES: Final = frozenset({"simple_parsing", "tyro", "draccus", "pyrallis", "trl", "jsonargparse"})
+_DATACLASS_MODULES: Final = frozenset(
+    {"simple_parsing", "tyro", "draccus", "pyrallis", "trl", "jsonargparse"}
+)
 _FUNCTION_PARSERS: Final = frozenset({"Fire", "CLI", "auto_cli", "run", "cli", "command"})
 _FUNCTION_MODULES: Final = frozenset({"fire", "jsonargparse", "typer", "tyro", "defopt"})
 _ABSL: Final = {"DEFINE_integer": "int", "DEFINE_string": "str", "DEFINE_float": "float", "DEFINE_bool": "bool", "DEFINE_boolean": "bool", "DEFINE_enum": "str"}  # fmt: skip
@@ -66,7 +68,9 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
     """
     flags: list[ScriptFlag] = []
     called = {_called(node) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    dataclasses = bool(modules & _DATACLASS_MODULES) or bool(called & (_DATACLASS_PARSERS - {"ArgumentParser"}))
+    dataclasses = bool(modules & _DATACLASS_MODULES) or bool(
+        called & (_DATACLASS_PARSERS - {"ArgumentParser"})
+    )
     functions = _parsed_functions(tree, modules)
     for node in ast.walk(tree):
         match node:
@@ -83,8 +87,6 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
     return tuple(replace(flag, file=file) for flag in flags)
 
 
-
-
 def _of_call(call: ast.Call) -> Iterator[ScriptFlag]:
     name = _called(call)
     if name.endswith(("add_argument", "add_arg")) or (name == "option" and _is_click(call)):
@@ -96,7 +98,12 @@ def _of_call(call: ast.Call) -> Iterator[ScriptFlag]:
         if isinstance(word, str):
             default = literal(call.args[1]) if len(call.args) > 1 else _keyword(call, "default")
             yield ScriptFlag(
-                (f"--{word}",), word, default, is_switch=_ABSL[name] == "bool", type=_ABSL[name], line=call.lineno
+                (f"--{word}",),
+                word,
+                default,
+                is_switch=_ABSL[name] == "bool",
+                type=_ABSL[name],
+                line=call.lineno,
             )
 
 
@@ -111,25 +118,21 @@ def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
     if not long:
         return None
     given = {k.arg: k.value for k in call.keywords if k.arg}
-    action = literal(given.get("action"))
-    dest = literal(given.get("dest"))
-    if click:
-        dest = next((w for w in words if not w.startswith("-")), None)
-    nargs = literal(given.get("nargs"))
-    choices = given.get("choices")
+    value = {name: literal(node) for name, node in given.items()}
+    dest = next((w for w in words if not w.startswith("-")), None) if click else value.get("dest")
+    choices, default = given.get("choices"), given.get("default")
     listed = choices.elts if isinstance(choices, ast.List | ast.Tuple) else []
-    typed = given.get("type")
     return ScriptFlag(
         names=names,
         dest=dest if isinstance(dest, str) else long[0].lstrip("-").replace("-", "_"),
-        default=literal(given.get("default")),
-        is_switch=action in {"store_true", "store_false"} or literal(given.get("is_flag")) is True,
+        default=value.get("default"),
+        is_switch=value.get("action") in {"store_true", "store_false"} or value.get("is_flag") is True,
         choices=tuple(str(literal(c)) for c in listed),
-        type=_type_name(typed),
-        optional_value=nargs == "?",
-        const=literal(given.get("const")),
-        required=literal(given.get("required")) is True,
-        default_known="default" not in given or isinstance(given["default"], ast.Constant) or literal(given["default"]) is not None,
+        type=_type_name(given.get("type")),
+        optional_value=value.get("nargs") == "?",
+        const=value.get("const"),
+        required=value.get("required") is True,
+        default_known=default is None or isinstance(default, ast.Constant) or value["default"] is not None,
         line=call.lineno,
     )
 
@@ -148,7 +151,9 @@ def _type_name(node: ast.expr | None) -> str | None:
 
 def _of_dataclass(node: ast.ClassDef, *, own: bool) -> Iterator[ScriptFlag]:
     bases = {_leaf_name(base) for base in node.bases}
-    is_dataclass = any("dataclass" in (_leaf_name(d) or "") or "config" in (_leaf_name(d) or "") for d in node.decorator_list)
+    is_dataclass = any(
+        "dataclass" in (_leaf_name(d) or "") or "config" in (_leaf_name(d) or "") for d in node.decorator_list
+    )
     extends = any(base and base.endswith(("TrainingArguments", "Config", "Arguments")) for base in bases)
     if not (is_dataclass or extends) or not (own or extends):
         return
@@ -228,7 +233,9 @@ def _of_function(node: ast.FunctionDef) -> Iterator[ScriptFlag]:
             type=_annotation(argument.annotation),
             required=default is None,
             owner=node.name,
-            default_known=default is None or isinstance(default, ast.Constant) or literal(default) is not None,
+            default_known=default is None
+            or isinstance(default, ast.Constant)
+            or literal(default) is not None,
             line=argument.lineno,
         )
 
@@ -270,7 +277,8 @@ def _overrides_globals(node: ast.stmt) -> bool:
     match node:
         case ast.Expr(value=ast.Call(func=ast.Name(id="exec"), args=[inner, *_])):
             return any(
-                isinstance(n, ast.Constant) and isinstance(n.value, str) and "config" in n.value for n in ast.walk(inner)
+                isinstance(n, ast.Constant) and isinstance(n.value, str) and "config" in n.value
+                for n in ast.walk(inner)
             )
         case _:
             return False

@@ -6,7 +6,7 @@ import ast
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
@@ -61,32 +61,94 @@ def with_knobs(
     Raises:
         JobError: a batch that a person asked for cannot be set or does not divide.
     """
-    declared, unit, tokens = _declared_knobs(look)
-    opened = read or (lambda _: None)
-    launch, at = _launch(spec, opened, gpus, accelerate_config)
-    if spec.entry_kind is EntryKind.COMMAND:
-        world = _command_world(spec, world, launch)
-    source = _source(spec, launch, opened, script_text, at)
-    if spec.entry_kind is EntryKind.COMMAND and is_plain_python(spec) and world == 1 and starts_own_ranks(source, spec.entry_args, gpus):
-        world = None
-    configs = collect_configs(spec.entry_args, replace(launch, args_at=at), source, opened, script_configs)
-    where = Places(
-        source, configs.values, {**look.env, **dict(spec.env)}, configs.settled, configs.roles, configs.fixed,
-        launch.program or launch.module or launch.script, at, configs.lone,
-    )  # fmt: skip
-    known_world = world
-    knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where, world=world)
+    asked = _Asked.of(look)
+    where, world = _places(
+        spec, look, world, script_text, script_configs or {}, read, gpus, accelerate_config
+    )
+    knobs = kn.find_knobs(spec.entry_args, None, asked.knobs, elsewhere=where, world=world)
+    spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # how its ranks lie on nodes is the command's own business
-    micro, total = look.get("batch.micro"), look.get("batch.global")
     args = spec.entry_args
     set_knobs: dict[str, str] = {}
-    if micro is not None:
+    if asked.micro is not None:
         if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
-            raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
-        args, where = _set_knob(args, where, set_knobs, knobs.batch, str(micro))
+            raise JobError(f"--micro-batch {asked.micro} cannot be set: {kn.why_not_changeable(knobs)}")
+        args, where = _set_knob(args, where, set_knobs, knobs.batch, str(asked.micro))
+    batch, knobs, notes = _batch(spec, args, knobs, where, world, asked)
+    if asked.total is not None:
+        if batch is None:
+            raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
+        for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
+            args, where = _set_knob(args, where, set_knobs, name, value)
+    _note_origins(look, knobs)
+    return replace(
+        spec,
+        entry_args=args,
+        knobs=knobs,
+        batch=batch,
+        loader=find_loader(args, where),
+        outputs=find_outputs(settings_of(args), where),
+        set_knobs=tuple(set_knobs.items()),
+        notes=notes,
+        total_steps=spec.total_steps or _total_steps(args),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a person said of the batch."""
+
+    knobs: Knobs | None
+    unit: BatchUnit | None
+    tokens: int
+    micro: int | None
+    total: int | None
+
+    @classmethod
+    def of(cls, look: Resolver) -> _Asked:
+        """Reads the settings."""
+        return cls(*_declared_knobs(look), look.get("batch.micro"), look.get("batch.global"))
+
+    @property
+    def spelt_out(self) -> bool:
+        """Whether the batch's numbers or its setting were named: then they must divide."""
+        named = self.knobs is not None and self.knobs.batch is not None
+        return named or self.micro is not None or self.total is not None
+
+
+def _places(
+    spec: JobSpec,
+    look: Resolver,
+    world: int | None,
+    script_text: str | None,
+    script_configs: Mapping[str, str],
+    read: Callable[[str], str | None] | None,
+    gpus: int,
+    accelerate_config: str | None,
+) -> tuple[Places, int | None]:
+    """All that the job's settings can be read from, and its ranks if they are known."""
+    opened = read or (lambda _: None)
+    launch, at = _launch(spec, opened, gpus, accelerate_config)
+    source = _source(spec, launch, opened, script_text, at)
+    if spec.entry_kind is EntryKind.COMMAND:
+        world = _command_world(spec, world, launch)
+        if is_plain_python(spec) and world == 1 and starts_own_ranks(source, spec.entry_args, gpus):
+            world = None
+    configs = collect_configs(spec.entry_args, replace(launch, args_at=at), source, opened, script_configs)
+    env = {**look.env, **dict(spec.env)}
+    program = launch.program or launch.module or launch.script
+    where = Places(
+        source, configs.values, env, configs.settled, configs.roles, configs.fixed, program, at, configs.lone
+    )
+    return where, world
+
+
+def _batch(
+    spec: JobSpec, args: tuple[str, ...], knobs: Knobs, where: Places, world: int | None, asked: _Asked
+) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
+    """The batch's numbers, where they are known; what speaks against them is noted, or raised where a person named them."""
     batch: BatchSpec | None = None
-    notes = spec.notes
     if world is not None or knobs.can_change_batch:
         try:
             batch = kn.batch_of(
@@ -95,42 +157,22 @@ def with_knobs(
                 world_size=world,
                 local_world_size=spec.nproc_per_node,
                 elsewhere=where,
-                global_batch=total,
-                unit=unit,
-                tokens_per_sample=tokens,
+                global_batch=asked.total,
+                unit=asked.unit,
+                tokens_per_sample=asked.tokens,
             )
         except JobError as error:
             # A batch that a person spelt out for us must divide; one that we merely found is the script's
             # own business, and may mean something else than its name says.
-            if (
-                micro is not None
-                or total is not None
-                or (declared is not None and declared.batch is not None)
-            ):
+            if asked.spelt_out:
                 raise
-            notes = (*notes, f"batch not understood, so never changed by itself: {error.message}")
-            knobs = replace(knobs, refusal=knobs.refusal or error.message)
-    if batch is None and not knobs.refusal and knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}:
+            note = f"batch not understood, so never changed by itself: {error.message}"
+            return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
+    divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
+    if batch is None and not knobs.refusal and divided:
         why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
         knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
-    if total is not None:
-        if batch is None:
-            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
-        for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
-            args, where = _set_knob(args, where, set_knobs, name, value)
-    _note_origins(look, knobs)
-    return replace(
-        spec,
-        entry_args=args,
-        knobs=knobs,
-        world_size=known_world,
-        batch=batch,
-        loader=find_loader(args, where),
-        outputs=find_outputs(settings_of(args), where),
-        set_knobs=tuple(set_knobs.items()),
-        notes=notes,
-        total_steps=spec.total_steps or _total_steps(args),
-    )
+    return batch, knobs, spec.notes
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
@@ -222,15 +264,26 @@ def _command_world(spec: JobSpec, world: int | None, launch: Launch) -> int | No
     return launch.ranks
 
 
-_OWN_RANKS: Final = re.compile(r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$")
+_OWN_RANKS: Final = re.compile(
+    r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
+)
 
 
 def starts_own_ranks(source: ScriptSource, args: Sequence[str], gpus: int = 0) -> bool:
     """Whether a script that is run directly starts its ranks itself, or uses several GPUs from one process."""
     for setting in settings_of(args):
-        if _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) and setting.value not in {"1", "0"}:
+        if _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) and setting.value not in {
+            "1",
+            "0",
+        }:
             return True
-    calls = {called(n) for file in source.files if file.depth <= 1 for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+    calls = {
+        called(n)
+        for file in source.files
+        if file.depth <= 1
+        for n in ast.walk(file.tree)
+        if isinstance(n, ast.Call)
+    }
     if calls & {"spawn", "start_processes", "notebook_launcher", "LightningCLI", "Fabric"}:
         return True
     return gpus > 1 and bool(calls & {"DataParallel", "Trainer", "from_argparse_args", "HfArgumentParser"})

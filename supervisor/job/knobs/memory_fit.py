@@ -10,7 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates, with_micro_batch, without_numbers
+from supervisor.job.batch import (
+    FIT_SHARE,
+    BatchSpec,
+    MemoryPoint,
+    candidates,
+    with_micro_batch,
+    without_numbers,
+)
 
 
 class Measure(StrEnum):
@@ -117,7 +124,9 @@ def choose_smaller(
         return None
     held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
     found = _by_measure(spec, open_, held, line_through(trials)) or _by_point(spec, open_, held, point)
-    return found or Choice(with_micro_batch(spec, without_numbers(spec, open_)), "the next smaller one that divides")
+    return found or Choice(
+        with_micro_batch(spec, without_numbers(spec, open_)), "the next smaller one that divides"
+    )
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int) -> list[int]:

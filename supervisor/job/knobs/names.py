@@ -26,7 +26,9 @@ _TOTAL: Final = frozenset({"global", "total", "effective"})
 _SHORT: Final = frozenset({"-b", "-bs", "--bs", "-batch"})
 _SIZES: Final = frozenset({"size", "batch", "gpu", "device", "rank", "node", "batchsize", "microbatch", "bs"})
 _WHOLE: Final = {"ims_per_batch": KnobScope.GLOBAL, "samples_per_gpu": KnobScope.PER_RANK, "imgs_per_gpu": KnobScope.PER_RANK, "images_per_gpu": KnobScope.PER_RANK}  # fmt: skip
-_ACCUMULATION: Final = frozenset({"accumulation", "accumulate", "accum", "accumulative", "acc", "accumulations", "gas"})
+_ACCUMULATION: Final = frozenset(
+    {"accumulation", "accumulate", "accum", "accumulative", "acc", "accumulations", "gas"}
+)
 _COUNTED: Final = frozenset(
     {"step", "steps", "grad", "grads", "gradient", "gradients", "batches", "iter", "iters", "counts", "count", "freq", "factor", "num", "batch", "n", "accumulation", "every"}
 )  # fmt: skip
@@ -58,7 +60,9 @@ def words_of(name: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    return [w for w in re.split(r"[-_./]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text.lstrip("+@")).lower()) if w]
+    return [
+        w for w in re.split(r"[-_./]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", text.lstrip("+@")).lower()) if w
+    ]
 
 
 def path_words(name: str) -> set[str]:
@@ -102,7 +106,11 @@ def is_accumulation(name: str) -> bool:
         return False
     if "_".join(words) in _ACCUMULATION_NAMES:
         return True
-    return bool(_ACCUMULATION & set(words)) and bool(_COUNTED & set(words) or len(words) == 1) and "acc" != "".join(words)
+    return (
+        bool(_ACCUMULATION & set(words))
+        and bool(_COUNTED & set(words) or len(words) == 1)
+        and "".join(words) != "acc"
+    )
 
 
 def scope_by_name(name: str) -> KnobScope:

@@ -20,9 +20,13 @@ MAX_CHARS: Final = 600_000
 MAX_DEPTH: Final = 4
 _LOOKUPS: Final = 400
 _IMPORT: Final = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
+    r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)|import[ \t]+([\w., \t]+))",
+    re.MULTILINE,
 )
-_TELLING: Final = re.compile(r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|latest|last_checkpoint|load_checkpoint", re.IGNORECASE)
+_TELLING: Final = re.compile(
+    r"batch_?size|accum|resume|add_argument|update_freq|TrainingArguments|latest|last_checkpoint|load_checkpoint",
+    re.IGNORECASE,
+)
 _ROOTS: Final = (".", "src")
 _METADATA: Final = ("pyproject.toml", "setup.py", "setup.cfg")
 
@@ -44,7 +48,12 @@ class Program:
 
 
 def read_program(
-    read: Read, *, script: str | None = None, module: str | None = None, program: str | None = None, args: Sequence[str] = ()
+    read: Read,
+    *,
+    script: str | None = None,
+    module: str | None = None,
+    program: str | None = None,
+    args: Sequence[str] = (),
 ) -> Program:
     """Reads the program that a command line names, as far as it lies below the working folder.
 
@@ -61,7 +70,9 @@ def read_program(
     text = read(path) if path else None
     if path is None or text is None:
         return Program((), name)
-    subcommand = args[0] if (program or module) and args and re.fullmatch(r"[A-Za-z][\w-]*", args[0]) else None
+    subcommand = (
+        args[0] if (program or module) and args and re.fullmatch(r"[A-Za-z][\w-]*", args[0]) else None
+    )
     return Program(tuple(_walk(read, roots, path, text, subcommand)), name)
 
 
@@ -76,7 +87,12 @@ def _search_folders(script: str | None) -> list[str]:
 
 
 def _entry_path(
-    read: Read, roots: Sequence[str], script: str | None, module: str | None, program: str | None, args: Sequence[str]
+    read: Read,
+    roots: Sequence[str],
+    script: str | None,
+    module: str | None,
+    program: str | None,
+    args: Sequence[str],
 ) -> str | None:
     if script is not None:
         return script
@@ -89,7 +105,11 @@ def _entry_path(
         return f"recipes/{recipe.removesuffix('.py')}.py"
     for file in _METADATA:
         text = read(file) or ""
-        found = re.search(rf"^[\s\"'\[]*(?:scripts\.)?{re.escape(program)}[\"']?\s*=\s*[\"']?([\w.]+):\w+", text, re.MULTILINE)
+        found = re.search(
+            rf"^[\s\"'\[]*(?:scripts\.)?{re.escape(program)}[\"']?\s*=\s*[\"']?([\w.]+):\w+",
+            text,
+            re.MULTILINE,
+        )
         if found:
             return _module_path(read, roots, found[1], entry=False)
     return None
@@ -106,7 +126,9 @@ def _module_path(read: Read, roots: Sequence[str], module: str, *, entry: bool) 
     return None
 
 
-def _walk(read: Read, roots: Sequence[str], path: str, text: str, subcommand: str | None) -> Iterator[tuple[str, str, int]]:
+def _walk(
+    read: Read, roots: Sequence[str], path: str, text: str, subcommand: str | None
+) -> Iterator[tuple[str, str, int]]:
     """The script and its local imports, breadth first, within bounds; files that say nothing of batches are only passed through."""
     seen, chars, files, lookups = {path}, 0, 0, 0
     open_: deque[tuple[str, str, int]] = deque([(path, text, 0)])
@@ -143,7 +165,9 @@ def _imports(text: str, here: str, roots: Sequence[str], wanted: frozenset[str] 
                 for name in plain.split(","):
                     yield from _paths(name.split()[0] if name.split() else "", (), here, roots)
             continue
-        listed = [part.split() for part in names.strip("() \t\n").replace("\n", " ").split(",") if part.split()]
+        listed = [
+            part.split() for part in names.strip("() \t\n").replace("\n", " ").split(",") if part.split()
+        ]
         if wanted is not None:
             listed = [part for part in listed if part[-1] in wanted]
             if not listed:

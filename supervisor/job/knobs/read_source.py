@@ -16,13 +16,32 @@ from typing import Final
 
 from supervisor.job.knobs.declarations import Literal, ScriptFlag, constant, declared_flags, literal
 
-__all__ = ["MAX_SOURCE_CHARS", "Demand", "Passed", "Ratio", "ScriptFlag", "ScriptSource", "SourceFile", "scan_files", "scan_source"]
+__all__ = [
+    "MAX_SOURCE_CHARS",
+    "Demand",
+    "Passed",
+    "Ratio",
+    "ScriptFlag",
+    "ScriptSource",
+    "SourceFile",
+    "scan_files",
+    "scan_source",
+]
 
 # A training script is some thousand lines; parsing more than this would cost a visible pause at start.
 MAX_SOURCE_CHARS: Final = 2_000_000
 _TELLING: Final = ("TrainingArguments", "HfArgumentParser", "SFTConfig", "DPOConfig", "TrlParser")
 # Words in names of what a batch is passed on as: such keywords of calls are kept.
-_KEPT: Final = ("batch", "accum", "update_freq", "resume", "ckpt_path", "devices", "num_nodes", "overwrite_output_dir")
+_KEPT: Final = (
+    "batch",
+    "accum",
+    "update_freq",
+    "resume",
+    "ckpt_path",
+    "devices",
+    "num_nodes",
+    "overwrite_output_dir",
+)
 _ALIAS_DEPTH: Final = 6
 
 
@@ -270,26 +289,32 @@ class _Facts:
             self.variables.setdefault(*read)
 
     def _assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        target = node.target if isinstance(node, ast.AnnAssign) else target
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
         if not isinstance(target, ast.Name | ast.Attribute) or node.value is None:
             return
         name = target.id if isinstance(target, ast.Name) else target.attr
         value = constant(node.value)
-        if value is not None and isinstance(node, ast.AnnAssign):
-            self.fields[name] = value
-        if value is not None:
-            self.literals[name.lower()].append((value, self._at(node)))
+        if value is None:
+            self._computed(target, name, node.value)
             return
-        source = leaf(node.value)
-        if isinstance(target, ast.Name) and source and source != name and not isinstance(node.value, ast.Name):
+        self.literals[name.lower()].append((value, self._at(node)))
+        if isinstance(node, ast.AnnAssign):
+            self.fields[name] = value
+
+    def _computed(self, target: ast.Name | ast.Attribute, name: str, value: ast.expr) -> None:
+        """What a name that is no constant is made from."""
+        self.computed[name].append(value)
+        source = leaf(value)
+        if isinstance(target, ast.Name) and source and source != name and not isinstance(value, ast.Name):
             self.direct[name] = source
-        self.computed[name].append(node.value)
-        if isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.FloorDiv) and (whole := leaf(node.value.left)):
-            self.handed.add((name.lower(), whole.lower()))
+        match value:
+            case ast.BinOp(left=left, op=ast.FloorDiv()) if whole := leaf(left):
+                self.handed.add((name.lower(), whole.lower()))
+            case _:
+                pass
         if source and source.lower() != name.lower():
             self.renamed.add((name.lower(), source.lower()))
-        within = {inner.lower() for inner in leaves(node.value)} - {name.lower()}
+        within = {inner.lower() for inner in leaves(value)} - {name.lower()}
         if 0 < len(within) <= 12:
             self.aliases[name.lower()] |= within
 
@@ -305,7 +330,12 @@ class _Facts:
 
     def _fallback(self, first: ast.expr, second: ast.expr, test: ast.expr) -> None:
         one, other = leaf(first), leaf(second)
-        if one and other and one.lower() != other.lower() and one.lower() in {n.lower() for n in leaves(test)}:
+        if (
+            one
+            and other
+            and one.lower() != other.lower()
+            and one.lower() in {n.lower() for n in leaves(test)}
+        ):
             self.fallbacks.append((one.lower(), other.lower()))
 
     def _call(self, call: ast.Call) -> None:
@@ -325,7 +355,13 @@ class _Facts:
                 if origin and origin.lower() != keyword.arg.lower() and not name.endswith("DataLoader"):
                     self.handed.add((keyword.arg.lower(), origin.lower()))
                 self.passed.append(
-                    Passed(name, keyword.arg, leaf(keyword.value), literal(keyword.value), self._at(keyword.value))
+                    Passed(
+                        name,
+                        keyword.arg,
+                        leaf(keyword.value),
+                        literal(keyword.value),
+                        self._at(keyword.value),
+                    )
                 )
 
     def done(
@@ -437,5 +473,7 @@ def leaves(node: ast.expr) -> set[str]:
                 continue
         if isinstance(here, ast.Call):  # what is called is no quantity, but `dist.get_world_size()` is one
             found.add(called(here))
-        open_ += ast.iter_child_nodes(here) if not isinstance(here, ast.Call) else [*here.args, *here.keywords]
+        open_ += (
+            ast.iter_child_nodes(here) if not isinstance(here, ast.Call) else [*here.args, *here.keywords]
+        )
     return found - {""}

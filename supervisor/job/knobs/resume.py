@@ -18,34 +18,58 @@ from supervisor.job.knobs.candidates import plain_name
 from supervisor.job.knobs.checkpoint_flags import find_start, takes_path
 from supervisor.job.knobs.conditions import known_values, truth
 from supervisor.job.knobs.conventions import HF, Convention
+from supervisor.job.knobs.declarations import literal
 from supervisor.job.knobs.names import words_of
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.read_source import ScriptFlag, ScriptSource, SourceFile, called, guarded, leaf
 from supervisor.job.spec import Knobs
 
 _RESUME_WORDS: Final = frozenset(
-    {"resume", "resume_from", "resume_from_checkpoint", "auto_resume", "resume_training", "load_enable", "resume_latest", "ckpt_load_enable"}
+    {
+        "resume",
+        "resume_from",
+        "resume_from_checkpoint",
+        "auto_resume",
+        "resume_training",
+        "load_enable",
+        "resume_latest",
+        "ckpt_load_enable",
+    }
 )
 # Values by which scripts say "the newest checkpoint, if there is one".
 _NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
 _OFF: Final = frozenset({"false", "no", "0", "off", "none", ""})
 _FINDS_NEWEST: Final = re.compile(
-    r"(last|latest|newest|recent)_?\w*(checkpoint|ckpt|snapshot)|(checkpoint|ckpt|snapshot)\w*_?(last|latest|newest)|auto_?resume|auto_load|"
-    r"restart_from|resume_or_load|^scan_checkpoint|load_latest|maybe_resume|try_resume|resume_if",
+    r"(last|latest|newest|recent)_?(checkpoint|ckpt|snapshot)(?!\w*(step|epoch|num|name))|(checkpoint|ckpt|snapshot)_?(last|latest|newest)|auto_?resume|"
+    r"auto_load_model|restart_from|resume_or_load|^scan_checkpoint|load_latest|maybe_resume|try_resume|resume_if",
     re.IGNORECASE,
 )
+# Names that mean this wherever they stand; any other one counts in the script itself.
+_KNOWN_FINDERS: Final = frozenset({"get_last_checkpoint", "auto_resume_helper", "auto_load_model"})
 _LOADS: Final = re.compile(r"load|resume|restore", re.IGNORECASE)
-_KEPT: Final = re.compile(r"checkpoint|ckpt|snapshot|resume|last|latest|state|save|model_path|weights", re.IGNORECASE)
-_ANY_WAY: Final = re.compile(r"resume|restore|load_state_dict|load_checkpoint|torch\.load|continue_from|load_state|ckpt_path")
+_KEPT: Final = re.compile(
+    r"checkpoint|ckpt|snapshot|resume|last|latest|state|save|model_path|weights", re.IGNORECASE
+)
+_ANY_WAY: Final = re.compile(
+    r"resume|restore|load_state_dict|load_checkpoint|torch\.load|continue_from|load_state|ckpt_path"
+)
 _NOT_KEPT: Final = re.compile(r"cache|data|label|vocab|tokenizer|pretrain|config", re.IGNORECASE)
 _LOADER: Final = re.compile(r"^_?(load|resume|restore|try)\w*(snapshot|checkpoint|ckpt|state)", re.IGNORECASE)
-_SETTINGS: Final = re.compile(r"^(args|cfg|config|opts?|flags|conf|hparams|hps|h|params|\w+_args|\w+_config)$", re.IGNORECASE)
-_HF_OFF: Final[Mapping[str, str]] = {"do_train": "false", "overwrite_output_dir": "false", "resume_from_checkpoint": "none"}
+_SETTINGS: Final = re.compile(
+    r"^(args|cfg|config|opts?|flags|conf|hparams|hps|h|params|\w+_args|\w+_config)$", re.IGNORECASE
+)
+_HF_OFF: Final[Mapping[str, str]] = {
+    "do_train": "false",
+    "overwrite_output_dir": "false",
+    "resume_from_checkpoint": "none",
+}
 # How far from the script a search for the newest checkpoint is believed to be on its way.
 _DEPTH: Final = 3
 
 
-def find_resume(args: Sequence[str], where: Places, row: Convention | None, told: Knobs, knobs: Knobs) -> Knobs:
+def find_resume(
+    args: Sequence[str], where: Places, row: Convention | None, told: Knobs, knobs: Knobs
+) -> Knobs:
     """`knobs` with what is known of going on from a checkpoint.
 
     Args:
@@ -92,7 +116,9 @@ class _Look:
         """Every setting that is given, by its last plain name: configs first, the command line over them."""
         found: dict[str, str | None] = dict(_HF_OFF) if self.row is not None and self.row.name == HF else {}
         for values in self.where.configs.values():
-            found |= {key.rpartition(".")[2]: str(value) for key, value in values.items() if value is not None}
+            found |= {
+                key.rpartition(".")[2]: str(value) for key, value in values.items() if value is not None
+            }
         found |= {plain_name(s.name).rpartition(".")[2]: s.value for s in self.settings}
         return found
 
@@ -101,7 +127,15 @@ class _Look:
     def by_itself(self) -> str | None:
         """Why the script resumes by itself, for people; None where it is not known to."""
         given = self.given()
-        if any({"no", "resume"} <= set(words_of(s.name)) and (s.value or "true").lower() not in _OFF for s in self.settings):
+        if any(
+            {"no", "resume"} <= set(words_of(s.name)) and (s.value or "true").lower() not in _OFF
+            for s in self.settings
+        ):
+            return None
+        if any(
+            (given.get(name) or "").lower() == "false"
+            for name in ("resume", "resume_from_checkpoint", "auto_resume")
+        ):
             return None
         return self._by_convention(given) or self._by_auto_flag() or self._by_source(given)
 
@@ -116,23 +150,41 @@ class _Look:
             value = given.get(name, "false")
             if value is None or value.lower() not in _OFF:
                 return f"{name} is on"
-        if row.always_resumes and not any(name in given for name in row.resume_off) and (not row.resume_word or row.resume_word in self._words()):
+        if (
+            row.always_resumes
+            and not any(name in given for name in row.resume_off)
+            and (not row.resume_word or row.resume_word in self._words())
+        ):
             return f"{row.name} goes on from its last checkpoint"
         return None
 
     def _words(self) -> set[str]:
-        return {k.arg or "" for f in self.source.files for n in ast.walk(f.tree) if isinstance(n, ast.Call) for k in n.keywords}
+        return {
+            k.arg or ""
+            for f in self.source.files
+            for n in ast.walk(f.tree)
+            if isinstance(n, ast.Call)
+            for k in n.keywords
+        }
 
     def _by_auto_flag(self) -> str | None:
         """A switch that makes the script look for its newest checkpoint, present or on by default."""
         for setting in self.settings:
             flag = self.source.flag(setting.name)
-            if _is_auto(setting.name) and (setting.value or "true").lower() not in _OFF and (flag is not None or setting.value is None):
+            if (
+                _is_auto(setting.name)
+                and (setting.value or "true").lower() not in _OFF
+                and (flag is not None or setting.value is None)
+            ):
                 return f"{setting.name} is on"
         for flag in self.source.flags:
             name = max(flag.names, key=len)
             given = value_of(self.args[self.where.args_at :], name)
-            if _is_auto(name) and given is None and (flag.default is True or str(flag.default).lower() == "true"):
+            if (
+                _is_auto(name)
+                and given is None
+                and (flag.default is True or str(flag.default).lower() == "true")
+            ):
                 return f"{name} is on by default ({flag.where})"
         return None
 
@@ -203,7 +255,9 @@ class _Look:
 
     def _means_newest(self, flag: ScriptFlag) -> bool:
         """Whether a flag without its value stands for the newest checkpoint: it says so, or the source looks for one."""
-        return str(flag.const).lower() in _NEWEST - {"true"} or any(re.search(r"latest|newest|last_(run|ckpt|checkpoint)", n) for n in self.source.used)
+        return str(flag.const).lower() in _NEWEST - {"true"} or any(
+            re.search(r"latest|newest|last_(run|ckpt|checkpoint)", n) for n in self.source.used
+        )
 
     def _compared(self, dest: str) -> str | None:
         """The word for the newest checkpoint that the source compares a setting with."""
@@ -214,7 +268,12 @@ class _Look:
         for file in self.source.files:
             for node in ast.walk(file.tree):
                 if isinstance(node, ast.Compare) and leaf(node.left) == dest:
-                    found += [n.value for c in node.comparators for n in ast.walk(c) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+                    found += [
+                        n.value
+                        for c in node.comparators
+                        for n in ast.walk(c)
+                        if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                    ]
         return found
 
     def _spelled(self, dest: str) -> str:
@@ -249,7 +308,9 @@ class _Look:
     def has_no_way(self) -> bool:
         """Whether the source was read and nothing in it loads a checkpoint."""
         files = self.source.files
-        return bool(files) and not any(_ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH)
+        return bool(files) and not any(
+            _ANY_WAY.search(ast.unparse(f.tree)) for f in files if f.depth <= _DEPTH
+        )
 
 
 def _holds(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Any]) -> bool:
@@ -265,7 +326,10 @@ def _holds(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[st
         return value is wanted
     # A setting that is not known is no such thing: the search may be switched off.
     return not any(
-        isinstance(n, ast.Attribute) and n.attr not in known and isinstance(n.value, ast.Name | ast.Attribute) and _SETTINGS.match(leaf(n.value) or "")
+        isinstance(n, ast.Attribute)
+        and n.attr not in known
+        and isinstance(n.value, ast.Name | ast.Attribute)
+        and _SETTINGS.match(leaf(n.value) or "")
         for n in _atoms(test)
     )
 
@@ -283,7 +347,9 @@ def _atoms(test: ast.expr) -> list[ast.expr]:
 
 def _is_auto(name: str) -> bool:
     words = words_of(name)
-    return words in (["auto", "resume"], ["load", "enable"], ["autoresume"]) or ("auto" in words and "resume" in words and len(words) <= 4)
+    return words in (["auto", "resume"], ["load", "enable"], ["autoresume"]) or (
+        "auto" in words and "resume" in words and len(words) <= 4
+    )
 
 
 def _is_latest_switch(flag: ScriptFlag) -> bool:
@@ -302,34 +368,67 @@ class _Search:
 
 def _searches(file: SourceFile, source: ScriptSource) -> Iterator[_Search]:
     """Every place of a file where the newest checkpoint is looked for without being told."""
-    empty = {n.name for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef) and _returns_nothing(n)}
-    named = {f.dest for f in source.flags if takes_path(f"--{f.dest}")} | {"resume", "resume_from_checkpoint"}
-    saved = _saved_names(file.tree)
+    look = _FileLook(file, source)
     for node, guards, functions in guarded(file.tree):
+        if len(functions) > 1 and (file.depth or not isinstance(node, ast.Call)):
+            continue  # a hook, called by something else and at its own time
         function = functions[-1] if functions else None
-        if len(functions) > 1 and file.depth:
-            continue  # a callback in a library of the project
         if function is not None and function not in source.used and not function.startswith("__"):
             continue  # never called
+        what = look.what(node, function)
+        if what is not None:
+            yield _Search(what, getattr(node, "lineno", 0), guards)
+
+
+class _FileLook:
+    """One file, looked through for places that find the newest checkpoint by themselves."""
+
+    def __init__(self, file: SourceFile, source: ScriptSource) -> None:
+        self.depth = file.depth
+        self.empty = {
+            n.name for n in ast.walk(file.tree) if isinstance(n, ast.FunctionDef) and _returns_nothing(n)
+        }
+        self.named = {f.dest for f in source.flags if takes_path(f"--{f.dest}")} | {
+            "resume",
+            "resume_from_checkpoint",
+        }
+        self.saved = _saved_names(file.tree)
+
+    def what(self, node: ast.AST, function: str | None) -> str | None:
+        """What a node does to that end, for people."""
         match node:
-            case ast.Call() if _FINDS_NEWEST.search(called(node)) and called(node) not in empty:
-                told = {leaf(a) for a in node.args}
-                if not told & named:
-                    yield _Search(called(node), node.lineno, guards)
-            case ast.Call(keywords=keywords) if any(
-                k.arg == "resume_from_checkpoint" and isinstance(k.value, ast.Constant) and k.value.value is True for k in keywords
-            ):
-                yield _Search("resume_from_checkpoint=True", node.lineno, guards)
+            case ast.Call():
+                return self._call(node)
             case ast.If(test=test, body=body):
-                path = _exists(test)
-                if path is not None and path not in named and path in saved and _KEPT.search(path) and not _NOT_KEPT.search(path) and any(_loads(s) for s in body):
-                    yield _Search(f"{path} is loaded where it exists", node.lineno, guards)
+                return self._loaded_where_it_exists(test, body)
             case ast.Try(body=body) if function is not None and _LOADER.search(function):
-                names = {n for s in body for n in leaves_of(s)}
-                if any(_KEPT.search(n) and n in saved for n in names) and not names & (named - saved):
-                    yield _Search(f"{function} tries its own file", node.lineno, guards)
+                return self._tried(body, function)
             case _:
-                pass
+                return None
+
+    def _call(self, node: ast.Call) -> str | None:
+        name = called(node)
+        if any(k.arg == "resume_from_checkpoint" and literal(k.value) is True for k in node.keywords):
+            return "resume_from_checkpoint=True"
+        if not _FINDS_NEWEST.search(name) or name in self.empty:
+            return None
+        if self.depth and name not in _KNOWN_FINDERS:
+            return None
+        return None if {leaf(a) for a in node.args} & self.named else name
+
+    def _loaded_where_it_exists(self, test: ast.expr, body: Sequence[ast.stmt]) -> str | None:
+        path = _exists(test)
+        if path is None or path in self.named or path not in self.saved:
+            return None
+        if not _KEPT.search(path) or _NOT_KEPT.search(path) or not any(_loads(s) for s in body):
+            return None
+        return f"{path} is loaded where it exists"
+
+    def _tried(self, body: Sequence[ast.stmt], function: str) -> str | None:
+        names = {n for s in body for n in leaves_of(s)}
+        if any(_KEPT.search(n) and n in self.saved for n in names) and not names & (self.named - self.saved):
+            return f"{function} tries its own file"
+        return None
 
 
 def _returns_nothing(node: ast.FunctionDef) -> bool:
@@ -346,7 +445,13 @@ def _exists(test: ast.expr) -> str | None:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return None
         if isinstance(node, ast.Call) and called(node) in {"exists", "isfile", "is_file", "isdir"}:
-            holder = node.args[0] if node.args else node.func.value if isinstance(node.func, ast.Attribute) else None
+            holder = (
+                node.args[0]
+                if node.args
+                else node.func.value
+                if isinstance(node.func, ast.Attribute)
+                else None
+            )
             return _path_name(holder) if holder is not None else None
     return None
 
@@ -368,13 +473,34 @@ def _saved_names(tree: ast.Module) -> frozenset[str]:
     found: set[str] = set()
     holders: list[ast.AST] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] or [tree]
     for holder in holders:
-        calls = [n for n in ast.walk(holder) if isinstance(n, ast.Call) and called(n) in {"save", "save_checkpoint", "save_on_master", "_save_snapshot", "save_snapshot", "_save_checkpoint", "dump", "upload_to_s3"}]
+        calls = [
+            n
+            for n in ast.walk(holder)
+            if isinstance(n, ast.Call)
+            and called(n)
+            in {
+                "save",
+                "save_checkpoint",
+                "save_on_master",
+                "_save_snapshot",
+                "save_snapshot",
+                "_save_checkpoint",
+                "dump",
+                "upload_to_s3",
+            }
+        ]
         if calls:
             found |= leaves_of(holder)
-            found |= {n.value for n in ast.walk(holder) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+            found |= {
+                n.value for n in ast.walk(holder) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            }
     return frozenset(found)
 
 
 def leaves_of(node: ast.AST) -> set[str]:
     """Every name and attribute in a statement."""
-    return {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)}
+    return {
+        n.id if isinstance(n, ast.Name) else n.attr
+        for n in ast.walk(node)
+        if isinstance(n, ast.Name | ast.Attribute)
+    }

@@ -67,7 +67,9 @@ def batch_of(
         case KnobScope.PER_NODE:
             micro = _of_node(given, local_world_size, knobs)
         case KnobScope.GLOBAL:
-            return resolve(world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted)
+            return resolve(
+                world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted
+            )
         case KnobScope.UNKNOWN:
             return None
     if global_batch is not None:
@@ -80,14 +82,22 @@ def _is_derived(knobs: Knobs) -> bool:
 
 
 def _with_total(
-    args: Sequence[str], knobs: Knobs, where: Places, micro: int, steps: int, world: int, counted: dict[str, Any], *, said: bool
+    args: Sequence[str],
+    knobs: Knobs,
+    where: Places,
+    micro: int,
+    steps: int,
+    world: int,
+    counted: dict[str, Any],
+    *,
+    said: bool,
 ) -> BatchSpec | None:
     total = _number_of(args, knobs.global_batch, where, knobs, "total")
-    if knobs.global_batch is not None and not said and _is_derived(knobs):
+    counts_tokens = total is not None and _may_count_tokens(args, knobs.global_batch, total, where)
+    if not said and _is_derived(knobs) and (total is None or counts_tokens or total % (micro * world)):
         # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
         # Its accumulation follows by itself, and stays whole where the new micro-batch divides the old one.
-        if total is None or _may_count_tokens(args, knobs.global_batch, total, where) or total % (micro * world):
-            return BatchSpec(micro, 1, 1, ranks_known=False)
+        return BatchSpec(micro, 1, 1, ranks_known=False)
     if total is None:
         return resolve(world_size=world, micro_batch=micro, accumulation=steps, **counted)
     return resolve(world_size=world, micro_batch=micro, global_batch=total, **counted)
@@ -97,9 +107,6 @@ def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local:
     """Batch and accumulation in the units of their own settings; where a batch is divided among ranks, per rank."""
     match knobs.batch_scope:
         case KnobScope.UNKNOWN | KnobScope.PER_RANK:
-            if knobs.batch_scope is KnobScope.UNKNOWN and world is not None and world > 1 and given % world == 0:
-                # It may be divided among the ranks: then a new value must be, too.
-                return BatchSpec(given, steps, 1, ranks_known=False)
             return BatchSpec(given, steps, 1, ranks_known=False)
         case KnobScope.PER_NODE:
             return None if world is None else BatchSpec(_of_node(given, local, knobs), steps, world)
@@ -113,7 +120,9 @@ def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local:
 
 def _shared(steps: int, world: int, knobs: Knobs) -> int:
     if steps % world:
-        raise JobError(f"{knobs.accumulation} {steps} counts all ranks and does not divide by {world} of them")
+        raise JobError(
+            f"{knobs.accumulation} {steps} counts all ranks and does not divide by {world} of them"
+        )
     return steps // world
 
 
@@ -185,7 +194,9 @@ def why_not_changeable(knobs: Knobs) -> str:
     return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
 
 
-def _number_of(args: Sequence[str], name: str | None, where: Places, knobs: Knobs | None = None, what: str = "") -> int | None:
+def _number_of(
+    args: Sequence[str], name: str | None, where: Places, knobs: Knobs | None = None, what: str = ""
+) -> int | None:
     if name is None:
         return None
     value: Scalar = value_of(args, name) if is_argument(name) else None
