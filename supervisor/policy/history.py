@@ -118,7 +118,7 @@ class PolicyInput:
     def resume_known(self) -> bool:
         """Whether a restart can go on from a checkpoint: the script finds it, or can be told one that was found."""
         by_path = self.knobs.resume_path is not None and self.newest_checkpoint is not None
-        return self.knobs.resume is not None or by_path
+        return self.knobs.resume is not None or self.knobs.self_resuming or by_path
 
     @property
     def finished(self) -> bool:

@@ -113,9 +113,8 @@ def _is_click(call: ast.Call) -> bool:
 
 def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
     words = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    names = tuple(name for word in words for name in word.split("/") if name.startswith("-"))
-    long = [n for n in names if n.startswith("--")] or [n for n in names if len(n) > 2]
-    if not long:
+    names, name = _flag_names(words)
+    if name is None:
         return None
     given = {k.arg: k.value for k in call.keywords if k.arg}
     value = {name: literal(node) for name, node in given.items()}
@@ -124,7 +123,7 @@ def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
     listed = choices.elts if isinstance(choices, ast.List | ast.Tuple) else []
     return ScriptFlag(
         names=names,
-        dest=dest if isinstance(dest, str) else long[0].lstrip("-").replace("-", "_"),
+        dest=dest if isinstance(dest, str) else name,
         default=value.get("default"),
         is_switch=value.get("action") in {"store_true", "store_false"} or value.get("is_flag") is True,
         choices=tuple(str(literal(c)) for c in listed),
@@ -135,6 +134,13 @@ def _argument(call: ast.Call, *, click: bool) -> ScriptFlag | None:
         default_known=default is None or isinstance(default, ast.Constant) or value["default"] is not None,
         line=call.lineno,
     )
+
+
+def _flag_names(words: list[str]) -> tuple[tuple[str, ...], str | None]:
+    """The spellings of a flag, and the name that its value goes by; None for a positional argument."""
+    names = tuple(name for word in words for name in word.split("/") if name.startswith("-"))
+    long = [n for n in names if n.startswith("--")] or [n for n in names if len(n) > 2]
+    return names, long[0].lstrip("-").replace("-", "_") if long else None
 
 
 def _type_name(node: ast.expr | None) -> str | None:

@@ -168,7 +168,7 @@ class _Finder:
     def find(self) -> Knobs:
         self._require_safe()
         micro = self._micro()
-        total = self._total(micro)
+        total = self._total(micro) if micro.role is not Role.TOTAL else None
         accumulation = None if total is not None and not self._all_three() else self._accumulation(micro)
         if total is not None and accumulation is None:
             return self._derived(micro, total)
@@ -207,9 +207,20 @@ class _Finder:
         if first is None:
             first, rest = cand.choose(c for c in self.found if c.framework and c.role is Role.MICRO)
         if first is None:
+            first = self._whole(own)
+        if first is None:
             raise self._no_batch(own)
         self._require_one(first, rest)
         return first
+
+    def _whole(self, own: Sequence[Candidate]) -> Candidate | None:
+        """A total alone, which the accumulation cuts: as its name says where no source is there, else as the source shows."""
+        total, rest = cand.choose(c for c in own if c.role is Role.TOTAL and c.explicit)
+        steps, _ = cand.choose(c for c in own if c.role is Role.ACCUMULATION and c.explicit)
+        if total is None or rest or steps is None:
+            return None
+        cuts = not self.source.files or self.source.divides(_last(total), _last(steps))
+        return total if cuts else None
 
     def _micro_or_bare(self, own: Sequence[Candidate]) -> tuple[Candidate | None, list[Candidate]]:
         """A micro-batch by name before a bare batch, unless that one alone is given and no total of the other."""
@@ -416,7 +427,8 @@ class _Finder:
         flag = self.source.flag(steps.name) if steps.name.startswith("-") else None
         if flag is None or flag.owner or not self.source.files:
             return steps
-        if not self.source.uses(flag.dest):
+        trains = "backward" in self.source.used  # else the loop is elsewhere, and so may be the use
+        if trains and not self.source.uses(flag.dest):
             raise _NoPlanError(
                 f"{steps.name} is declared in {flag.where} and used nowhere: {_NO_ACCUMULATION}",
                 "--allow-smaller-global",
@@ -538,10 +550,6 @@ class _Finder:
         return _NoPlanError(f"{named}: {_NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
 
     def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
-        if micro.number is not None and total.number is not None and total.number % micro.number:
-            raise _NoPlanError(
-                f"{total.name} {total.number} is no multiple of {micro.name} {micro.number}", "", micro.name
-            )
         self._require_same_rate(micro, {_last(total)})
         return Knobs(
             batch=micro.name,
@@ -553,7 +561,7 @@ class _Finder:
 
     def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
         big, small = _last(micro), _last(steps)
-        if self.source.divides(big, small, outright=True):
+        if self.source.divides(big, small, outright=True) or micro.role is Role.TOTAL:
             return self._cut(micro, steps)
         if self.source.divides(big, small):
             raise _NoPlanError(
@@ -561,7 +569,7 @@ class _Finder:
                 "--batch-scope global, or per_rank",
                 micro.name,
             )
-        if not self.source.files and micro.role is not Role.MICRO and not self._by_known_names(micro, steps):
+        if not self.source.files and micro.role not in {Role.MICRO, Role.NODE} and not self._by_known_names(micro, steps):
             raise _NoPlanError(
                 f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
                 "say --batch-scope per_rank, per_node or global", micro.name,
@@ -593,9 +601,9 @@ class _Finder:
 
     def _cut(self, micro: Candidate, steps: Candidate) -> Knobs:
         """The source divides the batch by the accumulation: the batch stays, and is cut into more pieces."""
-        if micro.number is None or steps.number is None or micro.number % (2 * steps.number):
+        if micro.number is None or steps.number is None:
             raise _NoPlanError(
-                f"{micro.name} {micro.value} cannot be cut further by {steps.name} {steps.value}",
+                f"{micro.name} {micro.value} and {steps.name} {steps.value} are no numbers",
                 "",
                 micro.name,
             )

@@ -73,7 +73,9 @@ def with_knobs(
     set_knobs: dict[str, str] = {}
     if asked.micro is not None:
         if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
-            raise JobError(f"--micro-batch {asked.micro} cannot be set: {kn.why_not_changeable(knobs)}")
+            unsaid = f"what {knobs.batch} counts is not known: say --batch-scope per_rank"
+            why = kn.why_not_changeable(knobs) if knobs.batch is None else unsaid
+            raise JobError(f"--micro-batch {asked.micro} cannot be set: {why}")
         args, where = _set_knob(args, where, set_knobs, knobs.batch, str(asked.micro))
     batch, knobs, notes = _batch(spec, args, knobs, where, world, asked)
     if asked.total is not None:

@@ -11,6 +11,7 @@ from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.candidates import as_number
 from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.knobs.read_source import scan_source
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 _LENGTH_NAMES: Final = (
@@ -37,7 +38,7 @@ def batch_of(
         knobs: what `find_knobs` found.
         world_size: ranks in all; None: not known, and not needed where batch and accumulation are two factors.
         local_world_size: ranks on a node.
-        source_text: unused; kept so that a caller may name it.
+        source_text: the script's text, for defaults of flags that are not given.
         global_batch: what a person asked for in place of what the script's own flags say.
         unit: in what the global batch is counted, if a person said so; samples otherwise.
         tokens_per_sample: with ``unit=TOKENS``.
@@ -46,8 +47,7 @@ def batch_of(
     Raises:
         JobError: the numbers are known and do not divide.
     """
-    del source_text
-    where = elsewhere or Places()
+    where = elsewhere or Places(scan_source(source_text))
     given = _number_of(args, knobs.batch, where, knobs, "micro")
     if given is None:
         return None
@@ -94,7 +94,11 @@ def _with_total(
 ) -> BatchSpec | None:
     total = _number_of(args, knobs.global_batch, where, knobs, "total")
     counts_tokens = total is not None and _may_count_tokens(args, knobs.global_batch, total, where)
-    if not said and _is_derived(knobs) and (total is None or counts_tokens or total % (micro * world)):
+    if (
+        not said
+        and _is_derived(knobs)
+        and (total is None or counts_tokens or (total % (micro * world) and not total % micro))
+    ):
         # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
         # Its accumulation follows by itself, and stays whole where the new micro-batch divides the old one.
         return BatchSpec(micro, 1, 1, ranks_known=False)
