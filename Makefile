@@ -7,6 +7,7 @@
 #   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
+#   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md)
 #   make pictures   the pictures of the docs, drawn from recorded runs
 #
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 E2E_STAMP := $(VENV)/.e2e-packages
 .DEFAULT_GOAL := help
-.PHONY: help install demo test e2e check format corpus pages pictures soak venv-gpu gpu frameworks clean
+.PHONY: help install demo test e2e check format corpus pages pictures soak venv-gpu gpu frameworks clean scripts
 
 help:
 	@sed -n '2,14s/^# \{0,1\}//p' Makefile
@@ -82,6 +83,10 @@ format: $(STAMP)
 
 corpus: $(STAMP)
 	$(BIN)/python -m pytest -q -s tests/corpus
+
+# TREES=folder with checkouts named <owner>+<name>, at the commits of tests/scripts_corpus/manifest.jsonl.
+scripts: $(STAMP)
+	$(BIN)/python bench/scripts.py $(TREES)
 
 pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py

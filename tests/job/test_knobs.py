@@ -76,9 +76,9 @@ def test_a_bare_batch_size_is_per_rank_only_if_the_source_hands_it_on_undivided(
     assert find_knobs(args, UNDIVIDED).batch_scope is KnobScope.PER_RANK
     assert find_knobs(args, ALIASED).batch_scope is KnobScope.PER_RANK
     assert find_knobs(["-b", "8"], UNDIVIDED).batch_scope is KnobScope.PER_RANK
-    assert find_knobs(args, DIVIDED).batch_scope is KnobScope.UNKNOWN
+    assert find_knobs(args, DIVIDED).batch_scope is KnobScope.GLOBAL, "divided by the ranks"
     halved = UNDIVIDED.replace("loader =", "args.batch_size //= world\nloader =")
-    assert find_knobs(args, halved).batch_scope is KnobScope.UNKNOWN
+    assert find_knobs(args, halved).batch_scope is KnobScope.GLOBAL
     assert find_knobs(args, "this is not python (").batch_scope is KnobScope.UNKNOWN
     assert find_knobs(args, None).batch_scope is KnobScope.UNKNOWN
 

@@ -569,7 +569,11 @@ class _Finder:
                 "--batch-scope global, or per_rank",
                 micro.name,
             )
-        if not self.source.files and micro.role not in {Role.MICRO, Role.NODE} and not self._by_known_names(micro, steps):
+        if (
+            not self.source.files
+            and micro.role not in {Role.MICRO, Role.NODE}
+            and not self._by_known_names(micro, steps)
+        ):
             raise _NoPlanError(
                 f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
                 "say --batch-scope per_rank, per_node or global", micro.name,

@@ -272,6 +272,7 @@ class _Facts:
             case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv() | ast.Mod() as op, right=right):
                 self._ratio(left, right, whole=not isinstance(op, ast.Mod))
             case ast.AugAssign(target=target, op=ast.Div() | ast.FloorDiv(), value=value):
+                self.used.add(leaf(target) or "")
                 self._ratio(target, value)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 self._fallback(body, orelse, test)

@@ -109,6 +109,9 @@ def _with_total(
 
 def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local: int) -> BatchSpec | None:
     """Batch and accumulation in the units of their own settings; where a batch is divided among ranks, per rank."""
+    if knobs.counts is AccumulationCounts.ALL_RANKS and world is not None:
+        shared = _shared(steps, world, knobs)
+        steps = steps if knobs.batch_scope is KnobScope.UNKNOWN else shared
     match knobs.batch_scope:
         case KnobScope.UNKNOWN | KnobScope.PER_RANK:
             return BatchSpec(given, steps, 1, ranks_known=False)
