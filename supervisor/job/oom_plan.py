@@ -130,13 +130,12 @@ def _present(spec: JobSpec, name: str) -> str | None:
     )
     if set_now is not None:
         return set_now
-    roles = {
+    roles: dict[str | None, str] = {
         knobs.batch: "micro",
         knobs.accumulation: "accumulation",
         knobs.global_batch: "total",
-        **dict(knobs.same),
     }
-    number = knobs.number(roles.get(name, ""))
+    number = knobs.number(roles.get(name) or dict(knobs.same).get(name, ""))
     return str(number.value) if number is not None and number.value is not None else None
 
 
