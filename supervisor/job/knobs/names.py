@@ -96,7 +96,7 @@ def is_batch(name: str) -> bool:
         return False
     if "batchsize" in words or "microbatch" in words or words[-1:] == ["bs"]:
         return True
-    return "batch" in words and words[-1] in _SIZES
+    return "batch" in words and (words[-1] in _SIZES or (words[-1] == "train" and "size" in words))
 
 
 def is_accumulation(name: str) -> bool:

@@ -187,20 +187,20 @@ class Search:
 
     def _written(self) -> NoPlanError | None:
         """The batch as a literal in the source, where no setting holds it."""
+        script = {file.path or "the script" for file in self.source.files if file.depth == 0}
         for passed in self.source.passed:
             number = as_number(passed.value)
-            if number is not None and role_of(passed.keyword) in (Role.MICRO, Role.BATCH):
-                return NoPlanError(
-                    f"the batch is written in {passed.where} ({passed.keyword}={number})",
-                    f"change it in {passed.where.rpartition(':')[0]}",
-                )
+            file = passed.where.rpartition(":")[0]
+            if file in script and number is not None and role_of(passed.keyword) in (Role.MICRO, Role.BATCH):
+                what = f"the batch is written in {passed.where} ({passed.keyword}={number})"
+                return NoPlanError(what, f"change it in {file}")
         for name, values in self.source.literals.items():
-            number = as_number(values[0][0])
-            if number is not None and role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
-                return NoPlanError(
-                    f"the batch is written in {values[0][1]} ({name} = {number})",
-                    f"change it in {values[0][1].rpartition(':')[0]}",
-                )
+            number, file = as_number(values[0][0]), values[0][1].rpartition(":")[0]
+            if "batch" not in name or number is None or file not in script:
+                continue
+            if role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
+                what = f"the batch is written in {values[0][1]} ({name} = {number})"
+                return NoPlanError(what, f"change it in {file}")
         return None
 
     def total(self, micro: Candidate) -> Candidate | None:
