@@ -340,3 +340,11 @@ def test_a_batch_without_ranks_is_shown_so() -> None:
         ("--batch_size", "4"),
         ("--accum_iter", "4"),
     )
+
+
+@pytest.mark.parametrize(
+    "source", ["x = " + "+".join(["a"] * 5000), "x = [" * 150 + "]" * 150, "\x00", "def f(:\n"]
+)
+def test_a_hostile_source_is_unknown_and_never_an_error(source: str) -> None:
+    plan = oom_plan(job("train.py --batch_size 8 --accum 2", {"train.py": source}))
+    assert isinstance(plan, OomRefusal)

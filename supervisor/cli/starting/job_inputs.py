@@ -121,11 +121,11 @@ def _optional(path: Path) -> ConfigFile | None:
 
 
 def _script_text(path: Path) -> str | None:
-    if not path.is_file():  # reading a pipe would wait
-        return None
     try:
+        if not path.is_file():  # reading a pipe would wait
+            return None
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
-    except JobError:
+    except (JobError, OSError, ValueError):  # no path at all: too long, or with a NUL in it
         return None
 
 

@@ -30,6 +30,7 @@ __all__ = [
 
 # A training script is some thousand lines; parsing more than this would cost a visible pause at start.
 MAX_SOURCE_CHARS: Final = 2_000_000
+MAX_NESTING: Final = 200
 _TELLING: Final = ("TrainingArguments", "HfArgumentParser", "SFTConfig", "DPOConfig", "TrlParser")
 # Words in names of what a batch is passed on as: such keywords of calls are kept.
 _KEPT: Final = (
@@ -199,9 +200,20 @@ def parse(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(text)
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+    return tree if _is_shallow(tree) else None
+
+
+def _is_shallow(tree: ast.Module) -> bool:
+    """Whether a tree can be walked by recursion: code that people write is nested some 60 deep."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_NESTING):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return True
+    return False
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
