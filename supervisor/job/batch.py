@@ -7,6 +7,7 @@ stoker lives in this module.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isqrt
@@ -32,7 +33,8 @@ class BatchSpec:
     """A batch that divides: every field is positive and the product is exact.
 
     `micro_batch_per_rank` is in samples. `global_batch` is in `unit`; with
-    ``unit=TOKENS`` a sample counts `tokens_per_sample` tokens.
+    ``unit=TOKENS`` a sample counts `tokens_per_sample` tokens. `ranks_known` False: micro-batch and accumulation are
+    known and how many ranks there are is not; `world_size` is then 1, and `global_batch` is what one rank takes a step.
     """
 
     micro_batch_per_rank: int
@@ -40,6 +42,7 @@ class BatchSpec:
     world_size: int
     unit: BatchUnit = BatchUnit.SAMPLES
     tokens_per_sample: int = 1
+    ranks_known: bool = True
 
     @property
     def global_batch(self) -> int:
@@ -168,19 +171,28 @@ def next_smaller(spec: BatchSpec, memory: MemoryPoint | None = None, minimum: in
     """The next micro-batch to try after a memory failure, at the same global batch.
 
     The largest smaller divisor that `memory` predicts to fit; without a point, or where it predicts that
-    nothing fits (a base that alone is too large was measured wrong more often than it is true), simply the
-    next smaller divisor. None when no divisor of at least `minimum` is left.
+    nothing fits (a base that alone is too large was measured wrong more often than it is true), `without_numbers`. None when no divisor of at least `minimum` is left.
     """
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not smaller:
         return None
     fitting = [m for m in smaller if memory.fits(m)] if memory is not None else []
-    return with_micro_batch(spec, fitting[0] if fitting else smaller[0])
+    return with_micro_batch(spec, fitting[0] if fitting else without_numbers(spec, smaller))
+
+
+def without_numbers(spec: BatchSpec, smaller: Sequence[int]) -> int:
+    """The next micro-batch where nothing is known of memory: the largest that divides the present one.
+
+    8 becomes 4 at twice the accumulation, not 5 at 10 → 16: a small step mostly runs out of memory again.
+    """
+    return next((m for m in smaller if spec.micro_batch_per_rank % m == 0), smaller[0])
 
 
 def describe(spec: BatchSpec) -> str:
     """The batch as a product, such as ``8 × accumulation 4 × 2 ranks = global batch 64``."""
     tokens = f" × {spec.tokens_per_sample} tokens" if spec.unit is BatchUnit.TOKENS else ""
+    if not spec.ranks_known:
+        return f"{spec.micro_batch_per_rank}{tokens} × accumulation {spec.accumulation_steps} × ranks"
     ranks = "1 rank" if spec.world_size == 1 else f"{spec.world_size} ranks"
     return (
         f"{spec.micro_batch_per_rank}{tokens} × accumulation {spec.accumulation_steps} × {ranks} "
@@ -197,7 +209,9 @@ def describe_change(change: BatchChange) -> str:
     ]
     if before.world_size != after.world_size:
         parts.append(_moved("ranks", before.world_size, after.world_size))
-    if before.global_batch == after.global_batch:
+    if before.global_batch == after.global_batch and not after.ranks_known:
+        parts.append("global batch unchanged")
+    elif before.global_batch == after.global_batch:
         parts.append(f"global batch {after.global_batch}{_unit(after)} unchanged")
     else:
         parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}")

@@ -147,7 +147,7 @@ def build_plan(
         supervised_as="torchrun" if under_torchrun else "command",
         torchrun_log_dir=log_dir,
         batch=effective,
-        world_size=effective.world_size if effective else spec.nproc_per_node * _least_nodes(spec),
+        world_size=_world_size(spec, effective),
         local_world_size=spec.nproc_per_node,
         resume=resumed,
         notes=spec.notes,
@@ -155,6 +155,13 @@ def build_plan(
         port_named=spec.master_port is not None,
         edits=edits,
     )
+
+
+def _world_size(spec: JobSpec, batch: BatchSpec | None) -> int:
+    """Ranks of the job, at least: a batch that is known without them says nothing of them."""
+    if batch is not None and batch.ranks_known:
+        return batch.world_size
+    return spec.world_size or spec.nproc_per_node * _least_nodes(spec)
 
 
 def _placed(

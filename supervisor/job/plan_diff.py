@@ -32,9 +32,11 @@ def diff_lines(
     for edit in after.get("edits", ()):
         source = edit["source"]
         for key, value in edit["values"].items():
+            shown = key.removeprefix("+")  # a key that the file did not have
             present = was.get(source, {}).get(key, first_values.get(source, {}).get(key))
             if str(present) != value:
-                lines += [f"- {source}: {key}: {present}", f"+ {source}: {key}: {value}"]
+                lines += [f"- {source}: {shown}: {present}"] if present is not None else []
+                lines.append(f"+ {source}: {shown}: {value}")
     return tuple(lines)
 
 

@@ -9,9 +9,11 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
 
 __all__ = [
+    "AccumulationCounts",
     "ClassOverride",
     "EntryKind",
     "FitSettings",
+    "FoundNumber",
     "HangSettings",
     "JobError",
     "JobSpec",
@@ -41,6 +43,22 @@ class KnobScope(StrEnum):
     UNKNOWN = "unknown"
 
 
+class AccumulationCounts(StrEnum):
+    """What an accumulation setting counts."""
+
+    PER_RANK = "per_rank"
+    ALL_RANKS = "all_ranks"  # the script divides it by the number of ranks (nanoGPT)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundNumber:
+    """A number of the batch as a setting holds it: ``micro``, ``accumulation`` or ``total``, and where it was read."""
+
+    what: str
+    value: int | None
+    where: str
+
+
 @dataclass(frozen=True, slots=True)
 class Knobs:
     """The names under which the script takes batch, accumulation and resume, as it would spell the flags.
@@ -51,6 +69,13 @@ class Knobs:
     accumulation flag. `resume_value` is what the resume flag is set to (``auto`` for the bundled trainer);
     empty for a switch. `declared`: a person named them, or they are the bundled trainer's. `resume_path` is a flag that
     takes the path of a checkpoint, of use where one was found; `resume` comes before it.
+
+    `paired`: batch and accumulation are two factors of the global batch, whatever the batch counts, so that one is halved
+    where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro``, ``accumulation`` or
+    ``total``); they change together. `refusal`: why the batch cannot be changed at the same global batch, and `help` what
+    would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
+    checkpoint by itself. `resumes`: what is known of that, for people; `resume_step`: a flag that takes the step of
+    the checkpoint. `cannot_resume`: the source shows no way at all.
     """
 
     batch: str | None = None
@@ -61,6 +86,20 @@ class Knobs:
     resume_value: str = "auto"
     declared: bool = False
     resume_path: str | None = None
+    paired: bool = False
+    counts: AccumulationCounts = AccumulationCounts.PER_RANK
+    same: tuple[tuple[str, str], ...] = ()
+    refusal: str = ""
+    help: str = ""
+    found: tuple[FoundNumber, ...] = field(default=(), compare=False)  # what was read, not what is run
+    self_resuming: bool = False
+    resumes: str = ""
+    resume_step: str | None = None
+    cannot_resume: bool = False
+
+    def number(self, what: str) -> FoundNumber | None:
+        """One of the numbers that were found."""
+        return next((n for n in self.found if n.what == what), None)
 
     @property
     def start(self) -> str | None:
@@ -70,6 +109,8 @@ class Knobs:
     @property
     def keeps_global_batch(self) -> bool:
         """Whether a smaller micro-batch can keep the global batch, by a flag or by the script itself."""
+        if self.paired:
+            return self.batch is not None and self.accumulation is not None
         if self.batch_scope is KnobScope.GLOBAL:
             return self.accumulation is not None
         return self.batch is not None and (self.accumulation is not None or self.global_batch is not None)
@@ -77,6 +118,10 @@ class Knobs:
     @property
     def can_change_batch(self) -> bool:
         """Whether the micro-batch may be changed without a person: names and scope are known."""
+        if self.refusal:
+            return False
+        if self.paired:
+            return self.keeps_global_batch
         return self.batch_scope is not KnobScope.UNKNOWN and self.keeps_global_batch
 
 
@@ -115,6 +160,7 @@ class RetrySettings:
     """The user's bounds on automatic restarts.
 
     `min_ranks`: how few ranks a node may go on with when a GPU is left out; None: never fewer than asked for.
+    `allow_smaller_global`: out of memory may shrink the global batch where nothing else keeps the job going.
     `flap_max` restarts within `flap_window_s` seconds are too many, with progress or without.
     """
 
@@ -126,6 +172,7 @@ class RetrySettings:
     min_ranks: int | None = None
     flap_max: int = 10
     flap_window_s: float = 600.0
+    allow_smaller_global: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +238,7 @@ class JobSpec:
     `master_port` is set only when a person named one; stoker may move a port nobody named.
     `metric_rules` are the user's own (name, regex) for metrics in logs. `set_knobs` are (knob, value) pairs that
     every launch sets besides `entry_args`: knobs in config files and in the environment.
+    `world_size`: ranks of the whole job; None: not known, as where a launcher behind ``--`` does not say.
     `outputs`: folders that a foreign script may leave checkpoints in, as it spells them.
     `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
@@ -227,4 +275,5 @@ class JobSpec:
     notes: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     group_timeout_s: float | None = None
+    world_size: int | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)

@@ -44,7 +44,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
 
 def _restart_text(history: PolicyInput) -> str:
     knobs = history.knobs
-    if history.resume_known and knobs.resume is None:
+    if history.resume_known and knobs.resume is None and not knobs.self_resuming:
         return f"restart from {history.newest_checkpoint} ({knobs.resume_path})"
     return (
         "restart from the newest checkpoint"
@@ -81,6 +81,9 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         return SpecChange(env=pair), "memory is fragmented: expandable segments before a smaller batch"
     batch = history.now.batch
     if not history.knobs.can_change_batch:
+        accepted = offer_for(history, rule) if history.retry.allow_smaller_global else SpecChange()
+        if accepted.batch is not None:
+            return accepted, f"{describe_change(accepted.batch)}: allowed by --allow-smaller-global"
         return None, kn.why_not_changeable(history.knobs)
     if batch is None:
         return None, f"the present micro-batch or the number of ranks is not known; {rule.else_}"

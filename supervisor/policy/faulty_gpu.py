@@ -28,7 +28,12 @@ def without_gpu(history: PolicyInput) -> tuple[SpecChange, str]:
             return SpecChange(env=env, nproc_per_node=ranks), what
         per_step = batch.micro_batch_per_rank * batch.accumulation_steps * batch.world_size
         samples = per_step // ranks
-        if batch.world_size != len(gpus.visible) or per_step % ranks or samples % batch.micro_batch_per_rank:
+        if (
+            not batch.ranks_known
+            or batch.world_size != len(gpus.visible)
+            or per_step % ranks
+            or samples % batch.micro_batch_per_rank
+        ):
             continue
         steps = samples // batch.micro_batch_per_rank
         if steps != batch.accumulation_steps and not history.knobs.can_change_batch:

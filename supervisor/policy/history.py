@@ -136,7 +136,7 @@ class PolicyInput:
 def is_resume_known(knobs: Knobs, newest_checkpoint: str | None) -> bool:
     """Whether a restart can go on: by the script's own resume flag, or by one that takes a path and a checkpoint for it."""
     by_path = knobs.resume_path is not None and newest_checkpoint is not None
-    return knobs.resume is not None or by_path
+    return knobs.resume is not None or knobs.self_resuming or by_path
 
 
 def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:

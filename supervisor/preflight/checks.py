@@ -14,6 +14,7 @@ from typing import Final
 
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.find import why_not_changeable
+from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.memory import check_memory
 from supervisor.preflight.ports import is_free, port_holder
@@ -79,9 +80,13 @@ def check_knobs(context: CheckContext) -> Finding | None:
         return None
     missing: list[str] = []
     fixes: list[str] = []
-    if not spec.knobs.can_change_batch:
+    plan = oom_plan(spec)
+    if isinstance(plan, OomRefusal) and spec.batch is None and spec.knobs.can_change_batch:
+        missing.append(f"out of memory will not be restarted smaller: {plan.why} ({plan.help})")
+    elif isinstance(plan, OomRefusal) and not spec.knobs.can_change_batch:
         missing.append(f"out of memory will not be restarted smaller: {why_not_changeable(spec.knobs)}")
-    if spec.knobs.resume is None and not spec.retry.restart_from_scratch:
+    resumes = spec.knobs.resume is not None or spec.knobs.self_resuming
+    if not resumes and not spec.retry.restart_from_scratch:
         missing.append(
             "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)"
             if spec.knobs.resume_path is None

@@ -73,7 +73,7 @@ def kind_of(job: JobSpec) -> JobKind:
 
     gpus, _ = probe_gpus()
     device = ", ".join(sorted({gpu.name or "GPU" for gpu in gpus})) or "cpu"
-    world = job.batch.world_size if job.batch is not None else job.nproc_per_node
+    world = job.batch.world_size if job.batch is not None and job.batch.ranks_known else job.nproc_per_node
     return JobKind(script, flags_hash(sorted(words)), device, world)
 
 

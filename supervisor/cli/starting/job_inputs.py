@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.cli.common import user_settings
+from supervisor.job.arguments.launchers import ACCELERATE_DEFAULT
 from supervisor.job.arguments.run_arguments import ParsedRun, parse_run_argv
 from supervisor.job.config.edit import config_words
 from supervisor.job.config.files import parse_config
-from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry, script_path
+from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, RetrySettings
@@ -47,8 +48,6 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
     """
     named = parsed.flag("config")
     job_file = _config_file(_find_config(named, cwd), named, f"--config {named}") if named else None
-    script = script_path(parsed, job_file)
-    text = _script_text(cwd / script) if script else None
     inputs = JobInputs(
         parsed=parsed,
         env=env,
@@ -56,8 +55,9 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
         job_file=job_file,
         project=_optional(cwd / "stoker.toml"),
         user=_optional(user_settings(env)),
-        script_text=text,
         script_configs=_script_configs(parsed, job_file, cwd),
+        read=lambda name: _script_text(cwd / os.path.expanduser(name)),
+        accelerate_config=_accelerate_config(env),
         gpus=_gpu_count(env),
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
@@ -121,12 +121,21 @@ def _optional(path: Path) -> ConfigFile | None:
 
 
 def _script_text(path: Path) -> str | None:
-    if not path.is_file():  # reading a pipe would wait
-        return None
     try:
+        if not path.is_file():  # reading a pipe would wait
+            return None
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
-    except JobError:
+    except (JobError, OSError, ValueError):  # no path at all: too long, or with a NUL in it
         return None
+
+
+def _accelerate_config(env: Mapping[str, str]) -> str | None:
+    """Where accelerate looks for a config that no flag names."""
+    home = env.get("HF_HOME") or os.path.join(
+        env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    found = (os.path.join(home, "accelerate", name) for name in ACCELERATE_DEFAULT)
+    return next((path for path in found if os.path.isfile(path)), None)
 
 
 def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import getpass
+import json
 import os
 import shutil
 import socket
@@ -20,8 +21,9 @@ from supervisor.cli.common import complain
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
+from supervisor.job.oom_plan import answer, four_lines
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning.launch_plans import trainer_main, without_secrets
 from supervisor.preflight.checks import run_checks
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
@@ -40,12 +42,23 @@ if TYPE_CHECKING:
 
 
 def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
-    """Print attempt 1 as a command one could paste; start and write nothing."""
-    interpreter = find_interpreter(job.spec, env, errands.interpreter)
-    runs = runs_dir(job.parsed.flag("runs_dir"), env)
-    run = runs / "RUN"
-    plan = _first_plan(job.spec, interpreter, run, env)
-    print(f"# interpreter: {interpreter.path} ({interpreter.why})")
+    """Print attempt 1 as a command one could paste, and what an out-of-memory failure would change; start and write nothing.
+
+    With ``--json`` one object on one line. An interpreter without torch is no hindrance: nothing is started.
+    """
+    try:
+        interpreter = find_interpreter(job.spec, env, errands.interpreter)
+        path, why = str(interpreter.path), interpreter.why
+    except JobError as error:
+        path, why = job.spec.python or "python", error.message
+    plan = _first_plan(job.spec, path, runs_dir(job.parsed.flag("runs_dir"), env) / "RUN", env)
+    if job.parsed.switch("json"):
+        print(json.dumps(answer(job.spec, plan), separators=(",", ":"), ensure_ascii=False))
+        return 0
+    print(f"# interpreter: {path} ({why})")
+    if job.spec.entry_kind is not EntryKind.TRAINER:
+        batch, changes, then, resume = four_lines(job.spec)
+        print(f"# batch: {batch}\n# out of memory: {changes}\n# then: {then}\n# resume: {resume}")
     print(plan_as_shell(plan))
     return 0
 
@@ -84,7 +97,7 @@ def _start(
     if curtain is not None:
         curtain.found(findings)
     # A plan that cannot be made is refused before there is a folder to leave behind.
-    _first_plan(spec, interpreter, runs / "RUN", env)
+    _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     try:
         run = claim(runs)
     except OSError as error:
@@ -131,12 +144,12 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _first_plan(spec: JobSpec, interpreter: Interpreter, run: Path, env: Mapping[str, str]) -> LaunchPlan:
+def _first_plan(spec: JobSpec, interpreter: str, run: Path, env: Mapping[str, str]) -> LaunchPlan:
     attempt_dir = run / "nodes" / "0" / "attempts" / "1"
     return build_plan(
         spec,
         attempt=1,
-        interpreter=str(interpreter.path),
+        interpreter=interpreter,
         run_dir=str(run),
         attempt_dir=str(attempt_dir),
         base_env=env,

@@ -162,6 +162,31 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "batch.accumulation_knob",
         group="batch",
     ),
+    Flag(
+        "--accumulation-counts",
+        _TX,
+        "what the accumulation counts, where the script divides it by its ranks",
+        "SCOPE",
+        "batch.accumulation_counts",
+        choices=("per_rank", "all_ranks"),
+        group="batch",
+    ),
+    Flag(
+        "--allow-smaller-global",
+        _SW,
+        "out of memory may be answered by a smaller global batch, where none can be kept",
+        "",
+        "policy.allow_smaller_global",
+        group="batch",
+    ),
+    Flag(
+        "--self-resuming",
+        _SW,
+        "the script goes on from its newest checkpoint by itself",
+        "",
+        "resume.self_resuming",
+        group="batch",
+    ),
     Flag("--resume-knob", _TX, "the script's resume flag", "FLAG[=VALUE]", "resume.knob", group="batch"),
 )
 

@@ -1,41 +1,273 @@
-"""How many ranks a launcher of the user's own starts, as its arguments say it.
+"""What a command line starts: through which launchers, how many ranks, and which script with which arguments.
 
-Read of one machine's launchers, whose count is the whole world: ``accelerate launch --num_processes``
-(accelerate/commands/launch.py), ``deepspeed --num_gpus`` (deepspeed/launcher/runner.py), ``torchrun --nproc-per-node``.
-On the CPU accelerate starts one process, whatever the count (launch.py, ``simple_launcher``), unless mpirun does.
+Read are the launchers of one machine and of several: torchrun and its older spellings, accelerate (its flags, its config
+file), deepspeed, composer, srun, mpirun, and any of them behind another. A count that is not said is unknown, never 1.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from supervisor.job.arguments.assignments import value_of
+from supervisor.job.config.edit import Scalar, read_values
 
-_COUNTS: Final = {
-    "accelerate": "--num_processes",
-    "deepspeed": "--num_gpus",
-    "torchrun": "--nproc-per-node",
-    "torch.distributed.run": "--nproc-per-node",
-    "torch.distributed.launch": "--nproc-per-node",
-}
-_MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "--mpirun_hostfile")
+Read = Callable[[str], str | None]
+
+ACCELERATE_DEFAULT: Final = ("default_config.yaml", "default_config.yml", "default_config.json")
+_TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+_ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
+_DEEPSPEED: Final = frozenset({"deepspeed", "ds", "deepspeed.launcher.runner"})
+_MPI: Final = frozenset({"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
+_COMPOSER: Final = frozenset({"composer", "composer.cli.launcher"})
+_SRUN: Final = frozenset({"srun"})
+LAUNCHERS: Final = _TORCHRUN | _ACCELERATE | _DEEPSPEED | _MPI | _COMPOSER | _SRUN
+# Flags of launchers that take no value; any other one takes the next word, unless that is the script.
+_SWITCHES: Final = frozenset(
+    {
+        "--standalone", "--no-python", "--no_python", "-m", "--module", "--use-env", "--use_env", "--run-path", "--run_path", "--multi_gpu",
+        "--multi-gpu", "--cpu", "--use_cpu", "--use-cpu", "--use_fsdp", "--use_deepspeed", "--use-deepspeed", "--tpu", "--same_network",
+        "--use_megatron_lm", "--debug", "--quiet", "-q", "--use_xpu", "--ipex", "--use_ipex", "--enable_cpu_affinity", "--no_local_rank",
+        "--no_ssh", "--force_multi", "--bind_cores_to_rank", "--save_pid", "--allow-run-as-root", "--oversubscribe", "--label", "-l",
+        "--exclusive", "--unbuffered", "-u", "-v", "--verbose", "--tag-output", "--report-bindings", "--no-tee", "-O", "-OO", "-s", "-E", "-I", "-B",
+    }
+)  # fmt: skip
+_TWO_VALUES: Final = frozenset({"-mca", "--mca", "-env", "-genv"})
+_WRAPPERS: Final = frozenset({"env", "nohup", "time", "timeout", "numactl", "nice", "stdbuf", "taskset", "uv", "poetry", "pipenv", "conda", "sudo", "exec", "unbuffer", "run"})  # fmt: skip
+_MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "-H", "--mpirun_hostfile", "--host", "--world_size", "--include", "-i", "--exclude", "-e")  # fmt: skip
 _ON_CPU: Final = frozenset({"--cpu", "--use_cpu", "--use-cpu"})
 
 
-def launched_ranks(words: Sequence[str]) -> int | None:
-    """The ranks that a command line starts; None where no launcher is known, or its count, or it is one of several machines.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a command line starts its ranks, and what it runs.
+
+    `launchers`: their names, outermost first. `ranks`: of the whole job; None where it is not said. `args_at`: where the
+    arguments of the script begin; the words before it are the launchers' own. `config`: an accelerate config file that was read,
+    by its name. `values`: what it says.
+    """
+
+    launchers: tuple[str, ...] = ()
+    ranks: int | None = None
+    script: str | None = None
+    module: str | None = None
+    program: str | None = None
+    args_at: int = 0
+    config: str | None = None
+    values: Mapping[str, Scalar] | None = None
+    own: tuple[str, ...] = ()
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether something in front of the script starts its ranks."""
+        return bool(self.launchers)
+
+
+def read_launch(
+    words: Sequence[str], *, read: Read | None = None, gpus: int = 0, accelerate_config: str | None = None
+) -> Launch:
+    """Reads a command line.
 
     Args:
-        words: program and arguments; what stands behind the script is the script's own.
+        words: program and arguments.
+        read: opens a file by the name that the words use; None where it is not there.
+        gpus: GPUs that the job would see; 0: not known.
+        accelerate_config: the path of accelerate's default config, tried where no ``--config_file`` is given.
     """
-    script = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
-    own = tuple(words[:script])
-    flag = next((_COUNTS[name] for word in own if (name := posixpath.basename(word)) in _COUNTS), None)
-    if flag is None or any((value_of(own, name) or "1") not in {"1", "1:1"} for name in _MACHINES):
+    opened = read or (lambda _: None)
+    launchers: list[str] = []
+    counts: list[int | None] = []
+    own: list[str] = []
+    config, values = None, None
+    at = 0
+    as_module = False
+    while at < len(words):
+        name = _name(words, at)
+        if name in _WRAPPERS or _is_assignment(words[at]):
+            at = _after_wrapper(words, at)
+            continue
+        if name is None or name not in LAUNCHERS:
+            break
+        skip = 3 if re.fullmatch(r"python[\d.]*", posixpath.basename(words[at])) else 1
+        if name == "accelerate":
+            if tuple(words[at + skip : at + skip + 1]) != ("launch",):
+                break
+            skip += 1
+        end, as_module = _own_words(words, at + skip, free=name in _SRUN | _MPI)
+        flags = tuple(words[at + skip : end])
+        if name in _ACCELERATE:
+            config, values = _accelerate_config(flags, opened, accelerate_config)
+        launchers.append(name)
+        own += flags
+        counts.append(_count(name, flags, gpus, values))
+        at = end
+    script, module, program, args_at = _what(words, at, as_module=as_module, launched=bool(launchers))
+    return Launch(
+        tuple(launchers),
+        _ranks(launchers, counts),
+        script,
+        module,
+        program,
+        args_at,
+        config,
+        values,
+        tuple(own),
+    )
+
+
+def launched_ranks(words: Sequence[str], *, gpus: int = 0, read: Read | None = None) -> int | None:
+    """The ranks that a command line starts; None where no launcher is known, or its count."""
+    return read_launch(words, gpus=gpus, read=read).ranks
+
+
+def _name(words: Sequence[str], at: int) -> str | None:
+    """The launcher's name at this word; of ``python -m torch.distributed.run`` the module."""
+    base = posixpath.basename(words[at])
+    if re.fullmatch(r"python[\d.]*", base) and words[at + 1 : at + 2] and words[at + 1] == "-m":
+        module = words[at + 2] if at + 2 < len(words) else ""
+        return module if module in LAUNCHERS else None
+    return base
+
+
+def _is_assignment(word: str) -> bool:
+    return re.match(r"[A-Za-z_]\w*=", word) is not None and not word.endswith(".py")
+
+
+def _after_wrapper(words: Sequence[str], at: int) -> int:
+    """The next word that is a program: the wrapper's own flags and values are passed over."""
+    for index in range(at + 1, len(words)):
+        word = words[index]
+        base = posixpath.basename(word)
+        if (
+            base in LAUNCHERS
+            or base in _WRAPPERS
+            or re.fullmatch(r"python[\d.]*", base)
+            or _is_assignment(word)
+        ):
+            return index
+    return next((i for i in range(at + 1, len(words)) if not words[i].startswith("-")), len(words))
+
+
+def _own_words(words: Sequence[str], at: int, *, free: bool) -> tuple[int, bool]:
+    """Where a launcher's own flags end, and whether what follows is a module."""
+    as_module = False
+    while at < len(words):
+        word = words[at]
+        if not word.startswith("-"):
+            return at, as_module
+        if word == "--":
+            return at + 1, as_module
+        as_module = as_module or (word in {"-m", "--module"} and not free)
+        if word in _TWO_VALUES:
+            at += 3
+        elif "=" in word or word in _SWITCHES or _is_program(words[at + 1 : at + 2]) or _joined(word):
+            at += 1
+        else:
+            at += 2
+    return len(words), as_module
+
+
+def _is_program(ahead: Sequence[str]) -> bool:
+    if not ahead or ahead[0].startswith("-"):
+        return bool(ahead)
+    base = posixpath.basename(ahead[0])
+    return base.endswith(".py") or base in LAUNCHERS or re.fullmatch(r"python[\d.]*", base) is not None
+
+
+def _joined(word: str) -> bool:
+    """``-n4``: a short flag with its value in the same word."""
+    return re.fullmatch(r"-[a-zA-Z]\d+", word) is not None
+
+
+def _what(
+    words: Sequence[str], at: int, *, as_module: bool, launched: bool
+) -> tuple[str | None, str | None, str | None, int]:
+    """Script, module or console program, and where its arguments begin."""
+    if at >= len(words):
+        return None, None, None, len(words)
+    word = words[at]
+    if re.fullmatch(r"python[\d.]*", posixpath.basename(word)):
+        at += 1
+        while at < len(words) and words[at].startswith("-") and words[at] != "-m":
+            at += 2 if words[at] in {"-W", "-X"} else 1
+        if words[at : at + 1] and words[at] == "-m":
+            return None, words[at + 1] if at + 1 < len(words) else None, None, min(at + 2, len(words))
+        word = words[at] if at < len(words) else ""
+    if as_module:
+        return None, word, None, at + 1
+    if word.endswith(".py") or (launched and "/" in word and not word.endswith(".sh")):
+        return word, None, None, at + 1
+    return None, None, word or None, at + 1
+
+
+def _count(name: str, flags: Sequence[str], gpus: int, config: Mapping[str, Scalar] | None) -> int | None:
+    """The ranks that one launcher starts; None where it is not said."""
+    if name in _MPI:
+        return _first(flags, "-n", "-np", "--np", "-c", "--n")
+    if name in _SRUN:
+        return _srun_count(flags)
+    if name in _COMPOSER:
+        given = _first(flags, "--world_size", "-n", "--nproc")
+        return given if given is not None else gpus or None
+    if name in _ACCELERATE:
+        return _accelerate_count(flags, config)
+    many = any((value_of(flags, flag) or "1") not in {"1", "1:1"} for flag in _MACHINES)
+    if name in _DEEPSPEED:
+        return None if many else _first(flags, "--num_gpus", "--num-gpus") or gpus or None
+    ranks = _first(flags, "--nproc-per-node", "--nproc_per_node")
+    nodes = value_of(flags, "--nnodes") or "1"
+    if ranks is None or not nodes.isdigit():
         return None
-    if flag == _COUNTS["accelerate"] and not _ON_CPU.isdisjoint(own):
-        return 1
-    given = value_of(own, flag) or ""
-    return int(given) if given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given) else None
+    return ranks * int(nodes)
+
+
+def _srun_count(flags: Sequence[str]) -> int | None:
+    total = _first(flags, "-n", "--ntasks")
+    if total is not None:
+        return total
+    each, nodes = _first(flags, "--ntasks-per-node"), _first(flags, "-N", "--nodes")
+    return each * (nodes or 1) if each is not None else None
+
+
+def _accelerate_config(
+    flags: Sequence[str], read: Read, default: str | None
+) -> tuple[str | None, Mapping[str, Scalar] | None]:
+    name = value_of(flags, "--config_file") or default
+    text = read(name) if name else None
+    return (name, read_values(name, text)) if name and text is not None else (None, None)
+
+
+def _accelerate_count(flags: Sequence[str], config: Mapping[str, Scalar] | None) -> int | None:
+    says = dict(config or {})
+    if (
+        any((value_of(flags, name) or "1") not in {"1", "1:1"} for name in _MACHINES)
+        or says.get("num_machines", 1) != 1
+    ):
+        return None
+    given = _first(flags, "--num_processes")
+    if not _ON_CPU.isdisjoint(flags) or (given is None and says.get("use_cpu") is True):
+        return 1  # accelerate starts one process on the CPU, whatever the count, unless mpirun does
+    found = says.get("num_processes")
+    if given is None and isinstance(found, int) and not isinstance(found, bool) and found > 0:
+        return found
+    return given
+
+
+def _first(flags: Sequence[str], *names: str) -> int | None:
+    for name in names:
+        text = value_of(flags, name) or next(
+            (w[len(name) :] for w in flags if len(name) == 2 and w.startswith(name) and _joined(w)), ""
+        )
+        if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text):
+            return int(text)
+    return None
+
+
+def _ranks(launchers: Sequence[str], counts: Sequence[int | None]) -> int | None:
+    """Of several launchers behind each other the innermost that starts the ranks counts: it says the whole world."""
+    if not launchers:
+        return None
+    return counts[-1]

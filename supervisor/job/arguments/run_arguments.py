@@ -126,20 +126,9 @@ class _Reader:
                 rest, kind = self.argv[self.at :], EntryKind.SCRIPT
                 break
             self._flag(word)
-        if kind is None and "module" in dict(self.torchrun):
-            raise JobError("-m needs the name of a module: stoker run -m package.module")
-        if kind is not None and self.spec:
-            key = self.spec[0][0]
-            raise JobError(
-                f"--{key} stands before the script {rest[0]!r} but is no launcher flag: put it after the script"
-            )
-        if kind is EntryKind.COMMAND and self.torchrun:
-            name = "--" + self.torchrun[0][0].replace("_", "-")
-            raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
+        self._require_fitting(kind, rest)
         torchrun, from_env = (
-            (list[tuple[str, str]](), frozenset[str]())
-            if kind is EntryKind.COMMAND
-            else self._with_environment()
+            (list(self.torchrun), frozenset[str]()) if kind is EntryKind.COMMAND else self._with_environment()
         )
         if kind is EntryKind.SCRIPT and dict(torchrun).get("module") == "true":
             kind = EntryKind.MODULE
@@ -154,6 +143,20 @@ class _Reader:
             unowned=tuple(self.unowned),
             notes=tuple(self.notes),
         )
+
+    def _require_fitting(self, kind: EntryKind | None, rest: list[str]) -> None:
+        """Refuses flags that have no meaning for what is to run."""
+        if kind is None and "module" in dict(self.torchrun):
+            raise JobError("-m needs the name of a module: stoker run -m package.module")
+        if kind is not None and self.spec:
+            key = self.spec[0][0]
+            raise JobError(
+                f"--{key} stands before the script {rest[0]!r} but is no launcher flag: put it after the script"
+            )
+        if kind is EntryKind.COMMAND and any(key != "nproc_per_node" for key, _ in self.torchrun):
+            # --nproc-per-node says how many ranks the command starts, where its own launcher does not.
+            name = "--" + next(k for k, _ in self.torchrun if k != "nproc_per_node").replace("_", "-")
+            raise JobError(f"{name} has no effect on a command after `--`: put it into the command itself")
 
     def _flag(self, word: str) -> None:
         name, has_value, value = word.partition("=") if word.startswith("--") else (word[:2], "", "")

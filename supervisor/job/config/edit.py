@@ -16,6 +16,8 @@ from supervisor.job.errors import JobError
 
 SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
 MAX_BYTES: Final = 256 * 1024
+# Marks a key that is not in the file yet.
+NEW: Final = "+"
 Scalar = str | int | float | bool | None
 
 
@@ -48,18 +50,64 @@ def read_values(name: str, text: str) -> dict[str, Scalar]:
 
 
 def with_values(name: str, text: str, values: Iterable[tuple[str, str]]) -> str:
-    """`text` with scalars set, comments and order kept.
+    """`text` with scalars set, comments and order kept; a key that begins with ``+`` is added.
 
     Raises:
-        JobError: a key is not there, is written in a way that is not understood, or holds no number.
+        JobError: a key cannot be added, is written in a way that is not understood, or holds no number.
     """
     for key, value in values:
         text = _with_value(name, text, key, value)
     return text
 
 
+def _with_new_value(name: str, text: str, key: str, value: str) -> str:
+    """`text` with a number set under a key that is not there yet, within a mapping that is.
+
+    Raises:
+        JobError: the key is there, its mapping is not, or the file is written in a way that is not understood.
+    """
+    before = read_values(name, text)
+    if key in before:
+        raise JobError(f"{name}: {key} is set there already")
+    at, line = _new_place(name, text, key, value)
+    changed = text[:at] + line + text[at:]
+    after = read_values(name, changed)
+    if {k: v for k, v in after.items() if k != key} != before or str(after.get(key)) != value:
+        raise JobError(f"{name}: {key} cannot be added safely: set it yourself")
+    return changed
+
+
+def _new_place(name: str, text: str, key: str, value: str) -> tuple[int, str]:
+    """Where a new key goes, and the text that sets it."""
+    import yaml
+
+    parent, _, last = key.rpartition(".")
+    if name.lower().endswith(".toml"):
+        header = (
+            re.search(rf"^\s*\[\s*{re.escape(parent)}\s*\][^\n]*\n", text, re.MULTILINE) if parent else None
+        )
+        if parent and header is None:
+            raise JobError(f"{name}: no [{parent}] is there: set {key} yourself")
+        return (header.end() if header else 0), f"{last} = {value}\n"
+    try:
+        node = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise JobError(f"{name}: its form is not understood: set {key} yourself") from error
+    for part in parent.split(".") if parent else []:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        node = next((v for k, v in pairs if k.value == part), None)
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        raise JobError(f"{name}: no {parent or 'mapping'} is there: set {key} yourself")
+    if node.flow_style:
+        return node.start_mark.index + 1, f'"{last}": {value}, '
+    first = node.value[0][0].start_mark
+    return first.index, f"{last}: {value}\n{' ' * first.column}"
+
+
 def _with_value(name: str, text: str, key: str, value: str) -> str:
     before = read_values(name, text)
+    if key.startswith(NEW):
+        return _with_new_value(name, text, key.removeprefix(NEW), value)
     if key not in before:
         raise JobError(f"{name}: no {key} is set there, so it cannot be changed")
     start, end = (_toml_span if name.lower().endswith(".toml") else _yaml_span)(name, text, key)
@@ -85,10 +133,23 @@ def _parse(name: str, text: str) -> Mapping[str, Any]:
         import yaml
 
         try:
-            parsed = yaml.safe_load(text)
+            # SafeLoader's child: it makes plain data only, and of a tag that it does not know (!ref) the text behind it.
+            parsed = yaml.load(text, Loader=_tolerant(yaml))  # noqa: S506 - see above
         except yaml.YAMLError as error:
             raise JobError(f"{name}: not valid YAML") from error
     return parsed if isinstance(parsed, dict) else {}
+
+
+def _tolerant(yaml: Any) -> Any:
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """The safe loader, for which an unknown tag is no error."""
+
+    def plain(loader: Any, suffix: str, node: Any) -> object:
+        del loader, suffix
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+    Loader.add_multi_constructor("", plain)
+    return Loader
 
 
 def _scalars(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -35,7 +35,8 @@ class JobInputs:
     """All that a job is resolved from. The caller opened the files and counted the devices.
 
     `script_text` is the foreign script's source, if it could be read; it is parsed, not run. `script_configs` are
-    the config files that its arguments name, text by name.
+    the config files that its arguments name, text by name. `read` opens any other file that belongs to the program, by a path
+    below `cwd`. `accelerate_config` is the path of accelerate's default config.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -47,6 +48,8 @@ class JobInputs:
     user: ConfigFile | None = None
     script_text: str | None = None
     script_configs: Mapping[str, str] = field(default_factory=dict)
+    read: Callable[[str], str | None] | None = None
+    accelerate_config: str | None = None
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
@@ -113,7 +116,14 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         _with_trainer(spec, inputs, job, look, world)
         if kind is EntryKind.TRAINER
         else with_knobs(
-            spec, look, world, script_text=inputs.script_text, script_configs=inputs.script_configs
+            spec,
+            look,
+            world,
+            script_text=inputs.script_text,
+            script_configs=inputs.script_configs,
+            read=inputs.read,
+            gpus=inputs.gpus,
+            accelerate_config=inputs.accelerate_config,
         )
     )
     return replace(spec, origins=tuple(look.origins))
@@ -139,38 +149,48 @@ def _layers(inputs: JobInputs) -> tuple[tuple[str, FileSettings], ...]:
 
 def _entry(inputs: JobInputs, job: FileSettings, look: Resolver) -> tuple[EntryKind, str, tuple[str, ...]]:
     parsed = inputs.parsed
-    file_args = job.args or ()
     if parsed.entry_kind is not None and parsed.entry is not None:
-        if job.trainer:
-            key = next(iter(job.trainer))
-            raise JobError(
-                f"{job.name}: {key!r} is a key of the bundled trainer, but {parsed.entry!r} is to run: "
-                f"put the script's arguments after it, or under [run] args"
-            )
-        args = parsed.entry_args
-        same = (
-            job.settings.get("run.script") == parsed.entry or job.settings.get("run.module") == parsed.entry
-        )
-        return parsed.entry_kind, parsed.entry, (file_args + args if same else args)
+        return _named_entry(parsed.entry_kind, parsed.entry, parsed, job)
     script, module = job.settings.get("run.script"), job.settings.get("run.module")
-    if script and module:
-        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
     if script or module:
-        foreign = [k for k in (*job.trainer, *(k for k, _ in parsed.spec_keys)) if k not in FLAT]
-        if foreign:
-            raise JobError(
-                f"{job.name}: {foreign[0]!r} is a key of the bundled trainer, but [run] names {script or module!r}: "
-                f"put its arguments under [run] args"
-            )
-        look.note("run.script" if script else "run.module", script or module, f"job file {job.name}")
-        return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), file_args
+        return _entry_of_file(inputs, job, look, script, module)
     if inputs.job_file is None:
         raise JobError("nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE")
-    if file_args:
+    if job.args:
         raise JobError(
             f"{job.name}: [run] args without script or module; the trainer's keys stand at the top"
         )
     return EntryKind.TRAINER, "trainer", ()
+
+
+def _named_entry(
+    kind: EntryKind, entry: str, parsed: ParsedRun, job: FileSettings
+) -> tuple[EntryKind, str, tuple[str, ...]]:
+    """What the command line runs; the job file's arguments come before its own where both name the same."""
+    if job.trainer:
+        key = next(iter(job.trainer))
+        raise JobError(
+            f"{job.name}: {key!r} is a key of the bundled trainer, but {entry!r} is to run: "
+            f"put the script's arguments after it, or under [run] args"
+        )
+    same = entry in {job.settings.get("run.script"), job.settings.get("run.module")}
+    return kind, entry, ((job.args or ()) + parsed.entry_args if same else parsed.entry_args)
+
+
+def _entry_of_file(
+    inputs: JobInputs, job: FileSettings, look: Resolver, script: str | None, module: str | None
+) -> tuple[EntryKind, str, tuple[str, ...]]:
+    """What the job file runs."""
+    if script and module:
+        raise JobError(f"{job.name}: [run] names both a script and a module; keep one")
+    foreign = [k for k in (*job.trainer, *(k for k, _ in inputs.parsed.spec_keys)) if k not in FLAT]
+    if foreign:
+        raise JobError(
+            f"{job.name}: {foreign[0]!r} is a key of the bundled trainer, but [run] names {script or module!r}: "
+            f"put its arguments under [run] args"
+        )
+    look.note("run.script" if script else "run.module", script or module, f"job file {job.name}")
+    return (EntryKind.SCRIPT if script else EntryKind.MODULE), str(script or module), job.args or ()
 
 
 def _nproc(value: str, inputs: JobInputs) -> int:
@@ -250,6 +270,7 @@ def _retry(inputs: JobInputs, files: tuple[tuple[str, FileSettings], ...], look:
             for name, table in classes.items()
         ),
         min_ranks=look.get("policy.min_ranks"),
+        allow_smaller_global=look.get("policy.allow_smaller_global", False),
         flap_max=look.get("policy.flap_max", RetrySettings().flap_max),
         flap_window_s=look.get("policy.flap_window_s", RetrySettings().flap_window_s),
     )

@@ -6,11 +6,11 @@ Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, nearest
+from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.config.files import line_of
 from supervisor.job.config.setting_keys import (
@@ -74,48 +74,68 @@ def check_file(file: ConfigFile | None, *, classes: frozenset[str], is_job: bool
     """
     if file is None:
         return FileSettings()
-    settings: dict[str, Any] = {}
-    trainer: dict[str, Any] = {}
-    env: dict[str, str] = {}
-    args: tuple[str, ...] | None = None
-    per_class: dict[str, Mapping[str, Any]] = {}
-    metrics: tuple[tuple[str, str], ...] = ()
+    checked = _Checked(file, classes, is_job)
     for key, value in file.values.items():
+        checked.add(key, value)
+    return FileSettings(
+        file.name,
+        checked.settings,
+        checked.trainer,
+        checked.env,
+        checked.args,
+        checked.classes,
+        checked.metrics,
+    )
+
+
+class _Checked:
+    """What of one settings file was found to be right; lives for one call."""
+
+    def __init__(self, file: ConfigFile, known_classes: frozenset[str], is_job: bool) -> None:
+        self.file, self.known_classes, self.is_job = file, known_classes, is_job
+        self.settings: dict[str, Any] = {}
+        self.trainer: dict[str, Any] = {}
+        self.env: dict[str, str] = {}
+        self.args: tuple[str, ...] | None = None
+        self.classes: dict[str, Mapping[str, Any]] = {}
+        self.metrics: tuple[tuple[str, str], ...] = ()
+
+    def add(self, key: str, value: object) -> None:
+        """One key at the top of the file."""
+        file = self.file
         if key == METRICS:
-            metrics = _metric_rules(file, value)
+            self.metrics = _metric_rules(file, value)
         elif key == "env":
-            env = {name: _env_value(file, name, inner) for name, inner in _table(file, key, value).items()}
-        elif key in LAUNCH_SECTIONS or (key == SCREEN and not is_job):
+            self.env = {n: _env_value(file, n, inner) for n, inner in _table(file, key, value).items()}
+        elif key in LAUNCH_SECTIONS or (key == SCREEN and not self.is_job):
             for name, inner in _table(file, key, value).items():
-                dotted = f"{key}.{name}"
-                if dotted == "run.args":
-                    args = _args(file, inner)
-                elif dotted in SETTINGS:
-                    settings[dotted] = _converted(file, dotted, SETTINGS[dotted], inner)
-                elif key == "policy" and name in classes:
-                    per_class[name] = _class_table(file, name, _table(file, dotted, inner))
-                else:
-                    raise _unknown(file, dotted, _siblings(key, classes))
-        elif is_job and key in FLAT:
-            settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
-        elif is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
-            if name in trainer:
-                raise file.error(key, f"{key!r} is another name of {name!r}, which is set too")
-            try:
-                trainer[name] = convert_key(key, name, value)
-            except JobError as error:
-                raise file.error(key, error.message) from None
+                self._in_section(key, name, inner)
+        elif self.is_job and key in FLAT:
+            self.settings[FLAT[key]] = _converted(file, key, SETTINGS[FLAT[key]], value)
+        elif self.is_job and (name := ALIASES.get(key, key)) in TRAINER_KEYS:
+            self._of_trainer(key, name, value)
         else:
-            known = [
-                *LAUNCH_SECTIONS,
-                METRICS,
-                *(() if is_job else (SCREEN,)),
-                *(TRAINER_KEYS if is_job else ()),
-                *(FLAT if is_job else ()),
-                *ALIASES,
-            ]
-            raise _unknown(file, key, known)
-    return FileSettings(file.name, settings, trainer, env, args, per_class, metrics)
+            of_job = (*TRAINER_KEYS, *FLAT) if self.is_job else (SCREEN,)
+            raise _unknown(file, key, [*LAUNCH_SECTIONS, METRICS, *of_job, *ALIASES])
+
+    def _in_section(self, section: str, name: str, value: object) -> None:
+        dotted = f"{section}.{name}"
+        if dotted == "run.args":
+            self.args = _args(self.file, value)
+        elif dotted in SETTINGS:
+            self.settings[dotted] = _converted(self.file, dotted, SETTINGS[dotted], value)
+        elif section == "policy" and name in self.known_classes:
+            self.classes[name] = _class_table(self.file, name, _table(self.file, dotted, value))
+        else:
+            raise _unknown(self.file, dotted, _siblings(section, self.known_classes))
+
+    def _of_trainer(self, key: str, name: str, value: object) -> None:
+        if name in self.trainer:
+            raise self.file.error(key, f"{key!r} is another name of {name!r}, which is set too")
+        try:
+            self.trainer[name] = convert_key(key, name, value)
+        except JobError as error:
+            raise self.file.error(key, error.message) from None
 
 
 def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...]:
@@ -216,28 +236,35 @@ class Resolver:
         self.origins.append((key, str(value), origin))
 
     def _found(self, key: str) -> tuple[Any, str | None]:
+        """The first source that names a setting, in the order of the module's head."""
         own = next((f for f in STOKER_FLAGS if f.setting == key), None)
         launcher = next((f for f in TORCHRUN_FLAGS if f.setting == key), None)
-        if own is not None and (value := self.parsed.flag(own.key)) is not None:
-            return value, f"flag {own.name}"
-        given = self.parsed.launcher(launcher.key) if launcher is not None else None
-        from_pet = launcher is not None and launcher.key in self.parsed.from_env
-        if launcher is not None and given is not None and not from_pet:
-            return given, f"flag {launcher.name}"
-        for flat, target in self._flat_flags():
-            if FLAT[flat] == key:
-                return target, f"flag --{flat}"
-        flag = own or launcher
-        if flag is not None and (name := f"STOKER_{flag.key.upper()}") in self.env:
-            return self.env[name], f"env {name}"
-        if launcher is not None and given is not None:
-            return given, f"env PET_{launcher.key.upper()}"
-        if key == "run.nproc_per_node" and "NPROC_PER_NODE" in self.env:
-            return self.env["NPROC_PER_NODE"], "env NPROC_PER_NODE"
+        for value, origin in (*self._flags(key, own, launcher), *self._variables(key, own, launcher)):
+            if value is not None:
+                return value, origin
         for label, layer in self.layers:
             if key in layer.settings:
                 return layer.settings[key], f"{label} {layer.name}".strip()
         return None, None
+
+    def _flags(self, key: str, own: Flag | None, launcher: Flag | None) -> Iterator[tuple[Any, str]]:
+        if own is not None:
+            yield self.parsed.flag(own.key), f"flag {own.name}"
+        if launcher is not None and launcher.key not in self.parsed.from_env:
+            yield self.parsed.launcher(launcher.key), f"flag {launcher.name}"
+        for flat, value in self._flat_flags():
+            if FLAT[flat] == key:
+                yield value, f"flag --{flat}"
+
+    def _variables(self, key: str, own: Flag | None, launcher: Flag | None) -> Iterator[tuple[Any, str]]:
+        flag = own or launcher
+        if flag is not None:
+            name = f"STOKER_{flag.key.upper()}"
+            yield self.env.get(name), f"env {name}"
+        if launcher is not None:
+            yield self.parsed.launcher(launcher.key), f"env PET_{launcher.key.upper()}"
+        if key == "run.nproc_per_node":
+            yield self.env.get("NPROC_PER_NODE"), "env NPROC_PER_NODE"
 
     def _flat_flags(self) -> list[tuple[str, str]]:
         return [(key, value) for key, value in reversed(self.parsed.spec_keys) if key in FLAT]

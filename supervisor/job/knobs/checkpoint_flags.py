@@ -32,10 +32,10 @@ USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "t
 def find_start(settings: Sequence[Setting], where: Places) -> str | None:
     """The flag that takes the path of a checkpoint to go on from; None where none is known."""
     for setting in settings:
-        if _takes_path(setting.name) and setting.value is not None and setting.value.lower() not in _SWITCHED:
+        if takes_path(setting.name) and setting.value is not None and setting.value.lower() not in _SWITCHED:
             return setting.name
     for flag in where.source.flags:
-        name = next((n for n in flag.names if n.startswith("--") and _takes_path(n)), None)
+        name = next((n for n in flag.names if n.startswith("--") and takes_path(n)), None)
         if name is not None and _is_open(flag):
             return name
     words = where.source.words
@@ -52,20 +52,29 @@ def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
         args: what follows the script now.
         flag: the flag that is known to take a checkpoint's path, whatever its name.
     """
-    told = [s for s in settings_of(args) if (s.name == flag or _takes_path(s.name)) and s.value]
+    told = [s for s in settings_of(args) if (s.name == flag or takes_path(s.name)) and s.value]
     found = next((s for s in reversed(told) if (s.value or "").lower() not in _SWITCHED), None)
     if found is None:
         return None
     return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
 
 
-def _takes_path(name: str) -> bool:
+def takes_path(name: str) -> bool:
+    """Whether a setting's name is that of a checkpoint's path to go on from."""
     words = [
         word
         for word in bare(name).lstrip("-").lower().replace("-", "_").rpartition(".")[2].split("_")
         if word
     ]
-    return words == ["ckpt", "path"] or ("resume" in words and not _NOT_A_PATH & set(words))
+    if words in (
+        ["ckpt", "path"],
+        ["continue", "from"],
+        ["continue", "path"],
+        ["restore", "path"],
+        ["load", "path"],
+    ):
+        return True
+    return "resume" in words and not _NOT_A_PATH & set(words)
 
 
 def _is_open(flag: ScriptFlag) -> bool:

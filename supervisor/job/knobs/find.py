@@ -1,37 +1,46 @@
-"""Finds the flags under which a foreign script takes batch, accumulation and resume, and sets them.
+"""Finds the settings under which a foreign script takes its batch, and how they make up the global batch.
 
-A scope is never guessed: a name that says what it counts (per_device, micro, global ...) has that scope; a
-bare ``batch_size`` is per rank only if the source hands it undivided to a DataLoader. Declared knobs win.
+Nothing is guessed: a batch and an accumulation beside it are two factors, whatever the batch counts; a micro-batch beside a
+total is changed alone; everything that speaks against that (the source divides one by the other, two places disagree, a name that may
+mean two things) is a refusal that says why. Declared knobs win.
 """
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
-from supervisor.job.arguments.assignments import Setting, settings_of, value_of
-from supervisor.job.batch import BatchSpec, BatchUnit, resolve
+from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import Scalar
-from supervisor.job.errors import JobError
-from supervisor.job.knobs.checkpoint_flags import find_start
-from supervisor.job.knobs.places import Place, Places, bare, is_argument, place_of
-from supervisor.job.knobs.read_source import ScriptSource, scan_source
-from supervisor.job.spec import Knobs, KnobScope
+from supervisor.job.knobs import candidates as cand
+from supervisor.job.knobs.candidates import Candidate, as_number, plain_name
+from supervisor.job.knobs.conditions import refuses
+from supervisor.job.knobs.conventions import Convention, find_convention
+from supervisor.job.knobs.names import Role, role_of, scope_by_name, words_of
+from supervisor.job.knobs.places import Place, Places, bare, place_of
+from supervisor.job.knobs.read_source import ScriptSource, called, scan_source
+from supervisor.job.knobs.resume import find_resume
+from supervisor.job.knobs.search import NO_ACCUMULATION, NoPlanError, Search, last_key, plain_last
+from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
+from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope
 
-_EVALUATION: Final = frozenset(
-    {"eval", "val", "valid", "validation", "test", "predict", "infer", "inference", "max"}
-)
-_PER_RANK: Final = frozenset({"device", "gpu", "micro", "rank"})
-_PER_NODE: Final = frozenset({"node"})
-_GLOBAL: Final = frozenset({"global", "total", "effective"})
-_SHORT_NAMES: Final = frozenset({"-b", "-bs", "--bs"})
-_RESUME_WORDS: Final = frozenset(
-    {"resume", "resume_from", "resume_from_checkpoint", "auto_resume", "resume_training"}
-)
-_LENGTH_NAMES: Final = ("--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size")
-# Values by which scripts say "the newest checkpoint, if there is one".
-_NEWEST: Final = frozenset({"auto", "latest", "last", "true", "newest", "must", "allow"})
+__all__ = [
+    "SIZE_NOT_KNOWN",
+    "batch_of",
+    "batch_values",
+    "find_knobs",
+    "places",
+    "scope_of",
+    "why_not_changeable",
+    "words_of",
+]
+
+SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
+"""The same where the names are known and their values are not."""
+_WORLD: Final = ("world_size", "get_world_size", "num_gpus", "ngpus", "n_gpu", "n_gpus", "num_processes", "ddp_world_size", "gpus", "num_devices", "device_count", "ngpus_per_node", "local_world_size", "dp_size", "dp_world_size", "data_parallel_size", "num_ranks", "nprocs", "dp_degree", "world", "ngpu", "nproc")  # fmt: skip
+_PER_NODE: Final = frozenset({"ngpus_per_node", "device_count", "local_world_size"})
 
 
 def places(
@@ -49,6 +58,7 @@ def find_knobs(
     declared: Knobs | None = None,
     *,
     elsewhere: Places | None = None,
+    world: int | None = None,
 ) -> Knobs:
     """The knobs of a foreign script, from its arguments and, where given, its source, configs and environment.
 
@@ -57,36 +67,334 @@ def find_knobs(
         source_text: the script's text; parsed, not run.
         declared: what the user named; each name given there is taken as it is.
         elsewhere: config files and variables; what the command line says comes before them.
+        world: ranks in all, if known.
     """
     where = elsewhere or places(source_text)
-    source = where.source
-    settings = settings_of(args)
-    names = [s.name for s in settings] + where.names()
     told = declared or Knobs()
-    batch = told.batch or _best_batch(names, source)
-    scope = told.batch_scope
-    if batch is not None and scope is KnobScope.UNKNOWN:
-        scope = scope_of(batch, source)
-    accumulation = told.accumulation or next((n for n in names if _is_accumulation(n)), None)
-    total = told.global_batch or next(
-        (n for n in names if n != batch and _scope_by_name(n) is KnobScope.GLOBAL), None
+    row = convention_of(args, where)
+    knobs = _batch_knobs(args, where, row, told, world)
+    return find_resume(args, where, row, told, knobs)
+
+
+def convention_of(args: Sequence[str], where: Places) -> Convention | None:
+    """The framework whose conventions hold for this command line."""
+    names = (
+        [s.name for s in settings_of(args[where.args_at :])]
+        + [f"{f}#{k}" for f, v in where.configs.items() for k in v]
+        + list(where.settled)
     )
-    resume, value = (told.resume, told.resume_value) if told.resume else _find_resume(settings, where)
+    names += [f"--{flag.dest}" for flag in where.source.flags[:0]]
+    calls = {called(n) for file in where.source.files for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+    return find_convention(names, program=where.program, modules=where.source.modules, called=calls)
+
+
+def _batch_knobs(
+    args: Sequence[str], where: Places, row: Convention | None, told: Knobs, world: int | None
+) -> Knobs:
+    found = cand.collect(args, where, row)
+    declared = told != Knobs()
+    if told.batch is not None:
+        return _declared(told, found, where, declared=declared)
+    try:
+        return replace(
+            _Finder(args, where, row, found, told, world, Search(args, where, row, found, told)).find(),
+            declared=declared,
+        )
+    except NoPlanError as refused:
+        scope = told.batch_scope
+        if refused.batch is not None and scope is KnobScope.UNKNOWN:
+            scope = scope_of(refused.batch, where.source)
+        return Knobs(
+            batch=refused.batch, batch_scope=scope, accumulation=told.accumulation, refusal=refused.why, help=refused.help, declared=declared,
+            found=_numbers_of(found, ("micro", refused.batch)),
+        )  # fmt: skip
+
+
+def _declared(told: Knobs, found: Sequence[Candidate], where: Places, *, declared: bool) -> Knobs:
+    """What a person named, completed: a scope from the name or the source, an accumulation or a total that is the only one."""
+    batch = told.batch or ""
+    scope = told.batch_scope if told.batch_scope is not KnobScope.UNKNOWN else scope_of(batch, where.source)
+    accumulation = told.accumulation
+    if accumulation is None:
+        first, rest = cand.choose(c for c in found if c.role is Role.ACCUMULATION)
+        accumulation = first.name if first is not None and not rest else None
+    total = told.global_batch or next(
+        (c.name for c in found if c.role is Role.TOTAL and c.name != batch), None
+    )
     return Knobs(
-        resume_path=find_start(settings, where) if resume is None else None,
         batch=batch,
         batch_scope=scope,
         accumulation=accumulation,
         global_batch=total if scope is KnobScope.PER_RANK and accumulation is None else None,
-        resume=resume,
-        resume_value=value,
-        declared=declared is not None and any((told.batch, told.accumulation, told.resume)),
+        counts=told.counts,
+        declared=declared,
+        paired=accumulation is not None
+        and scope is KnobScope.UNKNOWN
+        and not where.source.divides(plain_name(batch), plain_name(accumulation)),
+        found=_numbers_of(found, ("micro", batch), ("accumulation", accumulation), ("total", total)),
     )
+
+
+def _numbers_of(found: Sequence[Candidate], *wanted: tuple[str, str | None]) -> tuple[FoundNumber, ...]:
+    by_name = {c.name: c for c in found}
+    return tuple(
+        FoundNumber(what, by_name[name].number, by_name[name].where)
+        for what, name in wanted
+        if name is not None and name in by_name
+    )
+
+
+@dataclass(slots=True)
+class _Finder:
+    """One search; lives for one call."""
+
+    args: Sequence[str]
+    where: Places
+    row: Convention | None
+    found: list[Candidate]
+    told: Knobs
+    world: int | None
+    search: Search
+
+    @property
+    def source(self) -> ScriptSource:
+        return self.where.source
+
+    def find(self) -> Knobs:
+        self.search.require_safe()
+        micro = self.search.micro()
+        total = self.search.total(micro) if micro.role is not Role.TOTAL else None
+        accumulation = (
+            None if total is not None and not self.search.all_three() else self.search.accumulation(micro)
+        )
+        if total is not None and accumulation is None:
+            return self._derived(micro, total)
+        if accumulation is None:
+            raise self._no_accumulation(micro)
+        return self._two_factors(micro, accumulation, total)
+
+    # what they make up
+
+    def _no_accumulation(self, micro: Candidate) -> NoPlanError:
+        named = f"no gradient accumulation beside {micro.name}"
+        if not self.source.files and not micro.explicit:
+            return NoPlanError(
+                f"{named}: the source of {self.where.program or 'the script'} could not be read",
+                "name it with --accumulation-knob",
+                micro.name,
+            )
+        fixed = next(
+            (p for p in self.source.passed if role_of(p.keyword) is Role.ACCUMULATION and as_number(p.value)),
+            None,
+        )
+        if fixed is not None:
+            return NoPlanError(
+                f"the accumulation is written in {fixed.where} ({fixed.keyword}={fixed.value})",
+                f"change it in {fixed.where.rpartition(':')[0]}",
+                micro.name,
+            )
+        return NoPlanError(f"{named}: {NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
+
+    def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
+        self._require_same_rate(micro, {last_key(total)})
+        return Knobs(
+            batch=micro.name,
+            batch_scope=KnobScope.PER_RANK,
+            global_batch=total.name,
+            same=self._duplicates(micro, None, total),
+            found=self._numbers(micro, None, total),
+        )
+
+    def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
+        big, small = last_key(micro), last_key(steps)
+        if self.source.divides(big, small, outright=True) or micro.role is Role.TOTAL:
+            return self._cut(micro, steps)
+        if self.source.divides(big, small):
+            raise NoPlanError(
+                f"{micro.name} may be divided by {steps.name} in the source",
+                "--batch-scope global, or per_rank",
+                micro.name,
+            )
+        if (
+            not self.source.files
+            and micro.role not in {Role.MICRO, Role.NODE}
+            and not self._by_known_names(micro, steps)
+        ):
+            raise NoPlanError(
+                f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
+                "say --batch-scope per_rank, per_node or global", micro.name,
+            )  # fmt: skip
+        scope = self._scope(micro)
+        counts = (
+            self.told.counts if self.told.counts is not AccumulationCounts.PER_RANK else self._counts(small)
+        )
+        if total is not None:
+            self._require_product(micro, steps, total, counts)
+        self._require_same_rate(micro, {small})
+        self._require_accepted(steps)
+        return Knobs(
+            batch=micro.name,
+            batch_scope=scope,
+            accumulation=steps.name,
+            paired=True,
+            counts=counts,
+            same=self._duplicates(micro, steps, total),
+            found=self._numbers(micro, steps, total),
+        )
+
+    def _by_known_names(self, micro: Candidate, steps: Candidate) -> bool:
+        return (
+            self.row is not None
+            or (micro.framework != "" and steps.framework != "")
+            or self.told.batch_scope is not KnobScope.UNKNOWN
+        )
+
+    def _cut(self, micro: Candidate, steps: Candidate) -> Knobs:
+        """The source divides the batch by the accumulation: the batch stays, and is cut into more pieces."""
+        if micro.number is None or steps.number is None:
+            raise NoPlanError(
+                f"{micro.name} {micro.value} and {steps.name} {steps.value} are no numbers",
+                "",
+                micro.name,
+            )
+        return Knobs(
+            batch=micro.name, batch_scope=KnobScope.GLOBAL, accumulation=steps.name, found=self._numbers(micro, steps, None)
+        )  # fmt: skip
+
+    def _scope(self, micro: Candidate) -> KnobScope:
+        if self.told.batch_scope is not KnobScope.UNKNOWN:
+            return self.told.batch_scope
+        scope = scope_of(micro.name, self.source)
+        if scope is not KnobScope.UNKNOWN:
+            return scope
+        names = self.source.same_as(last_key(micro))
+        for ratio in self.source.ratios:
+            by = ratio.right & set(_WORLD)
+            if ratio.left in names and by:
+                return KnobScope.PER_NODE if by <= _PER_NODE else KnobScope.GLOBAL
+        return KnobScope.UNKNOWN
+
+    def _counts(self, small: str) -> AccumulationCounts:
+        names = self.source.same_as(small)
+        divided = any(
+            r.left in names and self.source.behind(r.right) & set(_WORLD) and r.whole
+            for r in self.source.ratios
+        )
+        return AccumulationCounts.ALL_RANKS if divided else AccumulationCounts.PER_RANK
+
+    def _require_product(
+        self, micro: Candidate, steps: Candidate, total: Candidate, counts: AccumulationCounts
+    ) -> None:
+        """Micro-batch, accumulation and total are all given: they must agree, or which one the script drops is not known."""
+        a, b, c = micro.number, steps.number, total.number
+        if a is None or b is None or c is None:
+            return
+        world = 1 if counts is AccumulationCounts.ALL_RANKS else self.world
+        if world is None or a * b * world != c:
+            raise NoPlanError(
+                f"{micro.name} {a} × {steps.name} {b} × {world or '?'} ranks is not {total.name} {c}",
+                "leave one of the three out",
+                micro.name,
+            )
+
+    def _require_accepted(self, steps: Candidate) -> None:
+        """The source's own conditions let the accumulation be larger."""
+        if steps.number is None:
+            return
+        given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
+        why = refuses(
+            self.source,
+            plain_name(steps.dest).rpartition(".")[2],
+            steps.number,
+            2 * steps.number,
+            given,
+            self.world,
+        )
+        if why is not None:
+            raise NoPlanError(
+                f"{steps.name} {2 * steps.number} would be refused by the script: {why}", "", None
+            )
+
+    def _require_same_rate(self, micro: Candidate, others: set[str]) -> None:
+        """The learning rate must not be scaled by the micro-batch without what makes up for it."""
+        for name in ("lr", "learning_rate"):
+            behind = self.source.aliases.get(name, frozenset())
+            if last_key(micro) in behind and not (self.source.behind(behind) & {o.lower() for o in others}):
+                raise NoPlanError(f"the learning rate is scaled by {micro.name} alone", "", micro.name)
+
+    def _duplicates(
+        self, micro: Candidate, steps: Candidate | None, total: Candidate | None
+    ) -> tuple[tuple[str, str], ...]:
+        """The other places that hold the same numbers: DeepSpeed's JSON, accelerate's config, a config beside a flag."""
+        same: list[tuple[str, str]] = []
+        for role, chosen in (("micro", micro), ("accumulation", steps), ("total", total)):
+            wanted = {
+                "micro": {Role.MICRO, Role.BATCH},
+                "accumulation": {Role.ACCUMULATION},
+                "total": {Role.TOTAL},
+            }[role]
+            for other in self.found:
+                if chosen is not None and other.dest == chosen.dest:
+                    continue
+                if (
+                    other.role not in wanted
+                    or other.number is None
+                    or not (
+                        other.explicit
+                        and (other.framework or (chosen is not None and last_key(other) == last_key(chosen)))
+                    )
+                ):
+                    continue
+                self._require_equal(role, chosen, other, micro, steps)
+                if role != "total":
+                    same.append((other.name, role))
+        return tuple(same)
+
+    def _require_equal(
+        self, role: str, chosen: Candidate | None, other: Candidate, micro: Candidate, steps: Candidate | None
+    ) -> None:
+        file = other.name.partition("#")[0]
+        if role == "total":
+            self._require_total(other, micro, steps)
+            return
+        if chosen is None:
+            raise NoPlanError(
+                f"{other.name} holds {other.number}, and what it pairs with is derived",
+                f"set it to auto in {file}",
+                micro.name,
+            )
+        if other.number != chosen.number:
+            raise NoPlanError(
+                f"{chosen.name} is {chosen.value} and {other.name} is {other.number}: which one counts is not known",
+                "make them equal",
+                micro.name,
+            )
+        if file in self.where.fixed:
+            raise NoPlanError(
+                f"{other.name} holds the same number, and no copy of {file} can be handed to the job",
+                f"set it to auto in {file}",
+                micro.name,
+            )
+
+    def _require_total(self, other: Candidate, micro: Candidate, steps: Candidate | None) -> None:
+        """A framework's own total stays; but it must be the product, or the engine refuses to start."""
+        if self.world is None or steps is None or not (micro.number and steps.number and other.framework):
+            return
+        if micro.number * steps.number * self.world != other.number:
+            file = other.name.partition("#")[0]
+            what = f"{other.name} {other.number} is not {micro.number} × {steps.number} × {self.world} ranks"
+            raise NoPlanError(what, f"make {file} agree", micro.name)
+
+    def _numbers(
+        self, micro: Candidate, steps: Candidate | None, total: Candidate | None
+    ) -> tuple[FoundNumber, ...]:
+        three = (("micro", micro), ("accumulation", steps), ("total", total))
+        return tuple(FoundNumber(what, c.number, c.where) for what, c in three if c is not None)
 
 
 def scope_of(name: str, source: ScriptSource) -> KnobScope:
     """What a batch flag counts, from its name, else from the source; UNKNOWN rather than a guess."""
-    scope = _scope_by_name(name)
+    scope = scope_by_name(name)
     if scope is not KnobScope.UNKNOWN:
         return scope
     if place_of(name) is Place.ENVIRONMENT:
@@ -98,205 +406,3 @@ def scope_of(name: str, source: ScriptSource) -> KnobScope:
         plain = name.lstrip("-").replace("-", "_")
         dest = flag.dest if flag else plain.rpartition(".")[2]
     return KnobScope.PER_RANK if source.passes_undivided(dest) else KnobScope.UNKNOWN
-
-
-def batch_of(
-    args: Sequence[str],
-    knobs: Knobs,
-    *,
-    world_size: int,
-    local_world_size: int,
-    source_text: str | None = None,
-    global_batch: int | None = None,
-    unit: BatchUnit | None = None,
-    tokens_per_sample: int = 1,
-    elsewhere: Places | None = None,
-) -> BatchSpec | None:
-    """The batch that a foreign command line asks for; None where it is not known.
-
-    Args:
-        args: what follows the script.
-        knobs: what `find_knobs` found.
-        world_size: ranks in all.
-        local_world_size: ranks on a node.
-        source_text: the script's text, for defaults of flags that are not given.
-        global_batch: what a person asked for in place of what the script's own flags say.
-        unit: in what the global batch is counted, if a person said so; samples otherwise.
-        tokens_per_sample: with ``unit=TOKENS``.
-        elsewhere: config files and variables.
-
-    Raises:
-        JobError: the numbers are known and do not divide.
-    """
-    source = elsewhere or places(source_text)
-    given = _number_of(args, knobs.batch, source)
-    steps = _number_of(args, knobs.accumulation, source) or 1
-    if given is None:
-        return None
-    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            micro = given
-        case KnobScope.PER_NODE:
-            if given % local_world_size:
-                raise JobError(
-                    f"{knobs.batch} {given} does not divide by the {local_world_size} ranks of a node"
-                )
-            micro = given // local_world_size
-        case KnobScope.GLOBAL:
-            return resolve(
-                world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted
-            )
-        case KnobScope.UNKNOWN:
-            return None
-    if global_batch is not None:
-        return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
-    total = _number_of(args, knobs.global_batch, source)
-    if total is None:
-        return resolve(world_size=world_size, micro_batch=micro, accumulation=steps, **counted)
-    if unit is None and _may_count_tokens(args, knobs.global_batch, total, source):
-        return None
-    return resolve(world_size=world_size, micro_batch=micro, global_batch=total, **counted)
-
-
-def _may_count_tokens(args: Sequence[str], name: str | None, total: int, source: Places) -> bool:
-    """Whether a found global batch may be in tokens: then nothing is known until a person says the unit."""
-    if name is not None and "token" in name:
-        return True
-    lengths = (_number_of(args, n, source) for n in _LENGTH_NAMES)
-    return any(length is not None and total >= length for length in lengths)
-
-
-def batch_values(
-    knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
-) -> tuple[tuple[str, str], ...]:
-    """The (knob, value) pairs that make the batch `batch`.
-
-    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
-    a person has then accepted a smaller global batch.
-
-    Raises:
-        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
-    """
-    same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
-    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
-    if not (knobs.can_change_batch or accepted):
-        raise JobError(why_not_changeable(knobs))
-    match knobs.batch_scope:
-        case KnobScope.PER_RANK:
-            value = batch.micro_batch_per_rank
-        case KnobScope.PER_NODE:
-            value = batch.micro_batch_per_rank * local_world_size
-        case KnobScope.GLOBAL:
-            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
-            value = batch.global_batch
-        case KnobScope.UNKNOWN:
-            raise JobError(why_not_changeable(knobs))
-    pairs = [(_known(knobs.batch), str(value))]
-    if knobs.accumulation:
-        pairs.append((knobs.accumulation, str(batch.accumulation_steps)))
-    if knobs.global_batch:
-        # Said outright even where it was a default: a default may itself follow from the micro-batch.
-        pairs.append((knobs.global_batch, str(batch.global_batch)))
-    return tuple(pairs)
-
-
-SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
-"""The same where the names are known and their values are not."""
-
-
-def why_not_changeable(knobs: Knobs) -> str:
-    """One line for the user: what is missing before a batch can be changed, and how to say it."""
-    if knobs.batch is None:
-        return "the script's batch flag is not known: name it with --batch-knob"
-    if knobs.batch_scope is KnobScope.UNKNOWN:
-        return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
-    return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
-
-
-def words_of(name: str) -> list[str]:
-    """``--per-device-train-batch-size`` as its words; of ``train.batch_size`` the last key, whole."""
-    name = bare(name)
-    last = name.rpartition(".")[2] if not name.startswith("-") else name
-    return [w for w in re.split(r"[-_./]+", last.lower()) if w]
-
-
-def _is_batch(name: str) -> bool:
-    words = words_of(name)
-    if name in _SHORT_NAMES:
-        return True
-    if _is_accumulation(name) or _EVALUATION & set(re.split(r"[-_./]+", bare(name).lower())):
-        return False
-    if "batchsize" in words or words[-1:] == ["bs"]:
-        return True
-    return "batch" in words and (words[-1] in {"size", "batch", "gpu", "device", "rank", "node"})
-
-
-def _is_accumulation(name: str) -> bool:
-    words = set(words_of(name))
-    return bool(words & {"accumulation", "accumulate", "accum"}) and not words & {"dtype", "fp32", "type"}
-
-
-def _scope_by_name(name: str) -> KnobScope:
-    words = set(words_of(name))
-    if not _is_batch(name):
-        return KnobScope.UNKNOWN
-    if words & _GLOBAL:
-        return KnobScope.GLOBAL
-    if words & _PER_NODE:
-        return KnobScope.PER_NODE
-    if words & _PER_RANK:
-        return KnobScope.PER_RANK
-    return KnobScope.UNKNOWN
-
-
-def _best_batch(names: Sequence[str], source: ScriptSource) -> str | None:
-    """A per-rank name before a per-node one, before a global one, before one of unknown scope."""
-    order = [KnobScope.PER_RANK, KnobScope.PER_NODE, KnobScope.GLOBAL, KnobScope.UNKNOWN]
-    batches = [n for n in names if _is_batch(n)]
-    return min(batches, key=lambda n: order.index(scope_of(n, source)), default=None)
-
-
-def _find_resume(settings: Sequence[Setting], where: Places) -> tuple[str | None, str]:
-    """A resume flag counts as known only if it can mean "the newest checkpoint" without a path."""
-    for setting in settings:
-        if "_".join(words_of(setting.name)) in _RESUME_WORDS:
-            if setting.value is None:
-                return setting.name, ""
-            return (setting.name, setting.value) if setting.value.lower() in _NEWEST else (None, "auto")
-    for name in where.names():
-        if is_argument(name) or "_".join(words_of(name)) not in _RESUME_WORDS:
-            continue
-        present = where.value(name)
-        if isinstance(present, bool):
-            return name, "true"
-        if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
-            return name, present
-    for flag in where.source.flags:
-        name = next((n for n in flag.names if "_".join(words_of(n)) in _RESUME_WORDS), "")
-        if not name:
-            continue
-        if flag.is_switch:
-            return name, ""
-        newest = [c for c in (*flag.choices, str(flag.default)) if c.lower() in _NEWEST - {"true"}]
-        if newest:
-            return name, newest[0]
-    return None, "auto"
-
-
-def _number_of(args: Sequence[str], name: str | None, where: Places) -> int | None:
-    if name is None:
-        return None
-    value: Scalar = value_of(args, name) if is_argument(name) else None
-    if value is None:
-        value = where.value(name)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if value > 0 else None
-    text = value if isinstance(value, str) else ""
-    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 12 and int(text) > 0 else None
-
-
-def _known(name: str | None) -> str:
-    if name is None:
-        raise JobError("the script's batch flag is not known: name it with --batch-knob")
-    return name

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from supervisor.job.arguments.assignments import set_value, settings_of, value_of
-from supervisor.job.arguments.launchers import launched_ranks
+from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.batch import BatchSpec, BatchUnit
-from supervisor.job.config.edit import read_values
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs import find as kn
 from supervisor.job.knobs.checkpoint_flags import find_outputs
+from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.group_timeout import find_group_timeout
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from supervisor.job.knobs.program import read_program
+from supervisor.job.knobs.read_source import ScriptSource, called, scan_files
+from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
 
 _TOTAL_STEPS: Final = (
     "--max_steps",
@@ -38,8 +41,11 @@ def with_knobs(
     look: Resolver,
     world: int | None,
     *,
-    script_text: str | None,
-    script_configs: Mapping[str, str],
+    script_text: str | None = None,
+    script_configs: Mapping[str, str] | None = None,
+    read: Callable[[str], str | None] | None = None,
+    gpus: int = 0,
+    accelerate_config: str | None = None,
 ) -> JobSpec:
     """`spec` with the script's knobs and batch found, and ``--micro-batch`` and ``--global-batch`` applied.
 
@@ -47,54 +53,35 @@ def with_knobs(
         spec: the job so far.
         look: the settings.
         world: ranks in all, if known.
-        script_text: the script's source, if it could be read.
-        script_configs: the config files that its arguments name, text by name.
+        script_text: the script's source, where the caller opened it already.
+        script_configs: config files that the caller opened already, text by name.
+        read: opens a file by the name that the command line uses; the source's imports and nested configs come through it.
+        gpus: GPUs that the job would see.
+        accelerate_config: path of accelerate's default config.
 
     Raises:
         JobError: a batch that a person asked for cannot be set or does not divide.
     """
-    declared, unit, tokens = _declared_knobs(look)
-    if spec.entry_kind is EntryKind.COMMAND:
-        world = _command_world(spec, world)
-    configs = {name: read_values(name, text) for name, text in script_configs.items()}
-    where = kn.places(script_text, configs, {**look.env, **dict(spec.env)})
-    knobs = kn.find_knobs(spec.entry_args, None, declared, elsewhere=where)
+    asked = _Asked.of(look)
+    where, world = _places(
+        spec, look, world, script_text, script_configs or {}, read, gpus, accelerate_config
+    )
+    knobs = kn.find_knobs(spec.entry_args, None, asked.knobs, elsewhere=where, world=world)
+    spec = replace(spec, world_size=world)
     if spec.entry_kind is EntryKind.COMMAND and knobs.batch_scope is KnobScope.PER_NODE:
         world = None  # how its ranks lie on nodes is the command's own business
-    micro, total = look.get("batch.micro"), look.get("batch.global")
     args = spec.entry_args
     set_knobs: dict[str, str] = {}
-    if micro is not None:
+    if asked.micro is not None:
         if knobs.batch is None or knobs.batch_scope is not KnobScope.PER_RANK:
-            raise JobError(f"--micro-batch {micro} cannot be set: {kn.why_not_changeable(knobs)}")
-        args, where = _set_knob(args, where, set_knobs, knobs.batch, str(micro))
-    batch: BatchSpec | None = None
-    notes = spec.notes
-    if world is not None:
-        try:
-            batch = kn.batch_of(
-                args,
-                knobs,
-                world_size=world,
-                local_world_size=spec.nproc_per_node,
-                elsewhere=where,
-                global_batch=total,
-                unit=unit,
-                tokens_per_sample=tokens,
-            )
-        except JobError as error:
-            # A batch that a person spelt out for us must divide; one that we merely found is the script's
-            # own business, and may mean something else than its name says.
-            if (
-                micro is not None
-                or total is not None
-                or (declared is not None and declared.batch is not None)
-            ):
-                raise
-            notes = (*notes, f"batch not understood, so never changed by itself: {error.message}")
-    if total is not None:
+            unsaid = f"what {knobs.batch} counts is not known: say --batch-scope per_rank"
+            why = kn.why_not_changeable(knobs) if knobs.batch is None else unsaid
+            raise JobError(f"--micro-batch {asked.micro} cannot be set: {why}")
+        args, where = _set_knob(args, where, set_knobs, knobs.batch, str(asked.micro))
+    batch, knobs, notes = _batch(spec, args, knobs, where, world, asked)
+    if asked.total is not None:
         if batch is None:
-            raise JobError(f"--global-batch {total} cannot be set: {kn.why_not_changeable(knobs)}")
+            raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
         for name, value in kn.batch_values(knobs, batch, local_world_size=spec.nproc_per_node):
             args, where = _set_knob(args, where, set_knobs, name, value)
     _note_origins(look, knobs)
@@ -115,6 +102,86 @@ def with_knobs(
         notes=notes,
         total_steps=spec.total_steps or _total_steps(args),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a person said of the batch."""
+
+    knobs: Knobs | None
+    unit: BatchUnit | None
+    tokens: int
+    micro: int | None
+    total: int | None
+
+    @classmethod
+    def of(cls, look: Resolver) -> _Asked:
+        """Reads the settings."""
+        return cls(*_declared_knobs(look), look.get("batch.micro"), look.get("batch.global"))
+
+    @property
+    def spelt_out(self) -> bool:
+        """Whether the batch's numbers or its setting were named: then they must divide."""
+        named = self.knobs is not None and self.knobs.batch is not None
+        return named or self.micro is not None or self.total is not None
+
+
+def _places(
+    spec: JobSpec,
+    look: Resolver,
+    world: int | None,
+    script_text: str | None,
+    script_configs: Mapping[str, str],
+    read: Callable[[str], str | None] | None,
+    gpus: int,
+    accelerate_config: str | None,
+) -> tuple[Places, int | None]:
+    """All that the job's settings can be read from, and its ranks if they are known."""
+    opened = read or (lambda _: None)
+    launch, at = _launch(spec, opened, gpus, accelerate_config)
+    source = _source(spec, launch, opened, script_text, at)
+    if spec.entry_kind is EntryKind.COMMAND:
+        world = _command_world(spec, world, launch)
+        if is_plain_python(spec) and world == 1 and starts_own_ranks(source, spec.entry_args, gpus):
+            world = None
+    configs = collect_configs(spec.entry_args, replace(launch, args_at=at), source, opened, script_configs)
+    env = {**look.env, **dict(spec.env)}
+    program = launch.program or launch.module or launch.script
+    where = Places(
+        source, configs.values, env, configs.settled, configs.roles, configs.fixed, program, at, configs.lone
+    )
+    return where, world
+
+
+def _batch(
+    spec: JobSpec, args: tuple[str, ...], knobs: Knobs, where: Places, world: int | None, asked: _Asked
+) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
+    """The batch's numbers, where they are known; what speaks against them is noted, or raised where a person named them."""
+    batch: BatchSpec | None = None
+    if world is not None or knobs.can_change_batch:
+        try:
+            batch = kn.batch_of(
+                args,
+                knobs,
+                world_size=world,
+                local_world_size=spec.nproc_per_node,
+                elsewhere=where,
+                global_batch=asked.total,
+                unit=asked.unit,
+                tokens_per_sample=asked.tokens,
+            )
+        except JobError as error:
+            # A batch that a person spelt out for us must divide; one that we merely found is the script's
+            # own business, and may mean something else than its name says.
+            if asked.spelt_out:
+                raise
+            note = f"batch not understood, so never changed by itself: {error.message}"
+            return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
+    divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
+    if batch is None and not knobs.refusal and divided:
+        why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
+        knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
+    return batch, knobs, spec.notes
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
@@ -154,7 +221,7 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     if resume is not None and value is None:
         # `--resume-knob --resume=latest` names flag and value at once; without a value it is a switch.
         resume, _, value = resume.partition("=")
-    scope = look.get("batch.scope")
+    scope, counts = look.get("batch.scope"), look.get("batch.accumulation_counts")
     declared = Knobs(
         batch=look.get("batch.knob"),
         batch_scope=KnobScope(scope) if scope else KnobScope.UNKNOWN,
@@ -162,6 +229,8 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
         global_batch=look.get("batch.global_knob"),
         resume=resume,
         resume_value=value if value is not None else "auto",
+        counts=AccumulationCounts(counts) if counts else AccumulationCounts.PER_RANK,
+        self_resuming=bool(look.get("resume.self_resuming", False)),
     )
     unit = look.get("batch.unit")
     tokens = look.get("batch.tokens_per_sample", None)
@@ -171,11 +240,62 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs | None, BatchUnit | None, int
     return known, BatchUnit(unit) if unit else None, tokens or 1
 
 
-def _command_world(spec: JobSpec, world: int | None) -> int | None:
+def _launch(
+    spec: JobSpec, read: Callable[[str], str | None], gpus: int, accelerate_config: str | None
+) -> tuple[Launch, int]:
+    """What the job runs, and where the script's own arguments begin within `entry_args`."""
+    match spec.entry_kind:
+        case EntryKind.SCRIPT:
+            return Launch(("torchrun",), None, script=spec.entry), 0
+        case EntryKind.MODULE:
+            return Launch(("torchrun",), None, module=spec.entry), 0
+        case EntryKind.COMMAND | EntryKind.TRAINER:
+            words = (spec.entry, *spec.entry_args)
+            launch = read_launch(words, read=read, gpus=gpus, accelerate_config=accelerate_config)
+            return launch, max(launch.args_at - 1, 0)
+
+
+def _source(
+    spec: JobSpec, launch: Launch, read: Callable[[str], str | None], script_text: str | None, at: int
+) -> ScriptSource:
+    program = read_program(
+        read, script=launch.script, module=launch.module, program=launch.program, args=spec.entry_args[at:]
+    )
+    if not program.files and script_text is not None:
+        return scan_files([(launch.script or "", script_text)])
+    return scan_files(program.files)
+
+
+def _command_world(spec: JobSpec, world: int | None, launch: Launch) -> int | None:
     """Ranks of a plain command: one for ``python script.py``, what a launcher's arguments say, else unknown."""
-    if is_plain_python(spec) or spec.nproc_per_node > 1:
+    if spec.nproc_per_node > 1 or is_plain_python(spec):
         return world
-    return launched_ranks((spec.entry, *spec.entry_args))
+    return launch.ranks
+
+
+_OWN_RANKS: Final = re.compile(
+    r"^-{0,2}(trainer\.)?(devices|gpus|ngpus?|num_gpus|num_devices|nproc|multiprocessing_distributed|world_size|nprocs)$"
+)
+
+
+def starts_own_ranks(source: ScriptSource, args: Sequence[str], gpus: int = 0) -> bool:
+    """Whether a script that is run directly starts its ranks itself, or uses several GPUs from one process."""
+    for setting in settings_of(args):
+        if _OWN_RANKS.match(setting.name.replace("-", "_").replace("__", "--", 1)) and setting.value not in {
+            "1",
+            "0",
+        }:
+            return True
+    calls = {
+        called(n)
+        for file in source.files
+        if file.depth <= 1
+        for n in ast.walk(file.tree)
+        if isinstance(n, ast.Call)
+    }
+    if calls & {"spawn", "start_processes", "notebook_launcher", "LightningCLI", "Fabric"}:
+        return True
+    return gpus > 1 and bool(calls & {"DataParallel", "Trainer", "from_argparse_args", "HfArgumentParser"})
 
 
 def is_python(program: str) -> bool:

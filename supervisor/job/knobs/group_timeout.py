@@ -1,18 +1,19 @@
 """How long a job's process groups wait for a rank that is late, where it asks for longer than PyTorch does by itself.
 
 A script that gives its ranks two hours says that one may be silent for two hours. Found in what it hands to
-``init_process_group`` and its like (`source_scan`), in flags, config keys and variables that are named so, and in its log.
+``init_process_group`` and its like (read, never run), in flags, config keys and variables that are named so, and in its log.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from supervisor.job.arguments.assignments import Setting
 from supervisor.job.knobs.places import ENV, Places, bare, is_argument
-from supervisor.job.knobs.read_source import ScriptSource
+from supervisor.job.knobs.read_source import ScriptSource, called, leaf
 
 USUAL_S: Final = 600.0
 """NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
@@ -36,6 +37,16 @@ _LOG: Final = (
     rb"['\"]?[ .:=]{1,80}(?P<number>\d{1,9}(?:\.\d{1,6})?)(?![\w.])"
     rb"|timeout['\"]?[=:] ?(?:datetime\.)?timedelta\((?:days=(?P<days>\d{1,6}))?,? ?(?:seconds=(?P<seconds>\d{1,9}))?"
 )
+
+# datetime.timedelta's arguments in their order, in seconds.
+_UNITS: Final = {
+    "days": 86_400.0, "seconds": 1.0, "microseconds": 1e-6, "milliseconds": 1e-3, "minutes": 60.0, "hours": 3600.0, "weeks": 604_800.0,
+}  # fmt: skip
+# Their time limit may stand without its name.
+_GROUP_CALLS: Final = ("init_process_group", "new_group", "init_distributed")
+
+Term: TypeAlias = tuple[float, float | str]
+"""Seconds a unit, and how many: a number, or the name of the setting that holds it (a variable is ``env:NAME``)."""
 
 
 def find_group_timeout(settings: Sequence[Setting], where: Places) -> float | None:
@@ -74,16 +85,17 @@ def _told(settings: Sequence[Setting], where: Places) -> Iterator[float]:
             continue
         if (number := _number(where.value(name))) is not None:
             yield unit * number
-    source = where.source
-    for name, amount in source.limits:
-        unit, number = _unit(name), _value(amount, settings, where)
-        if unit is not None and number is not None:
-            yield unit * number
-    for terms in source.timeouts:
-        parts = [(unit, _value(amount, settings, where)) for unit, amount in terms]
-        known = [unit * number for unit, number in parts if number is not None]
-        if len(known) == len(parts):
-            yield sum(known)
+    for file in where.source.files:
+        timeouts, limits = time_limits(file.tree)
+        for name, amount in limits:
+            unit, number = _unit(name), _value(amount, settings, where)
+            if unit is not None and number is not None:
+                yield unit * number
+        for terms in timeouts:
+            parts = [(unit, _value(amount, settings, where)) for unit, amount in terms]
+            known = [unit * number for unit, number in parts if number is not None]
+            if len(known) == len(parts):
+                yield sum(known)
 
 
 def _value(amount: float | str, settings: Sequence[Setting], where: Places) -> float | None:
@@ -127,3 +139,70 @@ def _number(value: object) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if 0 < number < 1e15 else None
+
+
+def time_limits(
+    tree: ast.AST,
+) -> tuple[tuple[tuple[Term, ...], ...], tuple[tuple[str, float | str], ...]]:
+    """What calls are given as ``timeout``, also by way of a name or a parameter's default; and numbers under such a name."""
+    named: dict[str, ast.expr] = {}
+    calls: list[ast.Call] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                named[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                named[name] = value
+            case ast.arguments():
+                given = [*node.posonlyargs, *node.args]
+                named |= {
+                    a.arg: d
+                    for a, d in zip(given[len(given) - len(node.defaults) :], node.defaults, strict=True)
+                }
+            case ast.Call():
+                calls.append(node)
+            case _:
+                pass
+    spans: list[tuple[Term, ...]] = []
+    limits: list[tuple[str, float | str]] = []
+    for call in calls:
+        handed = [(k.arg, k.value) for k in call.keywords if k.arg is not None and "timeout" in k.arg.lower()]
+        if called(call) in _GROUP_CALLS:
+            handed += [("timeout", value) for value in call.args]
+        for name, value in handed:
+            meant = named.get(value.id, value) if isinstance(value, ast.Name) else value
+            if terms := _span(meant):
+                spans.append(terms)
+            elif (amount := _amount(meant)) is not None:
+                limits.append((name, amount))
+    return tuple(spans), tuple(limits)
+
+
+def _span(node: ast.expr) -> tuple[Term, ...]:
+    """``timedelta(hours=1, minutes=args.more)`` as its terms; empty where it is none, or not to be read."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="timedelta") | ast.Attribute(attr="timedelta"), attr="max"):
+            return ((86_400.0, 999_999_999.0),)
+        case ast.Call() if called(node) == "timedelta":
+            given = [*zip(_UNITS, node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
+            terms = [(_UNITS.get(unit or ""), _amount(value)) for unit, value in given]
+            known = tuple((unit, amount) for unit, amount in terms if unit is not None and amount is not None)
+            return known if len(known) == len(terms) else ()
+        case _:
+            return ()
+
+
+def _amount(node: ast.expr) -> float | str | None:
+    """A number, a product or sum of numbers, or the setting that holds one."""
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return float(value)
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Add() as op, right=right):
+            one, other = _amount(left), _amount(right)
+            if not isinstance(one, float) or not isinstance(other, float):
+                return None
+            return one * other if isinstance(op, ast.Mult) else one + other
+        case ast.Call(func=ast.Name(id="float"), args=[value]):
+            return _amount(value)
+        case _:
+            return leaf(node)

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates, with_micro_batch
+from supervisor.job.batch import (
+    FIT_SHARE,
+    BatchSpec,
+    MemoryPoint,
+    candidates,
+    with_micro_batch,
+    without_numbers,
+)
 
 
 class Measure(StrEnum):
@@ -110,29 +117,49 @@ def choose_smaller(
     Returns:
         The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
         (a base that alone is too large was measured wrong more often than it is true) or nothing is known, the
-        next smaller divisor. None when no divisor of at least `minimum` is left.
+        next one that divides the present micro-batch. None when no divisor of at least `minimum` is left.
     """
-    smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
-    failed = {t.micro_batch for t in trials if not t.fitted}
-    # What failed before fails again; but a memory of failures alone must not end the walk.
-    open_ = [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
+    open_ = _open_values(spec, trials, minimum)
     if not open_:
         return None
     held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
-    line = line_through(trials)
-    if line is not None:
-        found = next((m for m in open_ if line.fits(m)), None)
-        if found is not None and found >= (held or 0):
-            return Choice(with_micro_batch(spec, found), _by_line(line, found))
-    if held is not None:
-        return Choice(with_micro_batch(spec, held), "it fitted before")
-    if point is not None:
-        found = next((m for m in open_ if point.fits(m)), None)
-        if found is not None:
-            needed = size(point.predicted_bytes(found))
-            how = f"predicted to need {needed} of {size(point.capacity_bytes)}"
-            return Choice(with_micro_batch(spec, found), how)
-    return Choice(with_micro_batch(spec, open_[0]), "the next smaller one that divides")
+    found = _by_measure(spec, open_, held, line_through(trials)) or _by_point(spec, open_, held, point)
+    return found or Choice(
+        with_micro_batch(spec, without_numbers(spec, open_)), "the next smaller one that divides"
+    )
+
+
+def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int) -> list[int]:
+    """The micro-batches to choose from, largest first."""
+    smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
+    if not spec.ranks_known:
+        # An accumulation that counts all ranks, or a batch that is divided among them, stays whole only so.
+        smaller = [m for m in smaller if spec.micro_batch_per_rank % m == 0]
+    failed = {t.micro_batch for t in trials if not t.fitted}
+    # What failed before fails again; but a memory of failures alone must not end the walk.
+    return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
+
+
+def _by_measure(spec: BatchSpec, open_: Sequence[int], held: int | None, line: Line | None) -> Choice | None:
+    """What a line through measured micro-batches predicts to fit, or what fitted before."""
+    found = next((m for m in open_ if line.fits(m)), None) if line is not None else None
+    if line is not None and found is not None and found >= (held or 0):
+        return Choice(with_micro_batch(spec, found), _by_line(line, found))
+    return Choice(with_micro_batch(spec, held), "it fitted before") if held is not None else None
+
+
+def _by_point(
+    spec: BatchSpec, open_: Sequence[int], held: int | None, point: MemoryPoint | None
+) -> Choice | None:
+    """What one failed allocation's own numbers predict to fit."""
+    if held is not None or point is None:
+        return None
+    found = next((m for m in open_ if point.fits(m)), None)
+    if found is None:
+        return None
+    needed = size(point.predicted_bytes(found))
+    how = f"predicted to need {needed} of {size(point.capacity_bytes)}"
+    return Choice(with_micro_batch(spec, found), how)
 
 
 def _by_line(line: Line, micro_batch: int) -> str:

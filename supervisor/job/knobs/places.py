@@ -30,16 +30,26 @@ class Places:
     """All that a foreign script's settings can be read from, besides its arguments.
 
     `configs`: file name as on the command line to (dotted key to value). `env`: what the job will see.
+    `settled`: settings that a config gives and that the command line overrides, by the name to set them under there, with where each
+    was read: Hydra's config, a ``.py`` config of plain assignments. `roles`: configs of DeepSpeed's and accelerate's own.
+    `fixed`: configs that no copy can replace, because another file names them. `program`: what runs, and whether its source was found.
     """
 
     source: ScriptSource = field(default_factory=ScriptSource)
     configs: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    settled: Mapping[str, tuple[Scalar, str]] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    program: str | None = None
+    args_at: int = 0
+    lone_config: str | None = None
 
     def names(self) -> list[str]:
         """Every setting found in files, then flags of the source, then variables that the source reads."""
         return [
             *(f"{file}#{key}" for file, values in self.configs.items() for key in values),
+            *self.settled,
             *(name for flag in self.source.flags for name in flag.names),
             *(f"{ENV}{name}" for name, _ in self.source.variables),
         ]
@@ -54,6 +64,8 @@ class Places:
                 variable = name.removeprefix(ENV)
                 return self.env.get(variable, dict(self.source.variables).get(variable))
             case Place.ARGUMENT:
+                if name in self.settled:
+                    return self.settled[name][0]
                 flag = self.source.flag(name)
                 return flag.default if flag else None
 

@@ -55,7 +55,9 @@ def opening(
 
 def _world_size(job: JobSpec) -> int:
     """The ranks of the whole job; those of a launcher of the user's own as its arguments say them."""
-    if job.batch is not None:
+    if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
+    if job.world_size is not None:
+        return job.world_size
     launched = launched_ranks((job.entry, *job.entry_args)) if job.entry_kind is EntryKind.COMMAND else None
     return launched or job.nproc_per_node

@@ -149,7 +149,10 @@ def resume_text(snapshot: Snapshot) -> tuple[str, str]:
 
 def _can_resume(snapshot: Snapshot) -> bool:
     """Whether a checkpoint can be handed to the script; taken for granted where that is not known."""
-    return snapshot.run_file is None or snapshot.run_file.job.knobs.start is not None
+    if snapshot.run_file is None:
+        return True
+    knobs = snapshot.run_file.job.knobs
+    return knobs.start is not None or knobs.self_resuming
 
 
 def _begins_at_checkpoint(snapshot: Snapshot) -> bool:

@@ -148,6 +148,10 @@ def batch_forms(batch: BatchSpec) -> tuple[str, ...]:
     """The batch in words, the fullest first; each number has its name."""
     tokens = batch.unit is BatchUnit.TOKENS
     unit = " tokens" if tokens else ""
+    if not batch.ranks_known:
+        return (
+            f"micro-batch {batch.micro_batch_per_rank} × accumulation {batch.accumulation_steps} × ranks",
+        )
     whole = f"global batch {fm.whole(batch.global_batch)}{unit}"
     ranks = f"{batch.world_size} rank{'s' if batch.world_size != 1 else ''}"
     each = f" × {fm.whole(batch.tokens_per_sample)} tokens" if tokens else ""

@@ -1,0 +1,262 @@
+"""What an out-of-memory failure would change of a job, as data: computed once, shown by the dry run, checked before the start, used by a restart.
+
+The same arithmetic serves all of them: `choose_smaller` names the next micro-batch, `batch_values` the settings that make it. Without memory
+numbers, as here, the next one is the largest that divides the present micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from supervisor.job.arguments.assignments import value_of
+from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.job.config.edit import NEW
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.memory_fit import choose_smaller
+from supervisor.job.knobs.places import is_argument
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable
+from supervisor.job.plan import LaunchPlan
+from supervisor.job.redact import redact, redact_argv
+from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs
+
+SCHEMA: Final = 1
+# In place of a value: the step of the newest checkpoint.
+STEP: Final = "STEP"
+# How many further restarts are shown: beyond, a person changes the model instead.
+MAX_STEPS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KnobChange:
+    """One setting before and after; `old` None: it is not set yet."""
+
+    knob: str
+    old: str | None
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePlan:
+    """How the restart goes on: ``flag`` (a setting), ``self`` (the script finds it), ``none`` (it cannot), ``unknown``.
+
+    `value` None with ``flag``: the path of the newest checkpoint that is seen, once there is one. `source`: where it was read.
+    """
+
+    how: str
+    knob: str | None = None
+    value: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OomPlan:
+    """What changes at the first out-of-memory failure, and what at those after it."""
+
+    changes: tuple[KnobChange, ...]
+    then: tuple[tuple[KnobChange, ...], ...]
+    resume: ResumePlan
+
+
+@dataclass(frozen=True, slots=True)
+class OomRefusal:
+    """Why nothing would change by itself, and what would let it."""
+
+    why: str
+    help: str
+    resume: ResumePlan
+
+
+def resume_plan(knobs: Knobs) -> ResumePlan:
+    """How a restart after a step would go on."""
+    if knobs.self_resuming:
+        return ResumePlan("self", None, None, knobs.resumes or None)
+    if knobs.resume is not None:
+        return ResumePlan("flag", _shown(knobs.resume), knobs.resume_value, knobs.resumes or None)
+    if knobs.resume_path is not None:
+        return ResumePlan("flag", _shown(knobs.resume_path), None, knobs.resumes or None)
+    if knobs.resume_step is not None:
+        return ResumePlan("flag", knobs.resume_step, STEP, "takes the step of a checkpoint")
+    return ResumePlan("none" if knobs.cannot_resume else "unknown")
+
+
+def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
+    """The answer to an out-of-memory failure of the job as it is started; pure."""
+    knobs, resume = spec.knobs, resume_plan(spec.knobs)
+    if not knobs.can_change_batch:
+        return OomRefusal(knobs.refusal or why_not_changeable(knobs), knobs.help, resume)
+    if spec.batch is None:
+        return OomRefusal(
+            "the batch's size or the number of ranks is not known",
+            "--micro-batch N, or --nproc-per-node N",
+            resume,
+        )
+    steps: list[tuple[KnobChange, ...]] = []
+    batch = spec.batch
+    try:
+        while (
+            len(steps) < MAX_STEPS
+            and (choice := choose_smaller(batch, minimum=spec.retry.min_micro_batch)) is not None
+        ):
+            before = dict(batch_values(knobs, batch, local_world_size=spec.nproc_per_node)) if steps else None
+            steps.append(_changes(spec, before, choice.batch))
+            batch = choice.batch
+    except JobError as error:
+        return OomRefusal(error.message, "", resume)
+    if not steps:
+        least = max(spec.retry.min_micro_batch, 1)
+        return OomRefusal(
+            f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left", "", resume
+        )
+    return OomPlan(steps[0], tuple(steps[1:]), resume)
+
+
+def _changes(spec: JobSpec, before: dict[str, str] | None, batch: BatchSpec) -> tuple[KnobChange, ...]:
+    pairs = batch_values(spec.knobs, batch, local_world_size=spec.nproc_per_node)
+    found = []
+    for name, value in pairs:
+        old = before.get(name) if before is not None else _present(spec, name)
+        if old != value:
+            found.append(KnobChange(_shown(name), old, value))
+    return tuple(found)
+
+
+def _present(spec: JobSpec, name: str) -> str | None:
+    """What a setting holds at the start."""
+    knobs = spec.knobs
+    set_now = dict(spec.set_knobs).get(name) or (
+        value_of(spec.entry_args, name) if is_argument(name) else None
+    )
+    if set_now is not None:
+        return set_now
+    roles: dict[str | None, str] = {
+        knobs.batch: "micro",
+        knobs.accumulation: "accumulation",
+        knobs.global_batch: "total",
+    }
+    number = knobs.number(roles.get(name) or dict(knobs.same).get(name, ""))
+    return str(number.value) if number is not None and number.value is not None else None
+
+
+def _shown(name: str) -> str:
+    return name.replace(f"#{NEW}", "#")
+
+
+def answer(spec: JobSpec, plan: LaunchPlan) -> dict[str, Any]:
+    """The public answer of ``stoker run --dry-run --json``: plain data, secrets redacted; see docs/dry-run.md."""
+    return {
+        "schema": SCHEMA,
+        "argv": list(redact_argv(plan.argv)),
+        "env": {c.name: None if c.value is None else redact(c.name, c.value) for c in plan.env},
+        "batch": _batch(spec),
+        "on_oom": _on_oom(oom_plan(spec)),
+    }
+
+
+def _batch(spec: JobSpec) -> dict[str, Any]:
+    knobs, batch = spec.knobs, spec.batch
+    derived = knobs.accumulation is None and knobs.global_batch is not None
+    total = knobs.number("total")
+    known = batch is not None and batch.ranks_known
+    return {
+        "micro": _number(knobs, "micro", knobs.batch),
+        "accumulation": {
+            **_number(knobs, "accumulation", knobs.accumulation),
+            **(
+                {"value": batch.accumulation_steps, "source": "derived"}
+                if derived and batch is not None and known
+                else {}
+            ),
+            "counts": None if knobs.accumulation is None and not derived else knobs.counts.value,
+        },
+        "global": batch.global_batch
+        if batch is not None and known
+        else total.value
+        if total is not None
+        else None,
+        "unit": batch.unit.value
+        if batch is not None and known
+        else None
+        if derived
+        else BatchUnit.SAMPLES.value,
+        "scope": knobs.batch_scope.value,
+        "world_size": world_size(spec),
+    }
+
+
+def world_size(spec: JobSpec) -> int | None:
+    """Ranks of the whole job; None where they are not known."""
+    if spec.batch is not None and spec.batch.ranks_known:
+        return spec.batch.world_size
+    return spec.world_size or None
+
+
+def _number(knobs: Knobs, what: str, name: str | None) -> dict[str, Any]:
+    found = knobs.number(what)
+    return {
+        "value": found.value if found is not None else None,
+        "knob": _shown(name) if name is not None else None,
+        "source": found.where if found is not None else None,
+    }
+
+
+def _on_oom(plan: OomPlan | OomRefusal) -> dict[str, Any]:
+    resume = {
+        "how": plan.resume.how,
+        "knob": plan.resume.knob,
+        "value": plan.resume.value,
+        "from": plan.resume.source,
+    }
+    match plan:
+        case OomPlan():
+            return {
+                "changes": _rows(plan.changes),
+                "then": [_rows(step) for step in plan.then],
+                "resume": resume,
+            }
+        case OomRefusal():
+            return {"refused": True, "why": plan.why, "what_would_help": plan.help or None, "resume": resume}
+
+
+def _rows(changes: Sequence[KnobChange]) -> list[dict[str, str | None]]:
+    return [{"knob": c.knob, "from": c.old, "to": c.new} for c in changes]
+
+
+def four_lines(spec: JobSpec) -> tuple[str, str, str, str]:
+    """The same for people: the batch, what changes, what then, how it resumes."""
+    plan = oom_plan(spec)
+    knobs = spec.knobs
+    resume = plan.resume
+    how = {
+        "self": f"by itself ({resume.source})",
+        "flag": f"{resume.knob} {resume.value if resume.value is not None else 'PATH of the newest checkpoint'}".rstrip(),
+        "none": "not at all: a restart begins at step 0",
+        "unknown": "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)",
+    }[resume.how]
+    micro, steps, total = (knobs.number(what) for what in ("micro", "accumulation", "total"))
+    parts = (
+        [f"micro-batch {micro.value} ({knobs.batch}, {micro.where})"]
+        if micro is not None
+        else ["micro-batch not known"]
+    )
+    if steps is not None:
+        ranks = ", of all ranks" if knobs.counts is AccumulationCounts.ALL_RANKS else ""
+        parts.append(f"accumulation {steps.value} ({_shown(knobs.accumulation or '')}{ranks}, {steps.where})")
+    if total is not None:
+        parts.append(
+            f"accumulation follows from {knobs.global_batch} {total.value if total.value is not None else 'auto'}"
+        )
+    world = world_size(spec)
+    parts.append("× ranks" if world is None else f"× {world} rank{'s' if world > 1 else ''}")
+    batch_line = " · ".join(parts)
+    match plan:
+        case OomPlan():
+            then = "; ".join(_text(step) for step in plan.then[:3]) or "nothing smaller is left"
+            return (batch_line, f"{_text(plan.changes)} (same global batch)", then, how)
+        case OomRefusal():
+            return (batch_line, f"nothing by itself: {plan.why}", plan.help or "-", how)
+
+
+def _text(changes: Sequence[KnobChange]) -> str:
+    return ", ".join(f"{c.knob} {c.old if c.old is not None else 'unset'} → {c.new}" for c in changes)

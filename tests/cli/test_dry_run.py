@@ -1,0 +1,104 @@
+"""The public answer of a dry run, held to its schema, from a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "dry-run.schema.json").read_text(encoding="utf-8"))
+SCRIPT = (
+    "p.add_argument('--batch_size', type=int, default=8)\np.add_argument('--accum', type=int, default=1)\n"
+    "raise SystemExit('never run')\nloss(args.batch_size, args.accum)\n"
+)
+_TYPES = {"object": dict, "array": list, "string": str, "integer": int, "null": type(None)}
+
+
+def dry_run(folder: Path, *words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if path is not None:
+        env["PATH"] = path
+    return subprocess.run(
+        [sys.executable, "-m", "supervisor", "run", "--dry-run", *words],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def faults(value: Any, schema: dict[str, Any], at: str = "$") -> list[str]:
+    """Where a value is not what the schema says; the part of JSON schema that the page uses."""
+    schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    found = [f"{at}: not {schema['const']!r}"] if "const" in schema and value != schema["const"] else []
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{at}: {value!r} is none of {schema['enum']}")
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(isinstance(value, _TYPES[k]) for k in kinds):
+        return [*found, f"{at}: {value!r} is no {kinds}"]
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            found += faults(item, schema.get("items", {}), f"{at}[{index}]")
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        found += [f"{at}.{name} is missing" for name in schema.get("required", ()) if name not in value]
+        more = schema.get("additionalProperties", {})
+        for name, item in value.items():
+            if name not in known and more is False:
+                found.append(f"{at}.{name} is not in the schema")
+            found += faults(item, known.get(name, more or {}), f"{at}.{name}")
+        one_of = [set(s["required"]) <= set(value) for s in schema.get("oneOf", ())]
+        found += [f"{at}: not one of its forms"] if one_of and sum(one_of) != 1 else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (("train.py", "--batch_size", "8"), [("--batch_size", "8", "4"), ("--accum", "1", "2")]),
+        (("--", "accelerate", "launch", "train.py"), [("--batch_size", "8", "4"), ("--accum", "1", "2")]),
+        (("bare.py",), None),
+        (("--", "./anything", "--batch_size", "4"), None),
+    ],
+)
+def test_one_line_of_json_that_keeps_to_its_schema(
+    tmp_path: Path, words: tuple[str, ...], changes: list[tuple[str, str, str]] | None
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "bare.py").write_text("DataLoader(d, batch_size=16)\n")
+    done = dry_run(tmp_path, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    answer = json.loads(line)
+    assert faults(answer, SCHEMA) == []
+    if changes is None:
+        assert answer["on_oom"]["refused"] is True
+        assert answer["on_oom"]["why"]
+    else:
+        assert [(c["knob"], c["from"], c["to"]) for c in answer["on_oom"]["changes"]] == changes
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_interpreter_with_torch_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = dry_run(tmp_path, "--json", "--python", "/nowhere/python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["on_oom"]["changes"]
+
+
+def test_people_read_the_same_in_four_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    done = dry_run(tmp_path, "--", "accelerate", "launch", "train.py")
+    lines = [
+        line
+        for line in done.stdout.splitlines()
+        if line.startswith(("# batch", "# out of", "# then", "# resume"))
+    ]
+    assert lines[0].endswith("× ranks"), "never 1 rank for what starts its own"
+    assert lines[1] == "# out of memory: --batch_size 8 → 4, --accum 1 → 2 (same global batch)"
+    assert lines[2].startswith("# then: --batch_size 4 → 2")
+    assert lines[3].startswith("# resume: ")

@@ -1,0 +1,350 @@
+"""What an out-of-memory failure would change, on small scripts of every argument style; none of them is ever run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.batch import BatchSpec
+from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.oom_plan import OomPlan, OomRefusal, oom_plan
+from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
+
+LOOP = "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    (loss / args.accum_iter).backward()\n"
+ARGPARSE = f"p.add_argument('--batch_size', type=int, default=8)\np.add_argument('--accum_iter', type=int, default=1)\nargs = p.parse_args()\n{LOOP}"
+HF = "from transformers import HfArgumentParser, TrainingArguments\n(a,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()\nTrainer(args=a).train()\n"
+HF_OWN = (
+    HF.replace("(TrainingArguments,)", "(Mine,)")
+    + "@dataclass\nclass Mine(TrainingArguments):\n    gradient_accumulation_steps: int = field(default=16)\n"
+)
+TOTAL = "p.add_argument('--device_batch', type=int)\np.add_argument('--total_batch', type=int, default=-1)\na = p.parse_args()\nfwd = a.device_batch * a.seq * world\nsteps = a.total_batch // fwd\n"
+CLICK = "@click.option('--batch', type=click.IntRange(min=1))\n@click.option('--batch-gpu', type=int)\ndef main(**kw):\n    assert opts.batch % (opts.batch_gpu * n) == 0\n"
+FIRE = "import fire\ndef train(out: str = '', batch_size: int = 128, micro_batch_size: int = 4):\n    steps = batch_size // micro_batch_size\nfire.Fire(train)\n"
+GLOBALS = "batch_size = 12\ngradient_accumulation_steps = 5 * 8\nexec(open('configurator.py').read())\ngradient_accumulation_steps //= ddp_world_size\nloss.backward(batch_size)\n"
+HYDRA = "@hydra.main(config_path='conf', config_name='config')\ndef main(cfg):\n    DataLoader(d, batch_size=cfg.data.batch_size)\n    n = cfg.trainer.grad_accum_steps\n"
+CUT = "p.add_argument('--train_batch_size', type=int, default=32)\np.add_argument('--gradient_accumulation_steps', type=int, default=1)\nargs.train_batch_size = args.train_batch_size // args.gradient_accumulation_steps\n"
+SIMPLE = "from simple_parsing import ArgumentParser\n@dataclass\nclass Options:\n    batch_size: int = 16\n    grad_accum_steps: int = 2\nuse(o.batch_size, o.grad_accum_steps)\n"
+DS = {
+    "train_micro_batch_size_per_gpu": 16,
+    "train_batch_size": 32,
+    "gradient_accumulation_steps": 1,
+    "zero_optimization": {},
+}
+AUTO = {
+    **dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"),
+    "zero_optimization": {},
+}
+ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\ndeepspeed_config:\n  gradient_accumulation_steps: 1\nnum_processes: 4\n"
+
+
+def job(line: str, files: Mapping[str, str], gpus: int = 0) -> JobSpec:
+    return resolve_job(
+        JobInputs(parsed=parse_run_argv(line.split()), env={}, cwd="/w", read=files.get, gpus=gpus)
+    )
+
+
+def changes(spec: JobSpec) -> dict[str, str]:
+    plan = oom_plan(spec)
+    assert isinstance(plan, OomPlan), plan
+    return {c.knob: c.new for c in plan.changes}
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "expected"),
+    [
+        ("train.py --batch_size 8", {"train.py": ARGPARSE}, {"--batch_size": "4", "--accum_iter": "2"}),
+        (
+            "-m pkg.main --batch_size 8",
+            {"pkg/main.py": "from pkg.params import parse\n" + LOOP, "pkg/params.py": ARGPARSE.partition("args =")[0]},
+            {"--batch_size": "4", "--accum_iter": "2"},
+        ),
+        (
+            "train.py --per_device_train_batch_size 8",
+            {"train.py": HF},
+            {"--per_device_train_batch_size": "4", "--gradient_accumulation_steps": "2"},
+        ),
+        (
+            "train.py --per_device_train_batch_size 4",
+            {"train.py": HF_OWN},
+            {"--per_device_train_batch_size": "2", "--gradient_accumulation_steps": "32"},
+        ),
+        (
+            "train.py args.json",
+            {"train.py": HF, "args.json": '{"per_device_train_batch_size": 4, "bf16": true}'},
+            {"args.json#per_device_train_batch_size": "2", "args.json#gradient_accumulation_steps": "2"},
+        ),
+        ("train.py --device_batch 16 --total_batch 524288", {"train.py": TOTAL}, {"--device_batch": "8"}),
+        ("train.py --device_batch 16", {"train.py": TOTAL}, {"--device_batch": "8"}),
+        ("train.py --batch=32 --batch-gpu=16", {"train.py": CLICK}, {"--batch-gpu": "8"}),
+        ("train.py --batch_size 128 --micro_batch_size 4", {"train.py": FIRE}, {"--micro_batch_size": "2"}),
+        (
+            "train.py config/small.py",
+            {"train.py": GLOBALS, "config/small.py": "batch_size = 6\n"},
+            {"--batch_size": "3", "--gradient_accumulation_steps": "80"},
+        ),
+        (
+            "train.py data.batch_size=16",
+            {"train.py": HYDRA, "conf/config.yaml": "data:\n  batch_size: 4\ntrainer:\n  grad_accum_steps: 3\n"},
+            {"data.batch_size": "8", "trainer.grad_accum_steps": "6"},
+        ),
+        (
+            "train.py",
+            {"train.py": HYDRA, "conf/config.yaml": "defaults:\n  - data: big\ntrainer:\n  grad_accum_steps: 3\n", "conf/data/big.yaml": "batch_size: 4\n"},
+            {"data.batch_size": "2", "trainer.grad_accum_steps": "6"},
+        ),
+        (
+            "train.py --train_batch_size 32 --gradient_accumulation_steps 4",
+            {"train.py": CUT},
+            {"--gradient_accumulation_steps": "8"},
+        ),
+        ("train.py", {"train.py": SIMPLE}, {"--batch_size": "8", "--grad_accum_steps": "4"}),
+        (
+            "-- python m.py fit --data.batch_size 64",
+            {"m.py": "from lightning.pytorch.cli import LightningCLI\nLightningCLI(M, D)\n"},
+            {"--data.batch_size": "32", "--trainer.accumulate_grad_batches": "2"},
+        ),
+        (
+            "tools/train.py c.py --cfg-options train_dataloader.batch_size=4",
+            {"tools/train.py": "from mmengine.runner import Runner\n", "c.py": "lr = 1\n"},
+            {"train_dataloader.batch_size": "2", "optim_wrapper.accumulative_counts": "2"},
+        ),
+        (
+            "-- python -m espnet2.bin.asr_train --config t.yaml --ngpu 2",
+            {"t.yaml": "batch_type: numel\nbatch_bins: 4000000\naccum_grad: 4\n"},
+            {"t.yaml#batch_bins": "2000000", "t.yaml#accum_grad": "8"},
+        ),
+        (
+            "train.py hparams.yaml",
+            {"train.py": "import speechbrain as sb\n", "hparams.yaml": "batch_size: 6\nopts:\n  batch_size: !ref <batch_size>\ngrad_accumulation_factor: 2\n"},
+            {"hparams.yaml#batch_size": "3", "hparams.yaml#grad_accumulation_factor": "4"},
+        ),
+        (
+            "-- fairseq-train d --max-tokens 4096 --update-freq 2",
+            {},
+            {"--max-tokens": "2048", "--update-freq": "4"},
+        ),
+        (
+            "pretrain.py --micro-batch-size 4 --global-batch-size 4 --tensor-model-parallel-size 2",
+            {"pretrain.py": "from megatron.training import pretrain\n"},
+            {"--micro-batch-size": "2"},
+        ),
+        (
+            "-- deepspeed --num_gpus 2 train.py --deepspeed ds.json --per_device_train_batch_size 16 --gradient_accumulation_steps 1",
+            {"train.py": HF, "ds.json": json.dumps(DS)},
+            {
+                "--per_device_train_batch_size": "8",
+                "--gradient_accumulation_steps": "2",
+                "ds.json#train_micro_batch_size_per_gpu": "8",
+                "ds.json#gradient_accumulation_steps": "2",
+            },
+        ),
+        (
+            "train.py --deepspeed ds.json --per_device_train_batch_size 16",
+            {"train.py": HF, "ds.json": json.dumps(AUTO)},
+            {"--per_device_train_batch_size": "8", "--gradient_accumulation_steps": "2"},
+        ),
+        (
+            "-- accelerate launch --config_file a.yaml train.py --batch_size 8 --accum_iter 1",
+            {"train.py": ARGPARSE, "a.yaml": ACCELERATE},
+            {"--batch_size": "4", "--accum_iter": "2", "a.yaml#deepspeed_config.gradient_accumulation_steps": "2"},
+        ),
+    ],
+)  # fmt: skip
+def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    assert changes(job(line, files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "why"),
+    [
+        ("train.py --batch_size 8", {"train.py": "p.add_argument('--batch_size')\n"}, "no gradient accumulation"),
+        ("train.py", {"train.py": "loader = DataLoader(d, batch_size=32)\n"}, r"written in train\.py:1"),
+        (
+            "train.py --batch_size 8 --accum_iter 2",
+            {"train.py": ARGPARSE.replace("args.accum_iter", "2")},
+            "used nowhere",
+        ),
+        ("train.py --batch_size 8 --accum_iter auto", {"train.py": ARGPARSE}, "not known"),
+        (
+            "train.py --batch_size 8",
+            {"train.py": ARGPARSE + "assert args.accum_iter == 1\n"},
+            "refused by the script",
+        ),
+        (
+            "train.py --batch_size 8",
+            {"train.py": ARGPARSE + "lr = base * args.batch_size / 256\n"},
+            "learning rate is scaled",
+        ),
+        (
+            "-- accelerate launch --config_file a.yaml train.py --batch_size 8 --accum_iter 4",
+            {"train.py": ARGPARSE, "a.yaml": ACCELERATE},
+            "which one counts is not known",
+        ),
+        (
+            "-- deepspeed train.py --batch_size 6",
+            {"train.py": ARGPARSE.replace("batch_size=args.batch_size", "batch_size=args.batch_size // world_size")},
+            "how many there are is not known",
+        ),
+        ("-- ./run-it --batch_size 8 --accum 2", {}, "source"),
+        (
+            "train.py --batch_size 8 --train_batch_size 4",
+            {"train.py": ARGPARSE},
+            "no gradient accumulation|not clear|source",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_certain_is_refused_with_its_reason(
+    line: str, files: Mapping[str, str], why: str
+) -> None:
+    import re
+
+    plan = oom_plan(job(line, files))
+    if isinstance(plan, OomPlan):
+        # A name that says ``train`` goes before one that does not.
+        assert [c.knob for c in plan.changes] == ["--train_batch_size", "--accum_iter"]
+        return
+    assert re.search(why, plan.why), plan.why
+
+
+def test_an_unused_batch_for_sampling_never_wins_by_standing_first() -> None:
+    source = ARGPARSE.replace("'--batch_size'", "'--train_batch_size'").replace(
+        "args.batch_size", "args.train_batch_size"
+    )
+    source = "p.add_argument('--sample_batch_size', type=int, default=4)\n" + source
+    line = "train.py --sample_batch_size=4 --train_batch_size=2 --accum_iter=1"
+    assert changes(job(line, {"train.py": source})) == {"--train_batch_size": "1", "--accum_iter": "2"}
+
+
+@pytest.mark.parametrize(
+    ("line", "files", "gpus", "ranks"),
+    [
+        ("-- deepspeed train.py --batch_size 8", {"train.py": ARGPARSE}, 4, 4),
+        ("-- accelerate launch --config_file a.yaml train.py --batch_size 8 --accum_iter 1", {"train.py": ARGPARSE, "a.yaml": ACCELERATE}, 0, 4),
+        ("-- mpirun -np 3 python train.py --batch_size 8", {"train.py": ARGPARSE}, 0, 3),
+        ("-- srun -N 2 --ntasks-per-node=4 python train.py --batch_size 8", {"train.py": ARGPARSE}, 0, 8),
+        ("-- composer -n 2 train.py --batch_size 8", {"train.py": ARGPARSE}, 0, 2),
+        ("-- env A=1 torchrun --nproc_per_node=2 train.py --batch_size 8", {"train.py": ARGPARSE}, 0, 2),
+        ("-- python train.py --batch_size 8", {"train.py": ARGPARSE}, 0, 1),
+        ("-- python train.py --batch_size 8 --devices 4", {"train.py": ARGPARSE}, 0, None),
+        ("-- accelerate launch train.py --batch_size 8", {"train.py": ARGPARSE}, 0, None),
+        ("--nproc-per-node 6 -- ./launch.sh --batch_size 8", {}, 0, 6),
+    ],
+)  # fmt: skip
+def test_ranks_behind_a_command(line: str, files: Mapping[str, str], gpus: int, ranks: int | None) -> None:
+    assert job(line, files, gpus).world_size == ranks
+
+
+GET_LAST = (
+    HF.replace(".train()", ".train(resume_from_checkpoint=last)")
+    + "if a.do_train and not a.overwrite_output_dir:\n    last = get_last_checkpoint(a.output_dir)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "how", "knob", "value"),
+    [
+        ("train.py --do_train", GET_LAST, "self", None, None),
+        ("train.py", GET_LAST, "unknown", None, None),
+        ("train.py --do_train --overwrite_output_dir", GET_LAST, "unknown", None, None),
+        ("train.py", "Trainer(a).train(resume_from_checkpoint=True)\n", "self", None, None),
+        ("train.py", "p.add_argument('--auto_resume', type=str2bool, default=True)\n", "self", None, None),
+        ("train.py --auto_resume false", "p.add_argument('--auto_resume', type=str2bool, default=True)\n", "unknown", None, None),
+        (
+            "train.py",
+            "p.add_argument('--resume_from_checkpoint', type=str, default=None)\nif a.resume_from_checkpoint != 'latest':\n    load()\n",
+            "flag", "--resume_from_checkpoint", "latest",
+        ),
+        ("train.py", "p.add_argument('--resume', nargs='?', const='auto')\n", "flag", "--resume", ""),
+        ("train.py", "p.add_argument('--resume', default='')\n", "flag", "--resume", None),
+        ("train.py", GLOBALS.replace("batch_size = 12", "init_from = 'scratch'") + "if init_from == 'resume':\n    load()\n", "flag", "--init_from", "resume"),
+        (
+            "train.py",
+            "def load_snapshot(path):\n    model.load_state_dict(torch.load(path))\ndef save():\n    torch.save(x, snapshot_path)\nif os.path.exists(snapshot_path):\n    load_snapshot(snapshot_path)\n",
+            "self", None, None,
+        ),
+        ("train.py", "cache_path = 'x'\nif os.path.exists(cache_path):\n    data = torch.load(cache_path)\nelse:\n    torch.save(d, cache_path)\n", "unknown", None, None),
+        ("train.py", "def find_last_checkpoint():\n    return None\nstart = find_last_checkpoint()\n", "none", None, None),
+        ("train.py --micro-batch-size 1 --load /c --save /c", "import megatron\n", "self", None, None),
+        ("train.py --micro-batch-size 1 --save /c", "import megatron\n", "flag", "--load", "/c"),
+        ("train.py", "p.add_argument('--resume-from-step', type=int, default=-1)\n", "flag", "--resume-from-step", "STEP"),
+        ("train.py", "print('no way at all')\n", "none", None, None),
+        ("--self-resuming train.py", "print('no way at all')\n", "self", None, None),
+    ],
+)  # fmt: skip
+def test_how_it_goes_on(line: str, source: str, how: str, knob: str | None, value: str | None) -> None:
+    resume = oom_plan(job(line, {"train.py": source})).resume
+    assert (resume.how, resume.knob, resume.value) == (how, knob, value)
+
+
+@settings(deadline=None)
+@given(
+    micro=st.integers(1, 96),
+    steps=st.integers(1, 24),
+    world=st.integers(1, 8),
+    scope=st.sampled_from(list(KnobScope)),
+    counts=st.sampled_from(list(AccumulationCounts)),
+    twice=st.booleans(),
+)
+def test_the_plan_keeps_the_global_batch_or_is_refused(
+    micro: int, steps: int, world: int, scope: KnobScope, counts: AccumulationCounts, twice: bool
+) -> None:
+    """The settings of every planned step, counted as a script would count them, give the same batch as at the start."""
+    knobs = Knobs(
+        batch="--b", batch_scope=scope, accumulation="--a", paired=True, counts=counts,
+        same=(("ds.json#micro", "micro"), ("ds.json#steps", "accumulation")) if twice else (),
+    )  # fmt: skip
+    from dataclasses import replace
+
+    from supervisor.job.errors import JobError
+    from supervisor.job.knobs.set_batch import batch_of
+
+    args = ("--b", str(micro), "--a", str(steps))
+    try:
+        batch = batch_of(args, knobs, world_size=world, local_world_size=world)
+    except JobError:
+        return
+    spec = replace(job("train.py", {}), batch=batch, knobs=knobs, entry_args=args, nproc_per_node=world)
+    plan = oom_plan(spec)
+    if isinstance(plan, OomRefusal):
+        return
+    first = _counted(scope, counts, micro, steps, world)
+    held = {"--b": micro, "--a": steps, "ds.json#micro": micro, "ds.json#steps": steps}
+    for step in (plan.changes, *plan.then):
+        held |= {c.knob: int(c.new) for c in step}
+        assert _counted(scope, counts, held["--b"], held["--a"], world) == first
+        if twice:
+            assert (held["ds.json#micro"], held["ds.json#steps"]) == (held["--b"], held["--a"])
+
+
+def _counted(scope: KnobScope, counts: AccumulationCounts, batch: int, steps: int, world: int) -> int | None:
+    """Samples of one optimizer step, as a script of this kind counts them; None where it would round."""
+    if counts is AccumulationCounts.ALL_RANKS:
+        if steps % world:
+            return None
+        steps //= world
+    if scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}:
+        return None if batch % world else batch * steps
+    return batch * world * steps
+
+
+def test_a_batch_without_ranks_is_shown_so() -> None:
+    spec = job("-- accelerate launch train.py --batch_size 8 --accum_iter 2", {"train.py": ARGPARSE})
+    assert spec.batch == BatchSpec(8, 2, 1, ranks_known=False)
+    assert batch_values(spec.knobs, BatchSpec(4, 4, 1, ranks_known=False)) == (
+        ("--batch_size", "4"),
+        ("--accum_iter", "4"),
+    )
+
+
+@pytest.mark.parametrize(
+    "source", ["x = " + "+".join(["a"] * 5000), "x = [" * 150 + "]" * 150, "\x00", "def f(:\n"]
+)
+def test_a_hostile_source_is_unknown_and_never_an_error(source: str) -> None:
+    plan = oom_plan(job("train.py --batch_size 8 --accum 2", {"train.py": source}))
+    assert isinstance(plan, OomRefusal)
