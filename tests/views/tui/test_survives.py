@@ -383,7 +383,9 @@ def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
         [sys.executable, "-c", hold, str(run.node().lock)], stdout=subprocess.PIPE, env=environment()
     )
     assert keeper.stdout is not None
-    with keeper, on_a_terminal(SHOW_RUN, run.root) as wire:
+    with keeper, contextlib.ExitStack() as ends:
+        ends.callback(keeper.kill)  # its 600 s would be waited for where an assertion fails
+        wire = ends.enter_context(on_a_terminal(SHOW_RUN, run.root))
         keeper.stdout.readline()
         wire.wait_for("stepping", "training goes on")
         keeper.kill()
