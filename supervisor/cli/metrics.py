@@ -36,6 +36,7 @@ COLUMNS = (
 )  # fmt: skip
 _NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _Cell = float | str | None
+_EMPTY = msgspec.Raw(b"")  # in a row of CSV
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -219,10 +220,10 @@ def _csv(pieces: Iterable[_Piece]) -> Iterator[bytes]:
     encode = msgspec.json.Encoder().encode_lines
     is_first = True
     for piece in pieces:
-        rows: list[tuple[_Cell, ...]] = []
+        rows: list[tuple[Any, ...]] = []
         for block in piece.blocks:
-            cells = [block.columns.get(name) or repeat(None) for name in COLUMNS]
             # A line that has nothing but numbers of its own has a row too.
+            cells = [block.columns.get(name) or repeat(_EMPTY) for name in COLUMNS]
             rows += zip(block.rows, block.ranks, *cells, strict=False)
         if not rows:
             continue

@@ -1,4 +1,4 @@
-"""What the lines before say about the next one: headers of tables, tracebacks, blocks of settings, headings."""
+"""What the lines above mean for the next one: headers of tables, tracebacks, blocks of settings, headings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from supervisor.sources.metrics.grammar.bars import find_bar
-from supervisor.sources.metrics.grammar.judge import begins_code, goes_on_with_code, says_nothing
+from supervisor.sources.metrics.grammar.judge import begins_code, goes_on_with_code, is_program_text
 from supervisor.sources.metrics.grammar.line import parse_line
 from supervisor.sources.metrics.grammar.tables import (
     Header,
@@ -57,7 +57,7 @@ _REPORT_ROW = re.compile(r"\s*\S.*\s[\d.e-]+\s+\d+\s*$")
 
 
 class State(NamedTuple):
-    """What the lines before say about the next one."""
+    """What the lines above mean for the next one."""
 
     header: Header | None = None
     in_trace: bool = False
@@ -74,7 +74,7 @@ class State(NamedTuple):
 
 
 def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
-    """What a line says in a state, the state after it, and whether it was a row of a table."""
+    """What a line reports in a state, the state after it, and whether it was a row of a table."""
     if not text.isascii():
         text = text.translate(_BLANKS)
     if (wrapped := json_message(text)) is not None:
@@ -85,17 +85,15 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
             return shifted(parsed, begin), after, is_row
     begin = message_start(text)
     message = text[begin:]
-    stripped = message.strip()
-    if not stripped:
+    if not message.strip():
         return NOTHING, state._replace(in_settings=False), False
-    indented = message[:1] in " \t" or message[:2] == "- "
-    if (below := _in_block(message, stripped, state, indented=indented)) is not None:
+    if (below := _in_block(message, state)) is not None:
         return NOTHING, below, False
     state = state._replace(in_call=False, in_report=False, in_code=False, in_best=False)
     row, after = _from_table(message, state)
     if row is not None:
         return shifted(row, begin), after, True
-    if not indented:
+    if not _is_indented(message):
         after = after._replace(in_record=False, in_evaluation=False)
     if len(message) <= MAX_HEADING and _heads_block(message):
         return NOTHING, after._replace(in_settings=True), False
@@ -103,25 +101,42 @@ def parse(text: str, state: State) -> tuple[Parsed, State, bool]:
         after = after._replace(in_evaluation=False)
     if _EVALUATION.match(message) or _EVALUATION_BELOW.match(message):
         return NOTHING, after._replace(in_evaluation=True), False
-    if after.in_settings and indented and not _MEASURED.search(message) and not _is_bar(message):
+    if after.in_settings and _is_indented(message) and not _MEASURED.search(message) and not _is_bar(message):
         return NOTHING, after, False
-    after, of_val = after._replace(after_val_loss=False), after.after_val_loss
-    in_record = after.in_record or (after.in_settings and indented)
-    parsed = parse_line(text, in_record=in_record, evaluates=after.in_evaluation)
-    if begin and parsed.readings and says_nothing(mask(message)):
-        parsed = NOTHING
-    elif begin and not _is_whole(parsed) and not says_nothing(mask(text)):
-        # What begins a line only behind its wrapping: "[50]", a counter, a bar without words.
-        evaluates = after.in_evaluation or is_about_evaluation(text[:begin])
-        alone = parse_line(message, in_record=in_record, evaluates=evaluates)
-        if _weight(alone) > _weight(parsed) or not parsed.readings:
-            parsed = shifted(alone, begin)
-    if of_val and _is_breakdown(parsed):
+    return *_of_line(text, begin, after), False
+
+
+def _is_indented(message: str) -> bool:
+    return message[:1] in " \t" or message[:2] == "- "
+
+
+def _of_line(text: str, begin: int, state: State) -> tuple[Parsed, State]:
+    """What a line reports whose message begins at `begin`, and the state after it."""
+    indented = _is_indented(text[begin:])
+    in_record = state.in_record or (state.in_settings and indented)
+    parsed = _with_message(text, begin, in_record=in_record, evaluates=state.in_evaluation)
+    if state.after_val_loss and _is_breakdown(parsed):
         parsed = parse_line(text, evaluates=True)
-    after = after._replace(after_val_loss=[r.field for r in parsed.readings] == [VAL_LOSS])
-    if not indented:
-        after = after._replace(in_settings=parsed.settings and not parsed.readings)
-    return parsed, after._replace(in_record=after.in_record or parsed.heading), False
+    return parsed, state._replace(
+        after_val_loss=[reading.field for reading in parsed.readings] == [VAL_LOSS],
+        in_settings=state.in_settings if indented else parsed.settings and not parsed.readings,
+        in_record=state.in_record or parsed.heading,
+    )
+
+
+def _with_message(text: str, begin: int, *, in_record: bool, evaluates: bool) -> Parsed:
+    """What a line reports, or its message alone where that reports more: "[50]", a counter, a bar without words begin a message."""
+    parsed = parse_line(text, in_record=in_record, evaluates=evaluates)
+    if not begin:
+        return parsed
+    message = text[begin:]
+    if parsed.readings and is_program_text(mask(message)):
+        return NOTHING
+    if _is_whole(parsed) or is_program_text(mask(text)):
+        return parsed
+    evaluates = evaluates or is_about_evaluation(text[:begin])
+    alone = parse_line(message, in_record=in_record, evaluates=evaluates)
+    return shifted(alone, begin) if _weight(alone) > _weight(parsed) or not parsed.readings else parsed
 
 
 def _heads_block(text: str) -> bool:
@@ -132,40 +147,37 @@ def _heads_block(text: str) -> bool:
     return word is not None and _BEFORE_BLOCK_WORD.match(text[: word.start()]) is not None
 
 
-def _in_block(message: str, stripped: str, state: State, *, indented: bool) -> State | None:
+def _in_block(message: str, state: State) -> State | None:
     """The state after a line that belongs to a block of which nothing is read; None when it belongs to none."""
     if state.skip_next:
         return state._replace(skip_next=False)
-    if state.in_trace:
+    stripped, indented = message.strip(), _is_indented(message)
+    if state.in_trace or _TRACE in message:
         goes_on = indented or stripped.startswith(("During handling", "The above exception", _TRACE))
-        return state._replace(in_trace=goes_on)
-    if _TRACE in message:
-        return state._replace(in_trace=True)
+        return state._replace(in_trace=goes_on or not state.in_trace)
     if state.in_best and indented:
         return state
     if _BEST.search(message):
         return state._replace(skip_next=True, in_best=not indented)
     if state.in_call and stripped[-1] in ",([{)]}":
         return state._replace(in_call=message[0] not in ")]}")
-    if (block := begins_code(stripped)) or (state.in_code and goes_on_with_code(message, indented=indented)):
-        return state._replace(in_code=block or state.in_code)
+    if begins_code(stripped) or (state.in_code and goes_on_with_code(message, indented=indented)):
+        return state._replace(in_code=True)
     if _CALL.match(message):
         return state._replace(in_call=True)
     if _REPORT.match(message):
         return state._replace(in_report=True)
-    if state.in_report and _REPORT_ROW.match(message):
-        return state
-    return None
+    return state if state.in_report and _REPORT_ROW.match(message) else None
 
 
 def _is_whole(parsed: Parsed) -> bool:
-    """Whether a line was found to say both where training is and how it does."""
+    """Whether a line reports both where training is and how it does."""
     fields = {reading.field for reading in parsed.readings}
     return not fields.isdisjoint((STEP, EPOCH)) and not fields.isdisjoint((LOSS, VAL_LOSS))
 
 
 def _weight(parsed: Parsed) -> int:
-    """How much a line was found to say that every log has a name for."""
+    """How many canonical fields a line reports."""
     return sum(bool(reading.field) for reading in parsed.readings)
 
 

@@ -1,6 +1,6 @@
 """What the names in training logs mean: a table of words, not of frameworks.
 
-A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that only say where a
+A name is split into words (`train_loss`, `Loss/train/total`, `TrainLoss` alike). Words that are only about where a
 number comes from (train, mean, global) are set aside; what is left decides. So `reduced_train_loss` is a loss
 because nothing but "loss" is left, and `packet loss` is none because "packet" is.
 """
@@ -8,6 +8,7 @@ because nothing but "loss" is left, and `packet loss` is none because "packet" i
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ RUN_TIME = "train_runtime"
 class Meaning(NamedTuple):
     """What a name stands for. `field` is canonical, "" for a name of its own, None for nothing to chart.
 
-    Of several readings with one field the highest `rank` wins. `is_eval`: the name itself says held-out.
+    Of several readings with one field the highest `rank` wins. `is_eval`: the name itself is of held-out data.
     `weak`: only believed on a line that shows other signs of training.
     """
 
@@ -80,6 +81,11 @@ class Meaning(NamedTuple):
     is_eval: bool = False
     weak: bool = False
 
+
+_NOTHING = Meaning(None)
+_WEAK = Meaning("", weak=True)
+_GRAD_NORMS = frozenset({"gnorm", "grdn", "gradnorm"})
+_STEP_WORDS = frozenset({"step", "iter", "iteration", "batch", "it"})
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SPLIT = re.compile(r"[\s_/.\-|:()\[\]'\"]+")
@@ -112,247 +118,377 @@ def _parts(word: str) -> tuple[str, ...]:
     return (_ALONE.get(found["set"], found["set"]), found["core"]) if found is not None else (word,)
 
 
+class _Name:
+    """A name, looked at in the ways that the rules ask for.
+
+    Attributes:
+        words: what it is made of; `have` is their set.
+        joined: the words with underscores between.
+        rest: the words that decide: all but those about where the number comes from.
+        is_held_out: a word names a held-out set.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lower = name.lower()
+        self.words = words_of(name)
+        self.have = frozenset(self.words)
+        self.joined = "_".join(self.words)
+        self.is_held_out = not EVAL_WORDS.isdisjoint(self.words)
+        self.rest = [
+            word
+            for word in self.words
+            if word not in SOURCE_WORDS and word not in EVAL_WORDS and not word.isdigit()
+        ]
+        if (
+            self.rest[-1:] == ["value"] and "/value" not in self.lower
+        ):  # "lm loss value", but not "loss/value"
+            self.rest.pop()
+
+    def has(self, *words: str) -> bool:
+        """Whether one of these is among its words."""
+        return not self.have.isdisjoint(words)
+
+    def hides(self) -> bool:
+        """Whether a word makes it a best, a limit or an earlier value."""
+        return not self.have.isdisjoint(HIDING_WORDS)
+
+
+class _Rule(NamedTuple):
+    """One row of a table of names: of a name the first rule whose `when` holds applies. `then` gives None where the table does not know the name."""
+
+    why: str
+    when: Callable[[_Name], bool]
+    then: Callable[[_Name], Meaning | None]
+
+
+def _by(rules: Sequence[_Rule], name: _Name) -> Meaning | None:
+    return next((rule.then(name) for rule in rules if rule.when(name)), None)
+
+
+def _own(name: _Name) -> Meaning:
+    """A weak value under the log's own name."""
+    return Meaning("", is_eval=name.is_held_out, weak=True)
+
+
 def meaning(name: str) -> Meaning:
     """What a name of a number stands for."""
-    words = words_of(name)
-    if not words:
-        return Meaning(None)
-    joined = "_".join(words)
-    held_out = not EVAL_WORDS.isdisjoint(words)
-    if joined in {"total_steps", "max_steps", "total_iters", "max_iters", "total_iterations"}:
+    one = _Name(name)
+    if not one.words:
+        return _NOTHING
+    if one.joined in {"total_steps", "max_steps", "total_iters", "max_iters", "total_iterations"}:
         return Meaning(TOTAL_STEPS, 1, weak=True)
-    if joined in SETTINGS:
-        return Meaning(None)
-    lower = name.lower()
-    counter = _counter(joined, words)
-    if counter is not None:
-        return counter._replace(is_eval=True) if held_out and counter.field is not None else counter
-    if words[-1] in NOT_MEASURED or ("time/" in lower and words[-1] in COUNTED):
-        return Meaning(None)
-    rest = [
-        word for word in words if word not in SOURCE_WORDS and word not in EVAL_WORDS and not word.isdigit()
-    ]
-    if rest[-1:] == ["value"] and "/value" not in lower:  # "lm loss value", but not "loss/value"
-        rest.pop()
-    found = (
-        _loss(words, rest, held_out, is_part="loss/" in lower and words[-1] != "total")
-        or _rate_of_learning(joined, words, rest)
-        or _norm(words, rest)
-        or _throughput(joined, words)
-        or _memory(joined, words)
-        or _time(joined, words)
-    )
-    if found is not None:
-        if held_out and found.field is not None and not found.is_eval:
-            return found._replace(is_eval=True)
-        return found
-    if "mfu" in words or "bf16mfu" in words:
-        return Meaning(MFU, 9 if words[-1] == "mfu" else 5)
-    return Meaning("", is_eval=held_out, weak=not is_score(name))
+    if one.joined in SETTINGS:
+        return _NOTHING
+    found = _counter(one)
+    if found is None and (
+        one.words[-1] in NOT_MEASURED or ("time/" in one.lower and one.words[-1] in COUNTED)
+    ):
+        return _NOTHING
+    for table in (_LOSSES, _LEARNING_RATES, _NORMS, _THROUGHPUTS, _MEMORIES, _TIMES, _OTHERS):
+        found = found or _by(table, one)
+    assert found is not None, "the last table knows all names"
+    return found._replace(is_eval=True) if one.is_held_out and found.field is not None else found
 
 
-def _counter(joined: str, words: list[str]) -> Meaning | None:
-    if not (HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(words):
+def _counter(name: _Name) -> Meaning | None:
+    """A step's or an epoch's name: rank 0 of its table is a setting or an announcement."""
+    if not (HIDING_WORDS - {"end", "start", "initial"}).isdisjoint(name.have):
         return None
     for table, field in ((STEP_NAMES, STEP), (EPOCH_NAMES, EPOCH)):
-        rank = table.get(joined)
-        if rank is None and len(words) > 1 and words[0] in EVAL_WORDS | TRAIN_WORDS:
-            rank = table.get("_".join(words[1:]))
-        if rank is None and len(words) == 2 and words[1] in NUMBER_WORDS:
-            rank = table.get(words[0]) or None  # "batch_idx", "batch count"
-        if (
-            rank is None
-            and len(words) > 1
-            and words[-1] in {"step", "epoch", "iteration", "it", "iter", "update"}
-        ):
-            # A verb or noun before it: "completed step", "after step", "Global step".
-            ahead = set(words[:-1])
-            placed = not ahead & {"loss"} or ahead & {"at", "after", "for", "in"}
-            rank = table.get(words[-1]) if placed and ahead <= AHEAD_OF_COUNTER else None
+        rank = _rank_of_counter(table, name)
         if rank is not None:
-            return Meaning(field, rank, is_eval=False) if rank else Meaning(None)
+            return Meaning(field, rank) if rank else _NOTHING
     return None
 
 
-def _loss(words: list[str], rest: list[str], held_out: bool, *, is_part: bool) -> Meaning | None:
-    if words == ["tel"]:
-        return Meaning(VAL_LOSS, 5, is_eval=True)  # llm.c's "test loss"; "trl" is its training loss
-    if held_out and "_".join(rest) in UNCALLED_LOSSES:
-        return Meaning(VAL_LOSS, 2, held_out)
-    core = [word for word in rest if word in LOSS_WORDS]
-    if not core or (core == ["cost"] and {"batch", "reader", "time", "data", "training"} & set(words)):
-        return None
-    if words[-1] in NO_READING_BEHIND:
-        return Meaning(None)
-    if not HIDING_WORDS.isdisjoint(words) or "scale" in words or "scaler" in words or "scaling" in words:
-        return Meaning("" if "scale" in words else None, weak=True)
-    field = VAL_LOSS if held_out else LOSS
-    more = [word for word in rest if word not in LOSS_WORDS and not (held_out and word in HELD_OUT_SETS)]
-    if not more and len(words) > 1 and words[-1].isdigit():
-        return Meaning("", is_eval=held_out, weak=True)  # of one optimizer among several
-    if not more:
-        smoothed = not {"avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema"}.isdisjoint(
-            words
-        )
-        part = bool({"batch"} & set(words)) and core[0] == "loss"
-        rank = 10 if len(words) == 1 else 9
-        rank = 8 if ({"total"} & set(words) and len(words) > 2) or "tot" in words else rank
-        return Meaning(field, 6 if smoothed or part else rank, held_out)
-    kinds = set(more) - ({"model"} if "language" in more else set())
-    if is_part and len(words) > 1 and words[-2:] == ["loss", "loss"]:
-        return Meaning(field, 7, held_out)  # "PPYoloELoss/loss"
-    if is_part and not kinds <= LOSS_OF_POLICY:
-        return Meaning("", is_eval=held_out, weak=True)
-    if kinds <= LOSS_OF_POLICY:
-        return Meaning(field, 3, held_out)
-    if kinds <= LOSS_KINDS and kinds != {"entropy"}:
-        return Meaning(field, 2, held_out)
-    return Meaning("", is_eval=held_out, weak=True)
+def _rank_of_counter(table: Mapping[str, int], name: _Name) -> int | None:
+    words = name.words
+    if name.joined in table or len(words) < 2:
+        return table.get(name.joined)
+    if words[0] in EVAL_WORDS | TRAIN_WORDS and (rank := table.get("_".join(words[1:]))) is not None:
+        return rank
+    if len(words) == 2 and words[1] in NUMBER_WORDS and table.get(words[0]):
+        return table[words[0]]  # "batch_idx", "batch count"
+    if words[-1] in {"step", "epoch", "iteration", "it", "iter", "update"}:
+        # A verb or noun before it: "completed step", "after step", "Global step".
+        ahead = set(words[:-1])
+        is_placed = "loss" not in ahead or not ahead.isdisjoint({"at", "after", "for", "in"})
+        return table.get(words[-1]) if is_placed and ahead <= AHEAD_OF_COUNTER else None
+    return None
 
 
-def _rate_of_learning(joined: str, words: list[str], rest: list[str]) -> Meaning | None:
-    plain = [bare for word in rest if (bare := re.sub(r"\d+$", "", word))]
-    if not (
-        "lr" in plain
-        or joined in {"lrate", "l_r"}
-        or ({"learning", "learn"} & set(plain) and "rate" in plain)
-    ):
-        return None
-    if not HIDING_WORDS.isdisjoint(words) or {
-        "mult",
-        "multiplier",
-        "scheduler",
-        "decay",
-        "factor",
-        "scale",
-    } & set(words):
-        return Meaning("", weak=True)
-    ahead = set(plain) - OPTIMIZER_WORDS
-    if ahead and not ("lr" in words and "group" in plain):
-        return Meaning("", weak=True)
-    # Of several groups the first: a trailing number other than 0 is another group.
-    number = re.search(r"(\d+)$", joined)
+def _is_no_loss(name: _Name) -> bool:
+    core = [word for word in name.rest if word in LOSS_WORDS]
+    return not core or (core == ["cost"] and name.has("batch", "reader", "time", "data", "training"))
+
+
+def _beside_loss(name: _Name) -> list[str]:
+    """The words beside "loss": of which loss."""
+    return [
+        word
+        for word in name.rest
+        if word not in LOSS_WORDS and not (name.is_held_out and word in HELD_OUT_SETS)
+    ]
+
+
+def _kinds_of_loss(name: _Name) -> set[str]:
+    more = set(_beside_loss(name))
+    return more - {"model"} if "language" in more else more
+
+
+def _is_part_of_loss(name: _Name) -> bool:
+    return "loss/" in name.lower and name.words[-1] != "total"
+
+
+def _whole_loss(name: _Name) -> Meaning:
+    """A loss of the whole objective: the plain one before a total, that before a mean over steps."""
+    rank = 10 if len(name.words) == 1 else 9
+    if (name.has("total") and len(name.words) > 2) or name.has("tot"):
+        rank = 8
+    is_smoothed = name.has("avg", "avr", "average", "mean", "smooth", "smoothed", "running", "ema")
+    is_of_batch = name.has("batch") and next(word for word in name.rest if word in LOSS_WORDS) == "loss"
+    return _a_loss(6 if is_smoothed or is_of_batch else rank)(name)
+
+
+def _a_loss(rank: int) -> Callable[[_Name], Meaning]:
+    return lambda name: Meaning(VAL_LOSS if name.is_held_out else LOSS, rank, name.is_held_out)
+
+
+_LOSSES = (
+    _Rule("llm.c's test loss; `trl` is its training loss", lambda n: n.words == ["tel"], lambda _: Meaning(VAL_LOSS, 5, is_eval=True)),
+    _Rule("a held-out set's cross entropy", lambda n: n.is_held_out and "_".join(n.rest) in UNCALLED_LOSSES, _a_loss(2)),
+    _Rule("no word for a loss", _is_no_loss, lambda _: None),
+    _Rule("a setting of a loss", lambda n: n.words[-1] in NO_READING_BEHIND, lambda _: _NOTHING),
+    _Rule("a loss's scale", lambda n: n.has("scale"), lambda n: _own(n)._replace(is_eval=False)),
+    _Rule("a best or earlier loss", lambda n: n.hides() or n.has("scaler", "scaling"), lambda _: Meaning(None, weak=True)),
+    _Rule(
+        "that of one optimizer among several",
+        lambda n: not _beside_loss(n) and len(n.words) > 1 and n.words[-1].isdigit(),
+        _own,
+    ),
+    _Rule("the whole", lambda n: not _beside_loss(n), _whole_loss),
+    _Rule("PPYoloELoss/loss", lambda n: _is_part_of_loss(n) and n.words[-2:] == ["loss", "loss"], _a_loss(7)),
+    _Rule("a part", lambda n: _is_part_of_loss(n) and not _kinds_of_loss(n) <= LOSS_OF_POLICY, _own),
+    _Rule("a policy's", lambda n: _kinds_of_loss(n) <= LOSS_OF_POLICY, _a_loss(3)),
+    _Rule(
+        "a kind of the one objective",
+        lambda n: _kinds_of_loss(n) <= LOSS_KINDS and _kinds_of_loss(n) != {"entropy"},
+        _a_loss(2),
+    ),
+    _Rule("another loss", lambda _: True, _own),
+)  # fmt: skip
+
+
+def _bare(words: Iterable[str]) -> list[str]:
+    """Words without the numbers behind them: `lr0`, `group1`."""
+    return [bare for word in words if (bare := re.sub(r"\d+$", "", word))]
+
+
+def _is_learning_rate(name: _Name) -> bool:
+    plain = set(_bare(name.rest))
     return (
-        Meaning(LR, 8 if number else 9) if number is None or int(number[1]) == 0 else Meaning("", weak=True)
+        "lr" in plain
+        or name.joined in {"lrate", "l_r"}
+        or ("rate" in plain and not plain.isdisjoint({"learning", "learn"}))
     )
 
 
-def _norm(words: list[str], rest: list[str]) -> Meaning | None:
-    if words in (["norm"], ["total", "norm"]):
-        return Meaning(GRAD_NORM, 4, weak=True)
-    if words[-1] in {"gnorm", "grdn", "gradnorm"}:
-        return Meaning(GRAD_NORM, 8) if not {"loss", "param"} & set(words) else None
-    if words[-2:] == ["g", "norm"] or words == ["g", "n"]:
-        return Meaning(GRAD_NORM, 7)
-    named = not GRAD_WORDS.isdisjoint(words)
-    if not named or "norm" not in words:
-        return None
-    extra = set(rest) - GRAD_WORDS - NORM_WORDS
-    if extra or not HIDING_WORDS.isdisjoint(words):
-        return Meaning("", weak=True)
-    return Meaning(GRAD_NORM, 6 if "clip" in words or "clipped" in words else 9)
+def _is_of_something_else(name: _Name) -> bool:
+    plain = set(_bare(name.rest))
+    return bool(plain - OPTIMIZER_WORDS) and not (name.has("lr") and "group" in plain)
 
 
-def _throughput(joined: str, words: list[str]) -> Meaning | None:
-    have = set(words)
-    if have & {"prompt", "generation", "decode", "prefill", "inference"}:
-        return Meaning(None)
-    if have & EVAL_WORDS:
-        timed = have & SECOND_WORDS and "per" in have
-        return (
-            Meaning("" if timed or joined.endswith(("wps", "tps")) else None, weak=True)
-            if timed or joined.endswith(("wps", "tps"))
-            else None
+def _number_behind(name: _Name) -> int | None:
+    found = re.search(r"(\d+)$", name.joined)
+    return int(found[1]) if found is not None else None
+
+
+_LEARNING_RATES = (
+    _Rule("no learning rate", lambda n: not _is_learning_rate(n), lambda _: None),
+    _Rule(
+        "a setting of it",
+        lambda n: n.hides() or n.has("mult", "multiplier", "scheduler", "decay", "factor", "scale"),
+        lambda _: _WEAK,
+    ),
+    _Rule("that of something else", _is_of_something_else, lambda _: _WEAK),
+    _Rule("that of a later group", lambda n: bool(_number_behind(n)), lambda _: _WEAK),
+    _Rule("the learning rate", lambda _: True, lambda n: Meaning(LR, 9 if _number_behind(n) is None else 8)),
+)
+_NORMS = (
+    _Rule("a bare norm", lambda n: n.words in (["norm"], ["total", "norm"]), lambda _: Meaning(GRAD_NORM, 4, weak=True)),
+    _Rule("a norm in one word, of others", lambda n: n.words[-1] in _GRAD_NORMS and n.has("loss", "param"), lambda _: None),
+    _Rule("a norm in one word", lambda n: n.words[-1] in _GRAD_NORMS, lambda _: Meaning(GRAD_NORM, 8)),
+    _Rule("g_norm", lambda n: n.words[-2:] == ["g", "norm"] or n.words == ["g", "n"], lambda _: Meaning(GRAD_NORM, 7)),
+    _Rule("no norm", lambda n: not n.has(*GRAD_WORDS) or not n.has("norm"), lambda _: None),
+    _Rule("that of a part", lambda n: bool(set(n.rest) - GRAD_WORDS - NORM_WORDS) or n.hides(), lambda _: _WEAK),
+    _Rule("the gradients' norm", lambda _: True, lambda n: Meaning(GRAD_NORM, 6 if n.has("clip", "clipped") else 9)),
+)  # fmt: skip
+
+
+def _is_rate(name: _Name) -> bool:
+    return name.has(*SECOND_WORDS) and name.has(*TOKEN_WORDS, *SAMPLE_WORDS) and len(name.have) <= 8
+
+
+def _rate(name: _Name) -> Meaning:
+    """Tokens or samples a second; per device beside a total of all, the total is meant."""
+    is_part = name.has(*DEVICE_WORDS)
+    if name.has(*TOKEN_WORDS):
+        return Meaning(TOKENS, 5 if is_part else 8)
+    return Meaning("", 5, weak=True) if is_part else Meaning(SAMPLES, 8)
+
+
+def _is_abbreviated(name: _Name) -> bool:
+    return name.joined.endswith(("wps", "tps"))
+
+
+_THROUGHPUTS = (
+    _Rule("an inference's", lambda n: n.has("prompt", "generation", "decode", "prefill", "inference"), lambda _: _NOTHING),
+    _Rule(
+        "an evaluation's",
+        lambda n: n.is_held_out and (_is_abbreviated(n) or (n.has("per") and n.has(*SECOND_WORDS))),
+        lambda _: _WEAK,
+    ),
+    _Rule("no rate of an evaluation", lambda n: n.is_held_out, lambda _: None),
+    _Rule(
+        "tokens",
+        lambda n: n.joined in TOKEN_NAMES or n.joined.endswith("_tps") or n.joined in {"kt_s", "ktps", "kwps"},
+        lambda _: Meaning(TOKENS, 8),
+    ),
+    _Rule(
+        "images",
+        lambda n: n.joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"},
+        lambda _: Meaning(SAMPLES, 6),
+    ),
+    _Rule(
+        "SamplesPerSec",
+        lambda n: "samplespersec" in n.joined.replace("_", "") and not n.has(*DEVICE_WORDS),
+        lambda n: Meaning(SAMPLES, 4 if n.has("running", "avg") else 8),
+    ),
+    _Rule("tokens of source and target", lambda n: _is_rate(n) and {"source", "target"} <= n.have, lambda _: _WEAK),
+    _Rule("a rate", _is_rate, _rate),
+    _Rule(
+        "throughput",
+        lambda n: n.words[-1] == "throughput" and not n.has("tflop", "tflops", "flops", "flop", "mfu", "batches"),
+        lambda _: Meaning(TOKENS, 3),
+    ),
+)  # fmt: skip
+
+
+def _is_memory(name: _Name) -> bool:
+    return (
+        name.has(*MEMORY_WORDS)
+        or (
+            name.has("gb", "gib", "mb")
+            and name.has("gpu", "cuda", "peak", "max")
+            and name.has("allocated", "alloc", "used")
         )
-    if joined in TOKEN_NAMES or joined.endswith("_tps") or joined in {"kt_s", "ktps", "kwps"}:
-        return Meaning(TOKENS, 8)
-    if joined in {"ips", "imps", "img_s", "samplespersec", "samples_s", "train_ips"}:
-        return Meaning(SAMPLES, 6)
-    if "samplespersec" in joined.replace("_", "") and not have & DEVICE_WORDS:
-        return Meaning(SAMPLES, 4 if "running" in words or "avg" in words else 8)
-    per_device = 3 if have & DEVICE_WORDS else 0
-    if have & SECOND_WORDS and (have & TOKEN_WORDS or have & SAMPLE_WORDS) and len(have) <= 8:
-        field = TOKENS if have & TOKEN_WORDS else SAMPLES
-        if {"source", "target"} <= have:
-            return Meaning("", weak=True)
-        # Per device beside a total of all: the total.
-        return Meaning(
-            field if not (field is SAMPLES and per_device) else "",
-            8 - per_device,
-            weak=field is SAMPLES and bool(per_device),
-        )
-    if words[-1] == "throughput" and not {"tflop", "tflops", "flops", "flop", "mfu", "batches"} & have:
-        return Meaning(TOKENS, 3)
-    return None
-
-
-def _memory(joined: str, words: list[str]) -> Meaning | None:
-    have = set(words)
-    if joined == "nvidia_smi":
-        return Meaning(MEMORY, 5)
-    in_gigabytes = (
-        have & {"gb", "gib", "mb"}
-        and have & {"gpu", "cuda", "peak", "max"}
-        and have & {"allocated", "alloc", "used"}
+        or name.joined == "gpu_ram"
+        or name.joined.startswith(("gpu_mem", "max_mem", "memory"))
     )
-    if not (
-        have & MEMORY_WORDS
-        or in_gigabytes
-        or joined == "gpu_ram"
-        or joined.startswith(("gpu_mem", "max_mem", "memory"))
-    ):
-        return None
-    if have & (OTHER_MEMORY - ({"total", "ram"} if have & {"gpu", "cuda"} else {"total"})) or (
-        "total" in have and "peak" not in have and "max" not in have
-    ):
-        return Meaning(None)
-    if {"bandwidth", "util", "percent", "pct"} & have:
-        return Meaning("", weak=True)
-    if "current" in have:
-        return Meaning(None)
-    peak = have & {"peak", "max", "maximum", "maxmemallocated", "maxmem"} or joined.startswith("max")
-    allocated = have & {"alloc", "allocated", "maxmemallocated", "memallocated"}
-    gpu = have & {"gpu", "cuda", "gpumem", "vram", "device", "hbm"} or any(w.startswith("gpu") for w in words)
-    rank = 4 + (3 if allocated else 0) + (2 if peak and allocated else 0) + (1 if gpu else 0)
-    if allocated and not peak:
-        rank = 5
-    if "active" in have:
+
+
+def _is_other_memory(name: _Name) -> bool:
+    """Whether it is the host's, reserved, free, or all that there is."""
+    others = OTHER_MEMORY - {"total"} - ({"ram"} if name.has("gpu", "cuda") else set())
+    return name.has(*others) or (name.has("total") and not name.has("peak", "max"))
+
+
+def _is_peak(name: _Name) -> bool:
+    return name.has("peak", "max", "maximum", "maxmemallocated", "maxmem") or name.joined.startswith("max")
+
+
+def _is_allocated(name: _Name) -> bool:
+    return name.has("alloc", "allocated", "maxmemallocated", "memallocated")
+
+
+def _is_of_gpu(name: _Name) -> bool:
+    return name.has("cuda", "vram", "device", "hbm") or any(word.startswith("gpu") for word in name.words)
+
+
+def _memory(name: _Name) -> Meaning:
+    """The memory in use: the peak of what was allocated is preferred, and memory named as the GPU's."""
+    is_peak, is_allocated, is_of_gpu = _is_peak(name), _is_allocated(name), _is_of_gpu(name)
+    if name.has("active"):
         rank = 4
-    if allocated and not peak and len(words) <= 2 and not gpu and joined in {"mem_allocated", "memallocated"}:
-        return Meaning("", weak=True)
-    plain = (gpu and (allocated or have & {"usage", "mem", "gpumem"})) or (peak and allocated)
-    return Meaning(MEMORY, rank, weak=not plain)
+    elif is_allocated:
+        rank = 9 + is_of_gpu if is_peak else 5
+    else:
+        rank = 4 + is_of_gpu
+    is_plain = (is_peak and is_allocated) or (
+        is_of_gpu and (is_allocated or name.has("usage", "mem", "gpumem"))
+    )
+    return Meaning(MEMORY, rank, weak=not is_plain)
 
+
+_MEMORIES = (
+    _Rule("the tool's column", lambda n: n.joined == "nvidia_smi", lambda _: Meaning(MEMORY, 5)),
+    _Rule("no memory", lambda n: not _is_memory(n), lambda _: None),
+    _Rule("other memory", _is_other_memory, lambda _: _NOTHING),
+    _Rule("a share", lambda n: n.has("bandwidth", "util", "percent", "pct"), lambda _: _WEAK),
+    _Rule("what is in use now, beside the peak", lambda n: n.has("current"), lambda _: _NOTHING),
+    _Rule("in no known unit", lambda n: n.joined in {"mem_allocated", "memallocated"}, lambda _: _WEAK),
+    _Rule("memory in use", lambda _: True, _memory),
+)
 
 # Of how many steps a time is: "avg step time", "total step time".
 _SPANNED = frozenset({"avg", "average", "mean", "total", "last", "train", "training", "current", "cur"})
 
 
-def _time(joined: str, words: list[str]) -> Meaning | None:
-    have = set(words)
-    if (
-        joined in ETA_NAMES
-        or (have & ETA_CORE and have <= ETA_CORE | ETA_WITH)
-        or ("eta" in have and len(words) <= 3)
-    ):
-        return Meaning(ETA, 8)
-    if "remaining" in have:
-        return Meaning(ETA, 6) if {"time", "estimated"} & have and "estimate" not in have else Meaning(None)
-    rank = STEP_TIME_NAMES.get(joined)
-    if rank is None and len(words) > 1 and not have.isdisjoint(_SPANNED):
-        rank = STEP_TIME_NAMES.get("_".join(word for word in words if word not in _SPANNED))
-        rank = rank if have & {"step", "iter", "iteration", "it", "batch"} else None
-    if rank is not None:
-        return Meaning(STEP_TIME, rank, weak=joined in {"time", "timer", "seconds", "time_ms"})
-    if joined == RUN_TIME:
-        return Meaning("", weak=True)
-    if joined in IGNORED_TIMES or {"elapsed", "wall", "walltime", "wallclock"} & have:
-        per_step = "per" in have and {"iteration", "step", "iter", "batch", "it"} & have
-        return Meaning(STEP_TIME, 8) if per_step else Meaning(None)
-    if {"time", "ms", "sec", "seconds", "duration", "latency"} & have:
-        per_step = {"step", "iter", "iteration", "batch", "it"} & have
-        per = have & {"per", "each", "every"} or words[:1] in (["ms"], ["s"], ["sec"])
-        if per_step and per and not {"data", "load", "forward", "backward"} & have:
-            return Meaning(STEP_TIME, 7, weak=True)
-        return Meaning("", weak=True)
-    return None
+def _rank_of_step_time(name: _Name) -> int | None:
+    rank = STEP_TIME_NAMES.get(name.joined)
+    if rank is None and len(name.words) > 1 and name.has(*_SPANNED) and name.has(*_STEP_WORDS):
+        rank = STEP_TIME_NAMES.get("_".join(word for word in name.words if word not in _SPANNED))
+    return rank
+
+
+def _is_eta(name: _Name) -> bool:
+    return (
+        name.joined in ETA_NAMES
+        or (name.has(*ETA_CORE) and name.have <= ETA_CORE | ETA_WITH)
+        or (name.has("eta") and len(name.words) <= 3)
+    )
+
+
+def _is_per_step(name: _Name) -> bool:
+    return (
+        name.has(*_STEP_WORDS)
+        and (name.has("per", "each", "every") or name.words[0] in {"ms", "s", "sec"})
+        and not name.has("data", "load", "forward", "backward")
+    )
+
+
+def _is_elapsed(name: _Name) -> bool:
+    return name.joined in IGNORED_TIMES or name.has("elapsed", "wall", "walltime", "wallclock")
+
+
+_TIMES = (
+    _Rule("the time that is left", _is_eta, lambda _: Meaning(ETA, 8)),
+    _Rule(
+        "remaining time",
+        lambda n: n.has("remaining") and n.has("time", "estimated") and not n.has("estimate"),
+        lambda _: Meaning(ETA, 6),
+    ),
+    _Rule("something else that remains", lambda n: n.has("remaining"), lambda _: _NOTHING),
+    _Rule(
+        "the time of a step",
+        lambda n: _rank_of_step_time(n) is not None,
+        lambda n: Meaning(STEP_TIME, _rank_of_step_time(n) or 0, weak=n.joined in {"time", "timer", "seconds", "time_ms"}),
+    ),
+    _Rule("the time of the whole run", lambda n: n.joined == RUN_TIME, lambda _: _WEAK),
+    _Rule(
+        "elapsed time per step",
+        lambda n: _is_elapsed(n) and n.has("per") and n.has(*_STEP_WORDS),
+        lambda _: Meaning(STEP_TIME, 8),
+    ),
+    _Rule("the time since the start", _is_elapsed, lambda _: _NOTHING),
+    _Rule("no time", lambda n: not n.has("time", "ms", "sec", "seconds", "duration", "latency"), lambda _: None),
+    _Rule("a time per step", _is_per_step, lambda _: Meaning(STEP_TIME, 7, weak=True)),
+    _Rule("another time", lambda _: True, lambda _: _WEAK),
+)  # fmt: skip
+
+
+_OTHERS = (
+    _Rule("MFU", lambda n: n.has("mfu", "bf16mfu"), lambda n: Meaning(MFU, 9 if n.words[-1] == "mfu" else 5)),
+    _Rule("a value of the log's own", lambda _: True, lambda n: Meaning("", weak=not is_score(n.name))),
+)

@@ -88,7 +88,7 @@ class MetricReader:
     """Reads the lines of one stream, in order: it remembers table headers, what block it is in, and shapes.
 
     Args:
-        rules: a user's own rules; they are asked first, and what they find stands.
+        rules: a user's own rules; they come first, and what they find is kept.
     """
 
     def __init__(self, rules: Sequence[MetricRule] = ()) -> None:
@@ -110,7 +110,7 @@ class MetricReader:
     def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
         """The same in columns, for a program that reads millions of lines: which of the lines, and their numbers.
 
-        Lines that report nothing are left out. The user's rules are not asked.
+        Lines that report nothing are left out. The user's rules are not applied.
 
         Lines of known shapes that leave the state as it is may be read in any order, so they are read a shape at a time.
         """

@@ -41,6 +41,9 @@ EPOCH_NAMES = {
     "train_epoch": 8, "training_epoch": 8, "trainer_epoch": 8, "epoch_id": 7, "epoch_idx": 7, "_epoch": 7, "epoch_no": 7,
     "eval_epoch": 7, "global_epoch": 8, "valid_epoch": 7, "ep_num": 5, "cur_epoch": 8, "epoch_float": 6,
 }  # fmt: skip
+# Names of one letter that need no ":" or "=" before their value: anywhere, and at the beginning of a line.
+LETTER_NAMES = frozenset("#")
+LEADING_LETTER_NAMES = frozenset("E")
 LOSS_WORDS = frozenset(
     {"loss", "losses", "trl", "crossentropyloss", "xent", "logloss", "mlogloss", "cost", "objective"}
 )
@@ -71,7 +74,7 @@ OTHER_MEMORY = _set(
     "cpu host ram worker process reserved resv cached cache free total capacity limit disk shm virtual swap available"
 )
 MEMORY_WORDS = _set("mem memory gpumem gpumemory vram hbm maxmem memallocated maxmemallocated cudamem")
-# Scores that say by themselves that a line reports on training, even without loss or step.
+# Scores that only training or evaluation reports, even on a line without loss or step.
 SCORES = _set(
     "acc accuracy top1 top5 acc1 acc5 precision recall f1 auc auroc map map50 map75 iou miou dice psnr ssim bleu rouge wer cer ppl perplexity "
     "bpb bpc reward rewards return returns score fps sps fid ndcg mrr hmean kl entropy r2 mae rmse mse episodic elbo "
@@ -157,5 +160,5 @@ TAG = re.compile(
 
 
 def is_about_evaluation(words: str) -> bool:
-    """Whether words (a logger's name) say that held-out data is meant, and not training's."""
+    """Whether words (a logger's name) are of held-out data, and not of training."""
     return EVALUATES.search(words) is not None and TRAINS.search(words) is None

@@ -1,8 +1,9 @@
-"""Progress bars: tqdm, rich, Keras, fastprogress and their kin. A bar is cut out, so that the rest can be read as text."""
+"""Progress bars: tqdm, rich, Keras, fastprogress and others. A bar is cut out, so that the rest can be read as text."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -53,22 +54,9 @@ _BARS = (
     # Keras: 938/1875 [=====>......] - ETA: 3s    and    938/1875 ━━━━━━━━━ 3s 2ms/step
     re.compile(r"^\s*(?P<n>\d+)/(?P<N>\d+)\s+(?:\[[=>.\s]*\]|[━─]{3,}[━─ ]*(?P<el>\S+s))"),
 )  # fmt: skip
-_STEP_UNITS = frozenset(
-    {
-        "it",
-        "step",
-        "steps",
-        "batch",
-        "batches",
-        "iter",
-        "iters",
-        "iteration",
-        "iterations",
-        "update",
-        "updates",
-        "opt",
-    }
-)
+_UNITS_OF_TRAINING = frozenset(
+    {"it", "step", "steps", "batch", "batches", "iter", "iters", "iteration", "iterations", "update", "updates", "opt", "epoch", "epochs", "ep"}
+)  # fmt: skip
 _OTHER_WORK = re.compile(
     r"\b(?:val(?:id(?:at\w+)?)?|eval\w*|test(?:ing)?|sanity|load\w*|download\w*|upload\w*|fetch\w*|map|filter\w*|tokeniz\w*|predict\w*|generat\w*|infer\w*|sampl\w*|"
     r"extract\w*|process\w*|preprocess\w*|pre-processing|prepar\w*|comput\w*|scan\w*|cach\w*|collect\w*|shards?|checkpoints?|files?|index\w*|saving|writ\w*|merg\w*|cast\w*|flatten\w*|"
@@ -116,7 +104,7 @@ class BarReading(NamedTuple):
 class Bar(NamedTuple):
     """A bar found in a line. `rest` is the line with the bar masked; `readings` is empty where it is not training's.
 
-    `is_new`: it is a bare one in its first second, whose digits alone tell whether it is training's.
+    `is_new`: it is a bare one in its first second, which is training's or not by its digits alone.
     """
 
     rest: str
@@ -136,68 +124,128 @@ def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
     return None
 
 
+class _Drawn:
+    """A bar that a pattern found, and what stands around it.
+
+    Attributes:
+        described: the text before it, behind what is masked.
+        after: the text behind it.
+        top: what its rate counts, and `bottom` in what: "it" and "s".
+        is_row: it ends a row of a table of training.
+    """
+
+    def __init__(self, text: str, match: re.Match[str], *, in_row: bool) -> None:
+        self.match = match
+        self.groups = match.groupdict()
+        self.described = text[: match.start()].rsplit(MASKED, 1)[-1]
+        self.after = text[match.end() :]
+        self.unit = (self.groups.get("unit") or "").lower()
+        top, _, bottom = self.unit.partition("/")
+        self.top: str = top
+        self.bottom: str = bottom
+        self.is_row = in_row
+        hinted = _METRIC_HINT.search(self.described + self.after) is not None
+        self.is_other_work = not hinted and _OTHER_WORK.search(self.described) is not None
+        self.is_named = (
+            hinted
+            or _TRAINING.search(self.described) is not None
+            or _PAIRS.search(self.described) is not None
+        )
+
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether it is that of a download."""
+        if self.top in {"b", "kb", "mb", "gb", "kib", "mib"}:
+            return True
+        ends = {(self.groups.get(name) or "-")[-1] for name in ("n", "N")}
+        return "rate:" not in self.match.group() and not ends.isdisjoint("kKMGT")
+
+    @property
+    def counts_epochs(self) -> bool:
+        """Whether its steps are epochs."""
+        return _EPOCHS.search(self.described) is not None or "epoch" in {self.top, self.bottom}
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its unit is one of steps, or it has none."""
+        return not self.unit or not _UNITS_OF_TRAINING.isdisjoint({self.top, self.bottom})
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether it counts samples of an epoch, and the text around it holds the rest."""
+        return (
+            of_samples(self.top)
+            and self.bottom == "s"
+            and "epoch" in self.described.lower()
+            and _LOSSES.search(self.described + self.after) is not None
+        )
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is an evaluation's: by the words before it, or as all its losses are held out."""
+        if _EVALUATION_LED.match(self.described):
+            return True
+        if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):
+            return True
+        is_lightning = "v_num" in self.after  # it shows the last validation's loss beside training's
+        losses = [] if self.counts_bytes or is_lightning else _LOSSES.findall(self.described + self.after)
+        return bool(losses) and all(_HELD_OUT.search(name) for name in losses)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is a bare one in its first second."""
+        return not self.described.strip() and self.groups.get("el") == "00:00"
+
+    def readings(self) -> tuple[BarReading, ...]:
+        """Its values, if it is training's."""
+        rate = Conversion(How.NUMBER if self.top in {"s", "sec"} else How.INVERSE)
+        fields = (
+            ("n", EPOCH if self.counts_epochs else STEP, WHOLE),
+            ("N", TOTAL_EPOCHS if self.counts_epochs else TOTAL_STEPS, WHOLE),
+            ("rem", ETA, Conversion(How.DURATION)),
+            ("rate", "" if self.counts_epochs else STEP_TIME, rate),
+            ("loss", LOSS, Conversion(How.NUMBER)),
+        )
+        return tuple(self._reading(*field) for field in fields if field[1] and self._has(field[0]))
+
+    def _has(self, name: str) -> bool:
+        value = self.groups.get(name)
+        return bool(value) and "?" not in value and "-" not in value  # type: ignore[operator]
+
+    def _reading(self, name: str, field: str, conversion: Conversion) -> BarReading:
+        value = self.groups[name]
+        begin, end = self.match.span(name)
+        if value[-1] in "kM" and conversion is WHOLE:
+            end, conversion = end - 1, Conversion(How.WHOLE, magnitude(value[-1]))
+        return BarReading(field, begin, end, conversion)
+
+
+_NOT_OF_TRAINING: tuple[tuple[str, Callable[[_Drawn], bool]], ...] = (
+    ("a download", lambda bar: bar.counts_bytes),
+    ("an evaluation", lambda bar: bar.evaluates),
+    ("it counts no steps", lambda bar: not bar.counts_steps),
+    ("its words are of other work", lambda bar: not bar.is_row and bar.is_other_work),
+    ("it has no words of training", lambda bar: not bar.is_row and not bar.is_named),
+    (
+        "a file is read, as in 180000it [00:08, 22208.38it/s]",
+        lambda bar: (
+            "N" not in bar.groups and not bar.described.strip() and not _METRIC_HINT.search(bar.after)
+        ),
+    ),
+    (
+        "a list was read, all within a second",
+        lambda bar: bar.is_new and bar.groups.get("n") == bar.groups.get("N"),
+    ),
+)
+
+
 def _bar(text: str, match: re.Match[str], *, in_row: bool) -> Bar:
-    head = text[: match.start()]
-    described = head.rsplit(MASKED, 1)[-1]
-    after = text[match.end() :]
-    rest = head + MASKED * (match.end() - match.start()) + after
-    groups = match.groupdict()
-    unit = groups.get("unit") or ""
-    top, _, bottom = unit.lower().partition("/")
-    in_bytes = (
-        "rate:" not in match.group()
-        and any((groups.get(name) or "")[-1:] in "kKMGT" and groups.get(name) for name in ("n", "N"))
-    ) or top in {"b", "kb", "mb", "gb", "kib", "mib"}
-    of_epochs = bool(_EPOCHS.search(described)) or "epoch" in {top, bottom}
-    evaluates = _EVALUATION_LED.match(described) is not None or (
-        _EVALUATION.search(described) is not None and _METRIC_HINT.search(described) is None
-    )
-    trains = not in_bytes and not evaluates
-    if trains and (lost := _LOSSES.findall(described + after)) and "v_num" not in after:
-        evaluates = all(_HELD_OUT.search(name) for name in lost)
-        trains = not evaluates
-    if trains and unit and not {top, bottom} & (_STEP_UNITS | {"epoch", "epochs", "ep"}):
-        if (
-            of_samples(top)
-            and bottom == "s"
-            and "epoch" in described.lower()
-            and _LOSSES.search(described + after)
-        ):
-            # A bar that counts samples: its rate is all that it says, the text around it says more.
-            return Bar(
-                rest, (BarReading(SAMPLES, *match.span("rate"), Conversion(How.NUMBER)),), False, False
-            )
-        trains = False
-    named = (
-        _TRAINING.search(described) is not None
-        or _PAIRS.search(described) is not None
-        or _METRIC_HINT.search(described + after) is not None
-    )
-    other = _OTHER_WORK.search(described) is not None and _METRIC_HINT.search(described + after) is None
-    if (other or not named) and not in_row:
-        trains = False
-    if "N" not in groups and not described.strip() and _METRIC_HINT.search(after) is None:
-        trains = False  # "180000it [00:08, 22208.38it/s]": a file is read
-    is_new = not described.strip() and groups.get("el") == "00:00"
-    if is_new and groups.get("n") == groups.get("N"):
-        trains = False  # all done within a second: a list was read
-    if not trains:
-        return Bar(rest, (), evaluates, not evaluates, is_new)
-    readings: list[BarReading] = []
-
-    def add(name: str, field: str, conversion: Conversion) -> None:
-        value = groups.get(name)
-        if value and "?" not in value and "-" not in value:
-            begin, end = match.span(name)
-            if value[-1] in "kM" and conversion is WHOLE:
-                end, conversion = end - 1, Conversion(How.WHOLE, magnitude(value[-1]))
-            readings.append(BarReading(field, begin, end, conversion))
-
-    add("n", EPOCH if of_epochs else STEP, WHOLE)
-    add("N", TOTAL_EPOCHS if of_epochs else TOTAL_STEPS, WHOLE)
-    add("rem", ETA, Conversion(How.DURATION))
-    if not of_epochs:
-        add("rate", STEP_TIME, Conversion(How.NUMBER if top in {"s", "sec"} else How.INVERSE))
-    if "loss" in groups:
-        add("loss", LOSS, Conversion(How.NUMBER))
-    return Bar(rest, tuple(readings), evaluates=False, works_on_other=False, is_new=is_new)
+    rest = text[: match.start()] + MASKED * (match.end() - match.start()) + text[match.end() :]
+    drawn = _Drawn(text, match, in_row=in_row)
+    evaluates = drawn.evaluates
+    if drawn.counts_samples and not drawn.counts_steps and not drawn.counts_bytes and not evaluates:
+        rate = BarReading(SAMPLES, *match.span("rate"), Conversion(How.NUMBER))
+        return Bar(rest, (rate,), evaluates=False, works_on_other=False)
+    if any(when(drawn) for _, when in _NOT_OF_TRAINING):
+        return Bar(rest, (), evaluates, not evaluates, drawn.is_new)
+    return Bar(rest, drawn.readings(), evaluates=False, works_on_other=False, is_new=drawn.is_new)

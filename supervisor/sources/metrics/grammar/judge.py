@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from supervisor.sources.metrics.grammar.tokens import MASKED
 from supervisor.sources.metrics.grammar.values import (
@@ -44,7 +46,7 @@ _TALK_ANYWHERE = re.compile(
     r"improved from|did not improve|\bsaving (?:model|checkpoint)|stopping training|not finite|aborting|@\[|\bRegion \d+|checkpoint saved|will be saved|oom_score|\bmeta: \{|保存|最佳|最优|最好|早停|加载|恢复训练|[\"'](?:config|hparams|hyperparameters|arg(?:uments|s)|settings)[\"']|\bspike\b|\dx the (?:running )?(?:mean|average|median)|\d\s*(?:-+>|=>|→)\s*[-\d.]|memory usage for model",
     re.IGNORECASE,
 )
-# What a model was asked and said.
+# The text of a dialogue with a model.
 _SPEECH = re.compile(
     r"\W*(?:prompt|completion|generated|response|question|answer|user|assistant|human|system|input|output|[qa])(?: text)?\s?:\s",
     re.IGNORECASE,
@@ -86,61 +88,122 @@ _LONE_COUNTER = re.compile(
 # What was done at a step, where nothing was measured.
 _SAVED = re.compile(r"\b(?:saved|saving|checkpoint|snapshot)\b", re.IGNORECASE)
 _DUMP = re.compile(r"\w ?\.{4}|^\s*[-*]{2}\s|Namespace\(|\bSummary\b.*\bparams\b")
+# Exceptions, results of tests, warnings: they quote numbers.
+_FAILURE = re.compile(
+    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
+)
+# Lines of programs: listings, differences, what `if` and `return` lead.
+_CODE = re.compile(
+    r"^\s*>>> \w[\w.]* = |^Step \d+/\d+ : [A-Z]{3,}\b|=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
+    r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
+)
+
+# What begins a piece of a program, and what may follow in it.
+_CODE_HEAD = re.compile(
+    r"def \w+\(|class \w+[:(]|import \w[\w.]*(?: as \w+)?(?:, [\w., ]+)?$|from [\w.]+ import [\w(*]|@\w+[\w.]*(?:\(.*)?$|(?:for|while|with|if|elif) .*[\[(.=<>].*:(?:\s*#.*)?$"
+)
+_CODE_BODY = re.compile(
+    r"[A-Za-z_][\w.\[\], ]*(?::\s*\w+\s*)?\s[-+*/|]?=\s|[)\]}#]|\"{3}|'{3}|\w[\w.]*\(.*\)\s*(?:#.*)?$"
+)
 
 
-def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
-    """Choose between readings of one field, and decide whether the line reports at all."""
-    best, own = _chosen(found.readings, masked, in_record=in_record)
-    best, pair = _same_counter(best, found.readings)
-    fields = set(best) - {RANK}
-    strong = bool(fields & {LOSS, VAL_LOSS})
-    counted = bool(fields & {STEP, EPOCH})
-    first = min((r.start for r in best.values()), default=len(masked))
-    talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
-    if (talks and not has_bar) or _DUMP.search(masked) or _SPEECH.match(masked):
-        return NOTHING._replace(settings=_is_settings(found, masked))
-    if _is_configuration(found, masked, fields, has_bar=has_bar):
-        return NOTHING._replace(settings=True)
-    if STEP not in fields and STEP_TIME in best and best[STEP_TIME].weak and not in_record and not has_bar:
-        # A time without a step is that of an epoch, or of anything else.
-        taken = best.pop(STEP_TIME)
-        if taken.name:
-            own.setdefault(taken.name, taken._replace(field="", conversion=PLAIN))
-        fields.discard(STEP_TIME)
-    if TOTAL_STEPS in best and STEP not in best:
-        del best[TOTAL_STEPS]
-        fields.discard(TOTAL_STEPS)
-    measured = fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
-    scored = [r for r in own.values() if not r.weak]
-    named = not all(best[field].weak for field in (STEP, EPOCH) if field in best)
-    if not measured and not scored and _SAVED.search(masked):
-        return NOTHING
-    heading = counted and named and not measured - {ETA} and not scored
-    loop = MEMORY in best and _EVALUATION_LOOP.match(masked) is not None
-    accept = (
-        has_bar
-        or strong
-        or (counted and bool(measured - {LR} or (own and (named or scored))))
-        or (counted and LR in measured)
-        or (in_record and bool(fields or own))
-        or (heading and _is_heading(masked, fields))
-        or loop
-        or (EPOCH in fields and _EPOCH_AND_TIME.match(masked) is not None)
-        or (fields == {ETA} and best[ETA].rank == 8 and _LONE_ETA.match(masked))
-        or (not counted and _stands_alone(best))
-        or (not counted and bool(scored) and len(found.readings) <= 6)
-    )
-    if not accept:
-        return NOTHING._replace(settings=found.settings > 0 or (LR in fields and not counted))
-    if not counted and not strong and not in_record and not has_bar and not loop:
-        best = {
-            field: r
-            for field, r in best.items()
-            if not r.weak and (field != LR or _is_current(r.name) or fields & {TOKENS, SAMPLES})
+def is_program_text(masked: str) -> bool:
+    """Whether a (masked) line is an exception, a test's result or a line of code."""
+    return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
+
+
+def begins_code(stripped: str) -> bool:
+    """Whether a line begins a piece of a program: some print their own text before they train."""
+    return _CODE_HEAD.match(stripped) is not None
+
+
+def goes_on_with_code(line: str, *, indented: bool) -> bool:
+    """Whether a line below such a piece still belongs to it."""
+    return indented or _CODE_BODY.match(line) is not None
+
+
+class _Case:
+    """A line about to be judged.
+
+    Attributes:
+        best: of each field the reading that is meant.
+        own: values under the log's own names.
+        pair: a counter and a total that count only if the named step is the same.
+    """
+
+    def __init__(self, found: Found, masked: str, *, has_bar: bool, in_record: bool) -> None:
+        self.found = found
+        self.masked = masked
+        self.has_bar = has_bar
+        self.in_record = in_record
+        best, self.own = _chosen(found.readings, masked, in_record=in_record)
+        self.best, self.pair = _same_counter(best, found.readings)
+        self.has_loss = not {LOSS, VAL_LOSS}.isdisjoint(self.best)
+        self.is_counted = not {STEP, EPOCH}.isdisjoint(self.best)
+
+    @property
+    def fields(self) -> set[str]:
+        """The fields that were found, without the rank."""
+        return set(self.best) - {RANK}
+
+    @property
+    def measured(self) -> set[str]:
+        """The fields that are more than counters."""
+        return self.fields - {STEP, TOTAL_STEPS, EPOCH, TOTAL_EPOCHS}
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the line holds values that only training or evaluation reports."""
+        return not all(reading.weak for reading in self.own.values())
+
+    @property
+    def has_named_counter(self) -> bool:
+        """Whether the counter has a name."""
+        return not all(self.best[field].weak for field in (STEP, EPOCH) if field in self.best)
+
+    @property
+    def is_heading(self) -> bool:
+        """Whether the line is a counter, at most with the time that is left."""
+        return (
+            self.is_counted and self.has_named_counter and not self.measured - {ETA} and not self.has_scores
+        )
+
+    @property
+    def is_evaluation_loop(self) -> bool:
+        """Whether the line is the progress of an evaluation, beside which the memory is real."""
+        return MEMORY in self.best and _EVALUATION_LOOP.match(self.masked) is not None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether there is a counter, a loss or a context, beside which also weak readings are believed."""
+        return self.is_counted or self.has_loss or self.in_record or self.has_bar or self.is_evaluation_loop
+
+    def drop_doubtful(self) -> None:
+        """Leave out a time that belongs to no step, and a total without its counter."""
+        if STEP not in self.best and not self.in_record and not self.has_bar:
+            timed = self.best.get(STEP_TIME)
+            if timed is not None and timed.weak:
+                # A time without a step is that of an epoch, or of anything else.
+                del self.best[STEP_TIME]
+                if timed.name:
+                    self.own.setdefault(timed.name, timed._replace(field="", conversion=PLAIN))
+        if STEP not in self.best:
+            self.best.pop(TOTAL_STEPS, None)
+
+    def drop_weak(self) -> None:
+        """Leave out what is believed only beside a counter or a loss."""
+        is_rated = not {TOKENS, SAMPLES}.isdisjoint(self.best)
+        self.best = {
+            field: reading
+            for field, reading in self.best.items()
+            if not reading.weak and (field != LR or _is_current(reading.name) or is_rated)
         }
-        if not best and not scored:
-            return NOTHING
-    return Parsed((*best.values(), *own.values()), pair, heading)
+
+
+def _talks(case: _Case) -> bool:
+    first = min((reading.start for reading in case.best.values()), default=len(case.masked))
+    talks = _TALK.search(case.masked[:first]) or _TALK_ANYWHERE.search(case.masked)
+    return talks is not None and not case.has_bar
 
 
 def _chosen(
@@ -174,14 +237,18 @@ def _chosen(
     return best, own
 
 
-def _is_configuration(found: Found, masked: str, fields: set[str], *, has_bar: bool) -> bool:
-    """Whether a line says what was chosen, beside which next to nothing was measured."""
-    strong = bool(fields & {LOSS, VAL_LOSS})
-    alone = not strong and not has_bar and not fields & {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}
+def _is_configuration(case: _Case) -> bool:
+    """Whether a line lists what was chosen, beside which next to nothing was measured."""
+    settings = case.found.settings
+    rates = not {GRAD_NORM, TOKENS, SAMPLES, STEP_TIME}.isdisjoint(case.best)
     return (
-        (found.settings >= 2 and not fields & {TOKENS, SAMPLES, STEP_TIME, GRAD_NORM})
-        or (found.settings > 0 and alone)
-        or (not strong and len(_CONFIG_PAIR.findall(masked)) >= 2 and not _is_record(masked))
+        (settings >= 2 and not rates)
+        or (settings > 0 and not (case.has_loss or case.has_bar or rates))
+        or (
+            not case.has_loss
+            and "{" not in case.masked  # a record
+            and len(_CONFIG_PAIR.findall(case.masked)) >= 2
+        )
     )
 
 
@@ -251,7 +318,7 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
         and not timed.weak
         and ("speed" in (name := timed.name.lower()) or _PER_STEP.search(name))
     ):
-        return True  # with a unit or a name that says per step
+        return True  # by its unit or its name per step
     return any(
         field in {TOKENS, SAMPLES, MFU, MEMORY, GRAD_NORM} and not reading.weak and reading.rank >= 5
         for field, reading in best.items()
@@ -263,41 +330,67 @@ def _is_current(name: str) -> bool:
     return "current" in lower or "当前" in name or lower.startswith(("train/", "optim/"))
 
 
-def _is_settings(found: Found, masked: str) -> bool:
-    return found.settings > 0 or "onfig" in masked or "rguments" in masked
+def _names_settings(case: _Case) -> bool:
+    return case.found.settings > 0 or "onfig" in case.masked or "rguments" in case.masked
 
 
-def _is_record(masked: str) -> bool:
-    return "{" in masked
+class _Refusal(NamedTuple):
+    """Why a line reports nothing: when that is so, and whether the lines below it are settings too."""
+
+    why: str
+    when: Callable[[_Case], bool]
+    begins_settings: Callable[[_Case], bool]
 
 
-_FAILURE = re.compile(
-    r"::\w+\[|\b(?:PASSED|FAILED)\b|\b(?:warn|print|raise|logger\.\w+)\(|(?:^|[\s\]:(])(?:[A-Za-z_][\w.]*)?(?:Error|Exception|Interrupt|Warning)\b(?::|$|\()|\bTraceback\b|^\s+File \"|\bassert(?:ion)?\b|^\s*\^+\s*$|Watchdog caught|timed out|\s//\s|\s\*\*\s",
+_REFUSALS = (
+    _Refusal("about numbers, but no report", _talks, _names_settings),
+    _Refusal("a dump", lambda case: _DUMP.search(case.masked) is not None, _names_settings),
+    _Refusal(
+        "a model's text",
+        lambda case: _SPEECH.match(case.masked) is not None,
+        _names_settings,
+    ),
+    _Refusal("a configuration", _is_configuration, lambda _: True),
 )
-# Lines of programs: listings, differences, what `if` and `return` lead.
-_CODE = re.compile(
-    r"^\s*>>> \w[\w.]* = |^Step \d+/\d+ : [A-Z]{3,}\b|=\s*[-\d.e+]+ \* [A-Za-z_]|=\s*[A-Za-z_][\w.]*\s*[*/]\s*[\d.]|^\s*return\s+[{(]|^\s*(?:el)?if\s.*:\s*$|\blambda\s+\w+\s*:|^\s*def\s+\w+\("
-    r"|^\s*[+-] {4,}\w[\w.]* = |^\s*>?\s*\d+ {4,}\w[\w.]* = |^\s*\d+ \| {4,}\w[\w.]* = |^\s*-+>\s*\d+ |^\s*\d+ -> \w+ = |(?:^|\s)\x01+:\s{3,}\w[\w.]* = "
+# What makes a line a report: one of these is enough.
+_REPORTS: tuple[tuple[str, Callable[[_Case], object]], ...] = (
+    ("a bar of training's", lambda case: case.has_bar),
+    ("a loss", lambda case: case.has_loss),
+    ("a counter and a measurement", lambda case: case.is_counted and case.measured),
+    (
+        "a counter and a value of the log's own",
+        lambda case: case.is_counted and case.own and (case.has_named_counter or case.has_scores),
+    ),
+    ("an entry below a heading", lambda case: case.in_record and (case.fields or case.own)),
+    ("a heading", lambda case: case.is_heading and _is_heading(case.masked, case.fields)),
+    ("progress of an evaluation", lambda case: case.is_evaluation_loop),
+    ("an epoch and its time", lambda case: EPOCH in case.best and _EPOCH_AND_TIME.match(case.masked)),
+    (
+        "a lone ETA",
+        lambda case: case.fields == {ETA} and case.best[ETA].rank == 8 and _LONE_ETA.match(case.masked),
+    ),
+    ("a measurement that needs no counter", lambda case: not case.is_counted and _stands_alone(case.best)),
+    (
+        "scores, and little else",
+        lambda case: not case.is_counted and case.has_scores and len(case.found.readings) <= 6,
+    ),
 )
 
-_CODE_HEAD = re.compile(
-    r"def \w+\(|class \w+[:(]|import \w[\w.]*(?: as \w+)?(?:, [\w., ]+)?$|from [\w.]+ import [\w(*]|@\w+[\w.]*(?:\(.*)?$|(?:for|while|with|if|elif) .*[\[(.=<>].*:(?:\s*#.*)?$"
-)
-_CODE_BODY = re.compile(
-    r"[A-Za-z_][\w.\[\], ]*(?::\s*\w+\s*)?\s[-+*/|]?=\s|[)\]}#]|\"{3}|'{3}|\w[\w.]*\(.*\)\s*(?:#.*)?$"
-)
 
-
-def says_nothing(masked: str) -> bool:
-    """Whether a (masked) line is an exception, a test's result or a line of code."""
-    return _FAILURE.search(masked) is not None or _CODE.search(masked) is not None
-
-
-def begins_code(stripped: str) -> bool:
-    """Whether a line begins a piece of a program: some print their own text before they train."""
-    return _CODE_HEAD.match(stripped) is not None
-
-
-def goes_on_with_code(line: str, *, indented: bool) -> bool:
-    """Whether a line below such a piece still belongs to it."""
-    return indented or _CODE_BODY.match(line) is not None
+def judge(found: Found, masked: str, *, has_bar: bool, in_record: bool) -> Parsed:
+    """Choose between readings of one field, and decide whether the line reports at all."""
+    case = _Case(found, masked, has_bar=has_bar, in_record=in_record)
+    for refusal in _REFUSALS:
+        if refusal.when(case):
+            return NOTHING._replace(settings=refusal.begins_settings(case))
+    case.drop_doubtful()
+    if not case.measured and not case.has_scores and _SAVED.search(masked):
+        return NOTHING
+    if not any(when(case) for _, when in _REPORTS):
+        return NOTHING._replace(settings=found.settings > 0 or (LR in case.best and not case.is_counted))
+    is_heading = case.is_heading
+    if not case.is_sure:
+        case.drop_weak()
+        if not case.best and not case.has_scores:
+            return NOTHING
+    return Parsed((*case.best.values(), *case.own.values()), case.pair, is_heading)

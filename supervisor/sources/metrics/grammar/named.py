@@ -1,8 +1,9 @@
-"""What a number with a name means: the name's meaning, corrected by its unit and by what the line said before."""
+"""What a number with a name means: the name's meaning, corrected by its unit and by the words before it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from supervisor.sources.metrics.grammar.nameless import (
     field_of_rate,
@@ -10,7 +11,7 @@ from supervisor.sources.metrics.grammar.nameless import (
     is_step_of,
     is_step_rate,
 )
-from supervisor.sources.metrics.grammar.tokens import Token
+from supervisor.sources.metrics.grammar.tokens import Token, tokens
 from supervisor.sources.metrics.grammar.values import (
     PLAIN,
     WHOLE,
@@ -80,19 +81,39 @@ _TIME_OF_STEP = Meaning(STEP_TIME, 5)
 _NOTHING = Meaning(None)
 
 
-class NamedValues:
-    """Keeps the readings of one line, and adds those of named numbers; the line's walker tells where it is."""
+class LineValues:
+    """The readings of one line, as its walker (`line`) finds them from left to right.
 
-    def __init__(self, masked: str, *, evaluates: bool) -> None:
-        self._text = masked
-        self._evaluates = evaluates
-        self._out: list[Reading] = []
-        self._settings = 0
+    Attributes:
+        text: the masked line.
+        tokens: its values.
+        readings: what was found so far.
+        settings: how many names of settings were met.
+        evaluates: this part of the line is about held-out data.
+        after_epoch: the value before was the epoch.
+        has_step_of_evaluation: a step was an evaluation's own.
+    """
+
+    def __init__(self, masked: str, readings: Iterable[Reading], *, evaluates: bool) -> None:
+        self.text = masked
+        self.tokens = tokens(masked)
+        self.readings: list[Reading] = [*readings]
+        self.settings = 0
+        self.evaluates = evaluates
+        self.after_epoch = False
+        self.has_step_of_evaluation = False
         self._trained_before = False  # the value before was a loss named as training's
         self._counts_all_time = False  # a "time" on this line is that of many steps
-        self._step_of_evaluation = False
 
-    def _add(
+    def has(self, *fields: str) -> bool:
+        """Whether one of these fields was found."""
+        return any(reading.field in fields for reading in self.readings)
+
+    def following(self, place: int) -> Token | None:
+        """The value behind the one at `place`."""
+        return self.tokens[place + 1] if place + 1 < len(self.tokens) else None
+
+    def add(
         self,
         field: str,
         token: Token,
@@ -102,9 +123,11 @@ class NamedValues:
         name: str = "",
         weak: bool = False,
     ) -> None:
-        self._out.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
+        """Add a reading of a value."""
+        self.readings.append(Reading(field, name, rank, token.start, token.end, conversion, weak))
 
-    def _named(self, token: Token, found: Meaning, words: list[str]) -> None:
+    def add_named(self, token: Token, found: Meaning, words: list[str]) -> None:
+        """Add a value by its name's meaning, corrected by its unit and by what stands before it."""
         if (
             found.field == ""
             and " " in token.name
@@ -117,9 +140,9 @@ class NamedValues:
         unit = token.unit or _tail_unit(token.tail)
         if words == ["time", "step"] and token.text.isdigit() and not unit:
             return  # "time step: 12": an environment's
-        evaluates = self._evaluates or found.is_eval
+        evaluates = self.evaluates or found.is_eval
         if not evaluates and _is_rate_of_steps(found, token, words):
-            self._add(STEP_TIME, token, 6, Conversion(How.INVERSE))
+            self.add(STEP_TIME, token, 6, Conversion(How.INVERSE))
             return
         if found.field == STEP:
             found = self._step(found, token, words, unit, evaluates=evaluates)
@@ -142,22 +165,22 @@ class NamedValues:
             return _TIME_OF_STEP
         if time_scale(unit) is not None and unit not in {"m", "M"} and not evaluates:
             return _TIME_OF_STEP
-        if words == ["steps"] and (evaluates or self._settings):
+        if words == ["steps"] and (evaluates or self.settings):
             return _NOTHING
-        if evaluates and words[-1] in {"iter", "batch"} and "{" in self._text:
+        if evaluates and words[-1] in {"iter", "batch"} and "{" in self.text:
             return _NOTHING  # {"mode": "val", "iter": 19}: the evaluation's own
         return found
 
     def _by_unit(
         self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
     ) -> Meaning:
-        """What a value is whose unit, or what was said before, tells more than its name."""
+        """What a value is where its unit, or the value before it, means more than its name."""
         named = found.field != ""  # tokens a second by the name
         if not named and words == ["gpu"] and unit in _BYTES:
             return Meaning(MEMORY, 5, weak=True)
         if not named and _ALLOCATED.match(token.name) and unit in _BYTES:
             at_most = len(words) > 1
-            return Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self._text))
+            return Meaning(MEMORY, 9 if at_most else 5, weak=not _ON_DEVICE.search(self.text))
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
                 return Meaning(STEP_TIME, 6)  # "speed: 0.2s/iter"
@@ -180,25 +203,25 @@ class NamedValues:
                 self._loss(token, found, words, unit, evaluates=evaluates)
             case "lr":
                 if unit in {"", "%"} and (not evaluates or "lr" in words):
-                    self._add(LR, token, found.rank, PLAIN, name=token.name)
+                    self.add(LR, token, found.rank, PLAIN, name=token.name)
             case "grad_norm":
-                self._add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
+                self.add(GRAD_NORM, token, found.rank, PLAIN, name=token.name, weak=found.weak)
             case "tokens_per_sec" | "samples_per_sec":
                 self._rate(token, found, unit, evaluates=evaluates)
             case "mfu":
-                if not token.text.startswith("-"):  # nanoGPT's way to say that it does not know yet
+                if not token.text.startswith("-"):  # nanoGPT prints -100 until it is known
                     share = Conversion(How.SHARE, self._mfu_scale(token))
-                    self._add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
+                    self.add(MFU, token, found.rank, Conversion(How.NUMBER, 0.01) if unit == "%" else share)
             case "memory_used_bytes":
                 named = "GB" if {"gb", "gib"} & set(words) else "MB" if {"mb", "mib"} & set(words) else ""
                 how_much = memory_conversion(unit or named)
                 if how_much is not None:
-                    self._add(MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
+                    self.add(MEMORY, token, found.rank, how_much, weak=found.weak, name=token.name)
             case "total_steps":
-                self._add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
+                self.add(TOTAL_STEPS, token, 1, WHOLE, weak=True)
             case "eta_s":
                 if not evaluates and (scale := _scale_of_eta(token, words, unit)) is not None:
-                    self._add(ETA, token, 7, Conversion(How.NUMBER, scale))
+                    self.add(ETA, token, 7, Conversion(How.NUMBER, scale))
             case "step_time_s":
                 self._step_time(token, found, unit, words, evaluates=evaluates)
             case _:
@@ -207,11 +230,11 @@ class NamedValues:
     def _counted(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
         if unit and unit not in {"k", "K", "M"}:
             return
-        self._step_of_evaluation |= evaluates and found.field == STEP
+        self.has_step_of_evaluation |= evaluates and found.field == STEP
         how = Conversion(How.WHOLE, magnitude(unit)) if unit else WHOLE
         if found.field == EPOCH and not token.text.isdigit():
             how = PLAIN
-        self._add(found.field or STEP, token, found.rank, how)
+        self.add(found.field or STEP, token, found.rank, how)
 
     def _loss(self, token: Token, found: Meaning, words: list[str], unit: str, *, evaluates: bool) -> None:
         if token.bare and (_SAID_OF.search(token.before) or (token.text.isdigit() and len(words) > 2)):
@@ -220,26 +243,26 @@ class NamedValues:
             return
         of_training = not found.is_eval and not TRAIN_WORDS.isdisjoint(words)
         field = VAL_LOSS if evaluates and not of_training else LOSS
-        self._add(field, token, found.rank, PLAIN, name=token.name)
+        self.add(field, token, found.rank, PLAIN, name=token.name)
 
-    def _name_beside(self) -> str:
+    def name_beside(self) -> str:
         """The name that a record holds beside its "value", where it holds a counter too; "" otherwise."""
-        counted = any(reading.field in {STEP, EPOCH} for reading in self._out)
-        found = _NAME_OF_VALUE.findall(self._text) if counted and "{" in self._text else []
+        counted = self.has(STEP, EPOCH)
+        found = _NAME_OF_VALUE.findall(self.text) if counted and "{" in self.text else []
         return found[0] if len(found) == 1 else ""
 
     def _is_no_reading(self, token: Token) -> bool:
         """Whether a value behind the word loss is a limit that it is compared with, or a number of things."""
         return (
             _COMPARED.search(token.before) is not None
-            or _COMPARED_WITH.match(self._text, token.stop) is not None
-            or _IN_UNITS.match(self._text, token.stop) is not None
-            or (token.bare and token.text.isdigit() and _OF_THINGS.match(self._text, token.stop) is not None)
+            or _COMPARED_WITH.match(self.text, token.stop) is not None
+            or _IN_UNITS.match(self.text, token.stop) is not None
+            or (token.bare and token.text.isdigit() and _OF_THINGS.match(self.text, token.stop) is not None)
         )
 
     def _mfu_scale(self, token: Token) -> float:
         # nanochat prints percent without the sign, with two decimals, also below one; others a fraction.
-        short = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self._text
+        short = len(token.text.partition(".")[2]) <= 2 and "tok/sec" in self.text
         return 0.01 if short else 1.0
 
     def _rate(self, token: Token, found: Meaning, unit: str, *, evaluates: bool) -> None:
@@ -258,7 +281,7 @@ class NamedValues:
         scale = magnitude(unit if unit in {"k", "K", "M"} else token.scale_end)
         if "_".join(words_of(token.name)) in _KILO:
             scale *= 1e3
-        self._add(field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name)
+        self.add(field, token, found.rank, Conversion(How.NUMBER, scale), weak=found.weak, name=token.name)
 
     def _step_time(
         self, token: Token, found: Meaning, unit: str, words: list[str], *, evaluates: bool
@@ -270,20 +293,20 @@ class NamedValues:
         per = unit.partition("/")[2].strip() if unit else ""
         scale = time_scale(unit) if unit else None
         if scale is None and tail and tail != "data" and words == ["time"]:
-            return  # "time (sec): 5.40": since when, it does not say
+            return  # "time (sec): 5.40": of how many steps is unknown
         if scale is None and tail:
             scale = time_scale(tail)
         if unit in {"k", "K"}:
             scale = 1e3 * (1e-3 if "ms" in words else 1.0)  # "elapsed_time_per_iteration_ms: 11.5K"
         if unit and scale is None:
             if is_step_rate(unit):
-                self._add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
+                self.add(STEP_TIME, token, found.rank, Conversion(How.INVERSE))
             return
         if per in {"sample", "img", "image", "epoch", "tick", "kimg"}:
             return
         if scale is None:
             scale = 1e-3 if "ms" in words else 1.0
-        self._add(
+        self.add(
             STEP_TIME, token, found.rank, Conversion(How.NUMBER, scale), name=token.name, weak=found.weak
         )
 
@@ -301,7 +324,7 @@ class NamedValues:
         if unit in {"B", "bytes"}:
             return
         doubtful = token.bare and (not SCORES & set(words_of(name)) or (token.text.isdigit() and not unit))
-        self._add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
+        self.add("", token, 5, PLAIN, name=name, weak=weak or doubtful)
 
 
 def _is_rate_of_steps(found: Meaning, token: Token, words: list[str]) -> bool:
@@ -314,7 +337,7 @@ def _is_rate_of_steps(found: Meaning, token: Token, words: list[str]) -> bool:
 
 
 def _scale_of_eta(token: Token, words: list[str], unit: str) -> float | None:
-    """Seconds in one of an ETA's unit: of its name, or as printed, or seconds where it says "eta" and has no decimals."""
+    """Seconds in one of an ETA's unit: of its name, or as printed, or seconds where the name holds "eta" and the number no decimals."""
     if "seconds" in words:
         return 1.0
     if unit:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from supervisor.sources.metrics.grammar.named import NamedValues
-from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent, tokens
+from supervisor.sources.metrics.grammar.named import LineValues
+from supervisor.sources.metrics.grammar.tokens import Token, is_adjacent
 from supervisor.sources.metrics.grammar.values import (
     BAR_RANK,
     PLAIN,
@@ -32,7 +32,7 @@ from supervisor.sources.metrics.names import (
 )
 from supervisor.sources.metrics.words import TRAIN_WORDS
 
-# "3/100 epochs", "5/10 steps": the unit says what the pair counts.
+# "3/100 epochs", "5/10 steps": the word behind the pair is what it counts.
 _COUNTED_IN = re.compile(
     r"[\s*]*(?:\(\d+%\)\s*)?(?:(epochs?)|(steps?|iters?|iterations?|updates?|batches))\b(?!\s?[:=#]?\s?\d)",
     re.IGNORECASE,
@@ -49,115 +49,106 @@ _NOTHING_AHEAD = re.compile(
 _DEEPSPEED = re.compile(r"(?P<e>\d+)/(?P<s>\d+), (?:RunningAvg)?SamplesPerSec=")
 
 
-class PairValues(NamedValues):
-    """The pairs among a line's values; the line's walker tells where it is."""
+def read_pair(line: LineValues, token: Token, place: int) -> None:
+    """Add what a pair of whole numbers counts; `place` is its number among the line's values."""
+    assert token.total is not None
+    epoch_before, line.after_epoch = line.after_epoch, False
+    if "%" in token.unit or any(token.start == reading.start for reading in line.readings):
+        return
+    first, slash, second = token.name.partition("/")
+    if slash and meaning(first).field == EPOCH and meaning(second).field == STEP:
+        line.readings.append(Reading(EPOCH, "", 6, token.start, token.end, WHOLE))
+        line.readings.append(Reading(STEP, "", 6, *token.total, WHOLE))
+        return
+    found = _meaning_of_pair(token.name)
+    unit = _COUNTED_IN.match(line.text, token.stop) if found.field not in {STEP, EPOCH} else None
+    if unit is not None and unit[1]:
+        _add_epochs(line, token, 5)
+    elif unit is not None or found.field == STEP:
+        if not line.evaluates:
+            _add_counter(line, token, found.rank if unit is None else 5)
+    elif found.field == EPOCH and (
+        not token.bare or found.rank >= 4 or place == 0 or token.before.strip()[-1:] in "[("
+    ):
+        _add_epochs(line, token, found.rank)
+    elif place == 0 and not token.name and _RANK_OF.match(line.text, max(0, token.start - 1)):
+        line.add(RANK, token, 5, WHOLE)
+    else:
+        _read_nameless_pair(line, token, place, epoch_before=epoch_before)
 
-    def __init__(self, masked: str, *, evaluates: bool) -> None:
-        super().__init__(masked, evaluates=evaluates)
-        self._tokens = tokens(masked)
-        self._after_epoch = False
 
-    def _fraction(self, token: Token, place: int) -> None:
-        assert token.total is not None
-        epoch_before, self._after_epoch = self._after_epoch, False
-        if "%" in token.unit or any(token.start == reading.start for reading in self._out):
-            return
-        first, slash, second = token.name.partition("/")
-        if slash and meaning(first).field == EPOCH and meaning(second).field == STEP:
-            self._out.append(Reading(EPOCH, "", 6, token.start, token.end, WHOLE))
-            self._out.append(Reading(STEP, "", 6, *token.total, WHOLE))
-            return
-        found = _meaning_of_pair(token.name)
-        if (
-            found.field not in {STEP, EPOCH}
-            and (unit := _COUNTED_IN.match(self._text, token.stop)) is not None
-        ):
-            if unit[1]:
-                self._epochs(token, 5)
-            elif not self._evaluates:
-                self._counter(token, 5)
-        elif found.field == EPOCH and (
-            not token.bare or found.rank >= 4 or place == 0 or token.before.strip()[-1:] in "[("
-        ):
-            self._epochs(token, found.rank)
-        elif found.field == STEP:
-            if not self._evaluates:
-                self._counter(token, found.rank)
-        elif place == 0 and not token.name and _RANK_OF.match(self._text, max(0, token.start - 1)):
-            self._add(RANK, token, 5, WHOLE)
-        else:
-            self._nameless_pair(token, place, epoch_before=epoch_before)
+def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_before: bool) -> None:
+    """A pair without a known name: what stands before and behind it decides."""
+    is_first = place == 0 and not token.name
+    if is_first and any(r.field == STEP and r.rank == BAR_RANK for r in line.readings):
+        _add_epochs(line, token, 3)  # "[3/100]:  50%|█████     | 176/352 …": the bar counts the steps
+        return
+    words = set(words_of(token.name))
+    is_short = epoch_before and words <= {"b", "i", "s"}  # "[E 3/100] [B 120/600]"
+    if line.evaluates or not (not token.name or is_short or words <= TRAIN_WORDS | {"progress"}):
+        return
+    following = line.following(place)
+    if epoch_before and (is_adjacent(token.before) or is_short):
+        _read_behind_epoch(line, token, place)
+    elif not epoch_before and _is_in_round_brackets(line.text, token, place):
+        pass  # "Acc 45.2 (452/1000)"
+    elif following is not None and following.kind == "frac" and is_adjacent(following.before):
+        _add_epochs(line, token, 5)
+    elif line.has(LOSS, VAL_LOSS) and not words:
+        pass  # "loss: 2.3  [  640/60000]": samples, not steps
+    elif (deepspeed := _DEEPSPEED.match(line.text, token.start)) is not None:
+        # DeepSpeed's timer prints epoch_count/local_step here, not step/total.
+        line.readings.append(Reading(STEP, "", 5, *deepspeed.span("s"), WHOLE))
+    elif words or (place <= 1 and not token.share and _NOTHING_AHEAD.match(token.before)):
+        _add_counter(line, token, 3, weak=not words)
 
-    def _nameless_pair(self, token: Token, place: int, *, epoch_before: bool) -> None:
-        """A pair whose name says nothing: what stands before and behind it may."""
-        if not token.name and place == 0 and any(r.field == STEP and r.rank == BAR_RANK for r in self._out):
-            self._epochs(token, 3)  # "[3/100]:  50%|█████     | 176/352 …": the bar counts the steps
-            return
-        words = set(words_of(token.name))
-        short = epoch_before and words <= {"b", "i", "s"}  # "[E 3/100] [B 120/600]"
-        if self._evaluates or (token.name and not short and not words <= (TRAIN_WORDS | {"progress"})):
-            return
-        if not epoch_before and token.before.strip() == "(" and place and self._text[token.start - 2] != "]":
-            return  # "Acc 45.2 (452/1000)"
-        if epoch_before and (is_adjacent(token.before) or short):
-            if self._text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
-                assert token.total is not None
-                self._out.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
-            elif not (token.share and "epoch" in self._tokens[place - 1].name.lower()):
-                self._counter(token, 5)
-            return
-        following = self._tokens[place + 1] if place + 1 < len(self._tokens) else None
-        if following is not None and following.kind == "frac" and is_adjacent(following.before):
-            self._epochs(token, 5)
-            return
-        if any(reading.field in {LOSS, VAL_LOSS} for reading in self._out) and not words:
-            return  # "loss: 2.3  [  640/60000]": samples, not steps
-        deepspeed = _DEEPSPEED.match(self._text, token.start)
-        if deepspeed is not None:
-            # DeepSpeed's timer prints epoch_count/local_step here, not step/total.
-            self._out.append(Reading(STEP, "", 5, *deepspeed.span("s"), WHOLE))
-        elif (
-            (place <= 1 and not token.share and _NOTHING_AHEAD.match(token.before))
-            or words & TRAIN_WORDS
-            or words == {"progress"}
-        ):
-            self._counter(token, 3, weak=not words)
 
-    def _epochs(self, token: Token, rank: int) -> None:
-        assert token.total is not None
-        self._out.append(Reading(EPOCH, "", rank, token.start, token.end, WHOLE))
-        self._out.append(Reading(TOTAL_EPOCHS, "", rank, *token.total, WHOLE))
-        self._after_epoch = True
+def _is_in_round_brackets(text: str, token: Token, place: int) -> bool:
+    return token.before.strip() == "(" and place > 0 and text[token.start - 2] != "]"
 
-    def _counter(self, token: Token, rank: int, *, weak: bool = False) -> None:
-        assert token.total is not None
-        how = Conversion(How.WHOLE, magnitude(token.unit)) if token.unit else WHOLE
-        total = Conversion(How.WHOLE, magnitude(token.scale_end)) if token.scale_end else WHOLE
-        self._out.append(Reading(STEP, "", rank, token.start, token.end, how, weak))
-        self._out.append(Reading(TOTAL_STEPS, "", rank, *token.total, total))
 
-    def _follows_pair(self, place: int) -> bool:
-        return place > 0 and self._tokens[place - 1].kind == "frac"
+def _read_behind_epoch(line: LineValues, token: Token, place: int) -> None:
+    """A pair at once behind an epoch: the step in it, or the epoch again with its total."""
+    assert token.total is not None
+    if line.text[token.stop :].strip() in {"):", ")"} and token.before.strip() == "(":
+        line.readings.append(Reading(TOTAL_EPOCHS, "", 5, *token.total, WHOLE))  # "Epoch 12 (12/200):"
+    elif not (token.share and "epoch" in line.tokens[place - 1].name.lower()):
+        _add_counter(line, token, 5)
 
-    def _ratio(self, token: Token) -> None:
-        """A pair with decimals: of these only used and total memory are wanted, and rates of two groups; the first of both."""
-        found = meaning(token.name) if token.name else Meaning(None)
-        if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
-            first = token.text.partition("/")[0].rstrip()
-            self._out.append(
-                Reading(LR, token.name, found.rank, token.start, token.start + len(first), PLAIN)
-            )
-            return
-        match = _MEMORY_PAIR.match(self._text, token.start)
-        if match is None:
-            return
-        if token.name.lower() in {"", "used"} and self._out and (match["v"] or "").upper() in {"GB", "GIB"}:
-            found = Meaning(MEMORY, 4, weak=True)  # "62.3/80 GiB"
-        if found.field != MEMORY:
-            return
-        how = memory_conversion(match["u"] or match["v"] or token.tail)
-        if how is not None:
-            self._out.append(Reading(MEMORY, token.name, found.rank, *match.span("used"), how, found.weak))
+
+def _add_epochs(line: LineValues, token: Token, rank: int) -> None:
+    assert token.total is not None
+    line.readings.append(Reading(EPOCH, "", rank, token.start, token.end, WHOLE))
+    line.readings.append(Reading(TOTAL_EPOCHS, "", rank, *token.total, WHOLE))
+    line.after_epoch = True
+
+
+def _add_counter(line: LineValues, token: Token, rank: int, *, weak: bool = False) -> None:
+    assert token.total is not None
+    how = Conversion(How.WHOLE, magnitude(token.unit)) if token.unit else WHOLE
+    total = Conversion(How.WHOLE, magnitude(token.scale_end)) if token.scale_end else WHOLE
+    line.readings.append(Reading(STEP, "", rank, token.start, token.end, how, weak))
+    line.readings.append(Reading(TOTAL_STEPS, "", rank, *token.total, total))
+
+
+def read_ratio(line: LineValues, token: Token) -> None:
+    """Add what a pair with decimals is of: used and total memory, or rates of two groups; the first of both is meant."""
+    found = meaning(token.name) if token.name else Meaning(None)
+    if found.field == LR and not token.bare:  # "LR: (0.00002/0.001)"
+        first = token.text.partition("/")[0].rstrip()
+        line.readings.append(
+            Reading(LR, token.name, found.rank, token.start, token.start + len(first), PLAIN)
+        )
+        return
+    match = _MEMORY_PAIR.match(line.text, token.start)
+    if match is None:
+        return
+    if token.name.lower() in {"", "used"} and line.readings and (match["v"] or "").upper() in {"GB", "GIB"}:
+        found = Meaning(MEMORY, 4, weak=True)  # "62.3/80 GiB"
+    how = memory_conversion(match["u"] or match["v"] or token.tail) if found.field == MEMORY else None
+    if how is not None:
+        used = match.span("used")
+        line.readings.append(Reading(MEMORY, token.name, found.rank, *used, how, found.weak))
 
 
 def _meaning_of_pair(name: str) -> Meaning:

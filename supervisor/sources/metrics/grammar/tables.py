@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from supervisor.sources.metrics.grammar.bars import find_bar
 from supervisor.sources.metrics.grammar.judge import PART_RANK, rivals
 from supervisor.sources.metrics.grammar.nameless import field_of_rate, is_step_rate
-from supervisor.sources.metrics.grammar.tokens import mask
+from supervisor.sources.metrics.grammar.tokens import MASKED, mask
 from supervisor.sources.metrics.grammar.values import (
     NOTHING,
     PLAIN,
@@ -29,11 +30,8 @@ from supervisor.sources.metrics.names import (
     LOSS,
     LR,
     MEMORY,
-    MFU,
-    SAMPLES,
     STEP,
     STEP_TIME,
-    TOKENS,
     TOTAL_EPOCHS,
     TOTAL_STEPS,
     VAL_LOSS,
@@ -63,6 +61,8 @@ _MARK = re.compile(r"\[[\s\d%=>-]*\](?=\s{2,}\d|\s+[A-Za-z])")
 _COLUMN = re.compile(r"[A-Za-z_#%][\w #%/.()@+'-]{0,30}$")
 # Parts of a detector's loss: beside them "total" is their sum.
 _PARTS = frozenset({"box", "obj", "cls", "dfl"})
+# A column that ends with one of these counts what was evaluated, or for how long.
+_COUNTED_THINGS = frozenset({"images", "instances", "size", "time", "seen", "targets", "labels"})
 _VALUED = re.compile(r"\d\.\d|\(\d+/\d+\)|\s\d+$")
 _RULE = re.compile(r"[\s|+:=─━┼-]*$")
 _PAIR_ROW = re.compile(
@@ -105,33 +105,36 @@ def find_header(text: str) -> Header | None:
         return Header("two", ("train", "valid"))
     bar = find_bar(text)
     if bar is not None:
-        text = bar.rest.split("\x01")[0].rstrip(" :")
+        text = bar.rest.split(MASKED)[0].rstrip(" :")
     if text.lstrip().startswith("# "):
         text = text.replace("#", " ", 1)  # a comment mark, as numpy writes it, is no column
     for style in (",", "\t", "|", "  "):
         places = _cells(text, style)
         cells = [cell.strip() for _, cell in places]
-        if not 2 <= len(cells) <= 40 or not all(_COLUMN.match(cell) for cell in cells) or _is_report(cells):
-            continue
-        meanings = [meaning(_plain(cell)) for cell in cells]
-        fields = {m.field for m in meanings}
-        scores = sum(is_score(cell) for cell in cells)
-        if len(cells) == 2 and not ({STEP, EPOCH} & fields and {LOSS, VAL_LOSS} & fields):
-            continue
-        if (
-            ({STEP, EPOCH} & fields and (len(fields - {None}) >= 2))
-            or (cells[0].lower() in _NAMES and fields & {LOSS, VAL_LOSS, LR} and len(cells) > 2)
-            or (style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells)))
-            or (scores >= 2 and style != ",")
-        ):
+        if 2 <= len(cells) <= 40 and all(map(_COLUMN.match, cells)) and _heads_readings(cells, style):
             settings = sum("_".join(words_of(cell)) in SETTINGS for cell in cells)
             starts = tuple(start for start, _ in places) if style == "  " else ()
             return Header(style, tuple(cells), starts) if settings * 2 < len(cells) else None
     return None
 
 
+def _heads_readings(cells: list[str], style: str) -> bool:
+    """Whether the names of columns are those of readings: a counter beside another field, or several scores."""
+    if _is_report(cells):
+        return False
+    meanings = [meaning(_plain(cell)) for cell in cells]
+    fields = {found.field for found in meanings}
+    is_counted = not fields.isdisjoint({STEP, EPOCH})
+    if len(cells) == 2:
+        return is_counted and not fields.isdisjoint({LOSS, VAL_LOSS})
+    is_on_its_side = cells[0].lower() in _NAMES and not fields.isdisjoint({LOSS, VAL_LOSS, LR})
+    is_by_rate = style == "\t" and meanings[0].field == LR and any(map(_is_training_loss, cells))
+    has_scores = style != "," and sum(map(is_score, cells)) >= 2
+    return (is_counted and len(fields - {None}) >= 2) or is_on_its_side or is_by_rate or has_scores
+
+
 def _is_training_loss(cell: str) -> bool:
-    """Whether a column's name says that its loss is training's: a table of trials rarely says whose it is."""
+    """Whether a column is training's loss by its name: tables of trials mostly have a bare `loss`."""
     return meaning(cell).field == LOSS and not TRAIN_WORDS.isdisjoint(words_of(cell))
 
 
@@ -144,15 +147,7 @@ def read_row(header: Header, text: str) -> Parsed | None:
     """A row under its header; None when the line is none."""
     if header.style == "two":
         return _two(text)
-    if (
-        header.style in {"  ", "\t"}
-        and (bar := find_bar(text, in_row=True)) is not None
-        and bar.rest.strip()[:1] not in {"\x01", ""}
-    ):
-        body = bar.rest.split("\x01")[0].rstrip(" :")
-        extra = [Reading(b.field, "", 4, b.start, b.end, b.conversion) for b in bar.readings]
-    else:
-        body, extra = text, []
+    body, readings = _without_bar(header, text)
     cells = _cells(body, header.style)
     if header.names[0].lower() in _NAMES and cells[0][1].strip().lower() not in _VALUES:
         return None
@@ -163,27 +158,46 @@ def read_row(header: Header, text: str) -> Parsed | None:
         names = tuple(names[place] for place in _columns(header.starts, [start for start, _ in cells]))
     if len(cells) != len(names):
         return None
-    out: list[Reading] = list(extra)
     numbers = 0
     for place, (name, (start, raw)) in enumerate(zip(names, cells, strict=True)):
-        cell = raw.strip().rstrip(":")
-        begin = start + len(raw) - len(raw.lstrip())
-        match = _CELL.match(cell)
-        if match is None and meaning(_plain(name)).field == ETA and seconds(cell) is not None:
-            numbers += 1
-            out.append(Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION)))
-            continue
-        if match is None:
-            if cell and not _CLOCK.match(cell) and (place or meaning(_plain(name)).field in {STEP, EPOCH}):
-                return None
-            numbers += _LIST.match(cell) is not None
-            continue
-        numbers += 1
-        if name == "total" and not _PARTS.isdisjoint(names):
-            out.append(Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN))
-            continue
-        out += _cell(name, match, begin)
-    return Parsed(_one_of_each(out)) if numbers >= min(2, len(header.names)) and out else None
+        found = _cell_of_row(name, raw, start, is_first=place == 0, names=names)
+        if found is None:
+            return None
+        numbers += found.is_number
+        readings += found.readings
+    return Parsed(_one_of_each(readings)) if numbers >= min(2, len(header.names)) and readings else None
+
+
+def _without_bar(header: Header, text: str) -> tuple[str, list[Reading]]:
+    """A row without the bar behind it, and what that reads."""
+    bar = find_bar(text, in_row=True) if header.style in {"  ", "\t"} else None
+    if bar is None or bar.rest.strip()[:1] in {MASKED, ""}:
+        return text, []
+    readings = [Reading(b.field, "", 4, b.start, b.end, b.conversion) for b in bar.readings]
+    return bar.rest.split(MASKED)[0].rstrip(" :"), readings
+
+
+class _Cell(NamedTuple):
+    """What a cell holds; a list of numbers counts as a number too."""
+
+    is_number: bool
+    readings: list[Reading]
+
+
+def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tuple[str, ...]) -> _Cell | None:
+    """What a cell of a row holds; None when it is a text that rows do not have."""
+    cell = raw.strip().rstrip(":")
+    begin = start + len(raw) - len(raw.lstrip())
+    match = _CELL.match(cell)
+    field = meaning(_plain(name)).field
+    if match is None and field == ETA and seconds(cell) is not None:
+        return _Cell(True, [Reading(ETA, "", 5, begin, begin + len(cell), Conversion(How.DURATION))])
+    if match is None:
+        is_text = cell and not _CLOCK.match(cell) and (not is_first or field in {STEP, EPOCH})
+        return None if is_text else _Cell(_LIST.match(cell) is not None, [])
+    if name == "total" and not _PARTS.isdisjoint(names):
+        return _Cell(True, [Reading(LOSS, name, 9, begin, begin + match.end("a"), PLAIN)])
+    return _Cell(True, _readings(name, match, begin))
 
 
 def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
@@ -230,63 +244,52 @@ def read_pair_row(text: str, *, in_section: bool) -> Parsed | None:
     value = _CELL.match(match["value"])
     if value is None:
         return NOTHING
-    return Parsed(tuple(_cell(match["name"].strip(), value, match.start("value"))))
+    return Parsed(tuple(_readings(match["name"].strip(), value, match.start("value"))))
 
 
-def _cell(name: str, match: re.Match[str], start: int) -> list[Reading]:
+def _readings(name: str, match: re.Match[str], start: int) -> list[Reading]:
+    """What a cell holds; `start` is where in the line it begins."""
     found = meaning(_plain(name))
-    if found.field == STEP and name.lower().endswith("(time)"):
-        scale = time_scale(match["unit"] or "")
-        return (
-            [
-                Reading(
-                    STEP_TIME,
-                    "",
-                    5,
-                    start + match.start("a"),
-                    start + match.end("a"),
-                    Conversion(How.NUMBER, scale),
-                )
-            ]
-            if scale
-            else []
-        )
-    a, b = match.span("a"), match.span("b")
     unit = (match["unit"] or "").lower()
-    field = found.field
-    place = (start + a[0], start + a[1])
+    place = (start + match.start("a"), start + match.end("a"))
+    if found.field == STEP and name.lower().endswith("(time)"):
+        scale = time_scale(unit)
+        return [Reading(STEP_TIME, "", 5, *place, Conversion(How.NUMBER, scale))] if scale else []
     if match["rate"]:
         return _of_rate(match["rate"], name, place)
-    if field is None:
-        return []
-    if field in {EPOCH, STEP}:
-        whole = WHOLE if field == STEP or "." not in match["a"] else PLAIN
-        out = [Reading(field, "", found.rank, *place, whole)]
+    if found.field in {EPOCH, STEP}:
+        is_step = found.field == STEP
+        whole = WHOLE if is_step or "." not in match["a"] else PLAIN
+        out = [Reading(found.field, "", found.rank, *place, whole)]
         if match["b"]:
-            total = TOTAL_EPOCHS if field == EPOCH else TOTAL_STEPS
-            out.append(Reading(total, "", found.rank, start + b[0], start + b[1], WHOLE))
+            total = (start + match.start("b"), start + match.end("b"))
+            out.append(Reading(TOTAL_STEPS if is_step else TOTAL_EPOCHS, "", found.rank, *total, WHOLE))
         return out
-    if match["b"]:
+    how = _conversion(found.field, name, unit) if found.field is not None and not match["b"] else None
+    if found.field is None or how is None:
         return []
-    if field == MEMORY:
-        how = memory_conversion(unit)
-        return [Reading(MEMORY, name, found.rank, *place, how)] if how is not None else []
-    if field == MFU:
-        return [Reading(MFU, name, found.rank, *place, Conversion(How.SHARE, 0.01 if unit == "%" else 1.0))]
-    if field == ETA and time_scale(unit) is not None:
-        return [Reading(ETA, name, found.rank, *place, Conversion(How.NUMBER, time_scale(unit) or 1.0))]
-    if field in {STEP_TIME, ETA}:
-        return []
-    if (
-        field == ""
-        and words_of(name)[-1:]
-        and words_of(name)[-1] in {"images", "instances", "size", "time", "seen", "targets", "labels"}
-    ):
-        return []
-    if found.is_eval and field == LOSS:
-        field = VAL_LOSS
-    how = Conversion(How.NUMBER, magnitude(unit)) if field in {TOKENS, SAMPLES} else PLAIN
+    field = VAL_LOSS if found.is_eval and found.field == LOSS else found.field
     return [Reading(field, name, found.rank, *place, how)]
+
+
+def _conversion(field: str, name: str, unit: str) -> Conversion | None:
+    """How a cell becomes a number; None where it is none to chart."""
+    match field:
+        case "memory_used_bytes":
+            return memory_conversion(unit)
+        case "mfu":
+            return Conversion(How.SHARE, 0.01 if unit == "%" else 1.0)
+        case "eta_s":
+            scale = time_scale(unit)
+            return Conversion(How.NUMBER, scale) if scale is not None else None
+        case "step_time_s":
+            return None
+        case "tokens_per_sec" | "samples_per_sec":
+            return Conversion(How.NUMBER, magnitude(unit))
+        case "" if not _COUNTED_THINGS.isdisjoint(words_of(name)[-1:]):
+            return None
+        case _:
+            return PLAIN
 
 
 def _of_rate(unit: str, name: str, place: tuple[int, int]) -> list[Reading]:
@@ -303,7 +306,7 @@ def _plain(name: str) -> str:
 
 def _two(text: str) -> Parsed | None:
     masked = mask(text)
-    begin = masked.rfind("\x01") + 1
+    begin = masked.rfind(MASKED) + 1
     while begin < len(text) and text[begin] in " -":
         begin += 1
     match = re.compile(_TWO.pattern).search(text, begin)
@@ -316,7 +319,7 @@ def _two(text: str) -> Parsed | None:
         if value is None:
             continue
         found = meaning(name)
-        readings = _cell(name, value, match.start(column))
+        readings = _readings(name, value, match.start(column))
         if found.field == MEMORY and "mb" in words_of(name):
             readings = [r._replace(conversion=Conversion(How.NUMBER, float(1 << 20))) for r in readings]
         if held_out:

@@ -76,7 +76,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SEPARATOR = re.compile(r"[:=：]\s*$|(?<=['\"])\s*,\s*$|(?:->|=>|\.{3,})\s*$")
-# "tensor(2.31)", "np.float64(2.31)": a value in its own dress.
+# "tensor(2.31)", "np.float64(2.31)": a value wrapped in its type.
 _OPENERS = re.compile(
     r"(?:\b(?:np\.)?(?:(?<!torch\.)[Tt]ensor|[Aa]rray|DeviceArray|bfloat16|b?float\d*|int\d*|Decimal)\(|[\[({\"'<`*~≈（【「])\s*$"
 )
@@ -132,7 +132,7 @@ class Token(NamedTuple):
     stop: int = 0
 
 
-@lru_cache(maxsize=4)  # a line is asked for by its table, its grammar and its plan in turn
+@lru_cache(maxsize=4)  # tables, grammar and memo ask for the same line in turn
 def mask(text: str) -> str:
     """The text with time stamps, source places, URLs and the like blotted out, at the same length."""
     text = _MASKS.sub(lambda found: MASKED * len(found.group()), text)
@@ -148,73 +148,37 @@ def tokens(text: str) -> tuple[Token, ...]:
     end = 0
     for match in _TOKEN.finditer(text):
         before = text[end : match.start()]
-        if (
-            (match["num"] or "").isdigit()
-            and _INDEXED.search(before)
-            and _MORE_NAME.match(text, match.end("num"))
-        ):
-            continue  # "GPU 0 memory": part of a name
-        if (
-            match["num"] is not None
-            and before.rstrip()[-1:].isalpha()
-            and _NUMBERED.match(text, match.end())
-            and not _COUNTS.search(before)
-        ):
-            continue  # "LR (group 0)=1e-4": part of a name
         name, tail, bare = name_of(before)
-        if (
-            bare
-            and (match["num"] or "").isdigit()
-            and _LOSS_NUMBERED.match(text, match.end("num"))
-            and _is_numbered(name)
-        ):
-            continue  # "Content 1 loss: 79.6": one of several, which no metric's name says
+        if match["num"] is not None and _is_part_of_name(match, before, name if bare else None):
+            continue
         end = match.end()
-        if match["a"] is not None:
-            span = match.span("a")
-            found.append(
-                Token(
-                    "frac",
-                    *span,
-                    match["a"],
-                    match["ak"] or "",
-                    name,
-                    tail,
-                    bare,
-                    before,
-                    match.span("b"),
-                    match["bk"] or "",
-                    match["share"] is not None,
-                    end,
-                )
-            )
-        elif match["dur"] is not None:
-            found.append(
-                Token("dur", *match.span("dur"), match["dur"], "", name, tail, bare, before, stop=end)
-            )
-        elif match["ratio"] is not None:
-            found.append(
-                Token("ratio", *match.span("ratio"), match["ratio"], "", name, tail, bare, before, stop=end)
-            )
-        else:
-            unit = match["unit"] or match["ku"] or match["k"] or match["s"] or ""
-            thousands = (match["k"] or "") if match["ku"] else ""
-            found.append(
-                Token(
-                    "num",
-                    *match.span("num"),
-                    match["num"],
-                    unit,
-                    name,
-                    tail,
-                    bare,
-                    before,
-                    None,
-                    thousands,
-                    stop=end,
-                )
-            )
+        found.append(_token(match, name, tail, bare, before))
     return tuple(found)
+
+
+def _is_part_of_name(match: re.Match[str], before: str, bare_name: str | None) -> bool:
+    """Whether a number stands within a name; `bare_name` is the one before it, if neither ":" nor "=" stands between."""
+    text, end = match.string, match.end("num")
+    if match["num"].isdigit():
+        if _INDEXED.search(before) and _MORE_NAME.match(text, end):
+            return True  # "GPU 0 memory"
+        if bare_name is not None and _LOSS_NUMBERED.match(text, end) and _is_numbered(bare_name):
+            return True  # "Content 1 loss: 79.6": one of several, and not of a metric
+    is_before_name = before.rstrip()[-1:].isalpha() and _NUMBERED.match(text, match.end())
+    return bool(is_before_name) and not _COUNTS.search(before)  # "LR (group 0)=1e-4"
+
+
+def _token(match: re.Match[str], name: str, tail: str, bare: bool, before: str) -> Token:
+    kind = next(kind for kind in ("dur", "a", "ratio", "num") if match[kind] is not None)
+    token = Token(kind, *match.span(kind), match[kind], "", name, tail, bare, before, stop=match.end())
+    if kind == "a":
+        share = match["share"] is not None
+        token = token._replace(kind="frac", unit=match["ak"] or "", share=share)
+        return token._replace(total=match.span("b"), scale_end=match["bk"] or "")
+    if kind == "num":
+        unit = match["unit"] or match["ku"] or match["k"] or match["s"] or ""
+        return token._replace(unit=unit, scale_end=(match["k"] or "") if match["ku"] else "")
+    return token
 
 
 def name_of(before: str) -> tuple[str, str, bool]:
@@ -244,7 +208,7 @@ def name_of(before: str) -> tuple[str, str, bool]:
 
 
 def _is_numbered(name: str) -> bool:
-    """Whether a number behind this name says which of several losses is meant, and not when."""
+    """Whether a number behind this name is the number of one of several losses, and no counter."""
     word = name.lower()
     return word.isalpha() and not any(word in known for known in _NOT_NUMBERED)
 

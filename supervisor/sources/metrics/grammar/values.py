@@ -147,7 +147,7 @@ def duration_parts(text: str) -> list[tuple[int, int, float]]:
 
 
 RANK = "rank"
-# The rank of what a bar counts: any name that says so is believed before.
+# The rank of what a bar counts: a counter with a name comes before.
 BAR_RANK = 2
 
 
@@ -164,10 +164,10 @@ class Reading(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """What a line says. `pair_total`: place of a total that counts only if its pair is the named step (or one off).
+    """What a line reports. `pair`: a counter and a total that count only if the counter is the named step (or one off).
 
-    `heading`: the line names a step or epoch and nothing else; the lines below may belong to it.
-    `once`: the same with other digits may say something else, so nothing is to be learnt of it.
+    `heading`: the line holds a step or epoch and nothing else; the lines below may belong to it.
+    `once`: the same line with other digits may mean something else, so nothing is to be learnt of it.
     """
 
     readings: tuple[Reading, ...]

@@ -1,4 +1,4 @@
-"""What stands around a value says which set it is of, who said it, or that it is one of several: spellings that blind rounds found."""
+"""What stands around a value: which set it is of, who printed it, whether it is one of several. Spellings that blind rounds found."""
 
 from __future__ import annotations
 
