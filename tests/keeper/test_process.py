@@ -23,7 +23,7 @@ from supervisor.keeper.process.child import (
     spawn,
 )
 from supervisor.run.paths import AttemptPaths
-from supervisor.sources.processes import ProcessId, is_alive, send_signal
+from supervisor.sources.processes import ProcessId, become_subreaper, is_alive, send_signal
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.keeper.fakes import SLEEP, plan_of
 
@@ -70,16 +70,23 @@ def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path:
     assert child.paths.agent_log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_killed_launcher_costs_the_status_not_the_command(tmp_path: Path) -> None:
+def test_a_killed_launcher_costs_neither_the_command_nor_its_status(tmp_path: Path) -> None:
+    """The keeper is a subreaper: what its launcher started becomes its own child."""
+    assert become_subreaper()
     child = start(tmp_path, sys.executable, "-c", SLEEP)
-    launcher = int(
-        Path(f"/proc/{child.pid.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
-    )
-    os.kill(launcher, signal.SIGKILL)
-    assert wait_until(lambda: child.poll() is None and is_alive(child.pid), 2)
+    os.kill(child.launcher.pid, signal.SIGKILL)
+    assert wait_until(lambda: not is_alive(child.launcher), 5)
+    assert child.poll() is None
+    assert is_alive(child.pid)
     send_signal(child.pid)
-    assert ended(child) is None
-    status = child.poll()
+    assert ended(child) == -signal.SIGKILL
+
+
+def test_where_nobody_waited_for_the_command_its_status_is_lost(tmp_path: Path) -> None:
+    paths = AttemptPaths(tmp_path / "1")
+    gone = Child(paths, ProcessId(os.getpid(), -5.0))
+    assert ended(gone) is None
+    status = gone.poll()
     assert status is not None
     assert status.error is not None
 

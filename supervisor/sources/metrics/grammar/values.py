@@ -53,7 +53,7 @@ _WHOLES = msgspec.json.Decoder(list[int])
 
 
 def convert(conversion: Conversion, text: str) -> float | None:
-    """The number to `_SIGNIFICANT` digits, or None when the text holds none that can be meant (a sentinel, a fraction of a step)."""
+    """The number, to `_SIGNIFICANT` digits where it had to be computed, or None when the text holds none that can be meant (a sentinel, a fraction of a step)."""
     how, scale = conversion
     if how is How.DURATION:
         duration = seconds(text)
@@ -64,11 +64,8 @@ def convert(conversion: Conversion, text: str) -> float | None:
         return None
     match how:
         case How.NUMBER:
-            return (
-                rounded(number * scale)
-                if scale % 1024 and (scale != 1.0 or len(text) > _SIGNIFICANT)
-                else number * scale
-            )
+            # What is only read is kept to its last digit; a product shows the noise of binary fractions (0.1 * 3).
+            return rounded(number * scale) if scale % 1024 and scale != 1.0 else number * scale
         case How.WHOLE:
             number *= scale
             return (
