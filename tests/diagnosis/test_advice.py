@@ -50,7 +50,7 @@ def judged(
 
 
 CASES = [
-    ("000.6", "memory", OOM, FailureClass.CUDA_OOM, "Reduce device_batch_size (now 16): 12 divides the global batch."),
+    ("000.6", "memory", OOM, FailureClass.CUDA_OOM, "Reduce device_batch_size (now 16): 8 divides the global batch."),
     ("000.6", "memory: what fits by the message's numbers", FULL, FailureClass.CUDA_OOM, "(now 16): 12 divides"),
     ("000.6", "memory: compile", OOM, FailureClass.CUDA_OOM, "TORCH_COMPILE_DISABLE=1"),
     ("000.6", "wandb login", "wandb.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])", FailureClass.AUTH_OR_HUB, "WANDB_MODE=offline"),

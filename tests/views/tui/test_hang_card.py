@@ -310,7 +310,7 @@ def test_what_a_person_stopped_shows_no_failure(tmp_path: Path) -> None:
         assert "v why" not in pane(app, "footer")
         await pilot.press("r")
         await until(
-            pilot, lambda: "start it again with `stoker run train.py" in pane(app, "notice"), "the command"
+            pilot, lambda: "` starts the next attempt" in pane(app, "notice"), "the command that continues it"
         )
 
     drive(run, play, size=(200, 50))
