@@ -53,15 +53,15 @@ def trained(cwd: Path, *more: str) -> tuple[float, list[ev.Event], str]:
 
 
 @pytest.mark.e2e
-def test_out_of_memory_goes_to_12_and_its_loss_is_that_of_an_unbroken_run(tmp_path: Path) -> None:
+def test_out_of_memory_goes_to_the_half_and_its_loss_is_that_of_an_unbroken_run(tmp_path: Path) -> None:
     whole, _, _ = trained(tmp_path / "whole")
     broken, journal, out = trained(tmp_path / "broken", "--fault=oom@7:0")
     launches = [fact for fact in journal if isinstance(fact, ev.LaunchIntended)]
-    assert [fact.batch.micro_batch_per_rank for fact in launches if fact.batch] == [16, 12]
+    assert [fact.batch.micro_batch_per_rank for fact in launches if fact.batch] == [16, 8]
     assert [fact.batch.global_batch for fact in launches if fact.batch] == [48 * 32] * 2
     assert broken == pytest.approx(whole, abs=2e-4), "the same samples, the same schedule"
     trials = [fact.trial for fact in journal if isinstance(fact, ev.MemoryMeasured)]
-    assert [(trial.micro_batch, trial.fitted) for trial in trials] == [(16, False), (12, True)]
+    assert [(trial.micro_batch, trial.fitted) for trial in trials] == [(16, False), (8, True)]
     assert "change: - --device_batch_size=16" in out
 
 
@@ -76,7 +76,7 @@ def test_the_next_start_says_what_fitted_and_applies_nothing(tmp_path: Path) -> 
     done, _, state = run_headless("--", sys.executable, *script, cwd=second)
     assert done.code == 0, done.out
     assert "micro-batch 16 ran out of memory in an earlier run" in done.out
-    assert "--micro-batch 12" in done.out
+    assert "--micro-batch 8" in done.out
     assert state.attempts[0].batch is not None
     assert state.attempts[0].batch.micro_batch_per_rank == 16, "proposed, never applied"
     assert "it fitted before" in state.attempts[1].reason
