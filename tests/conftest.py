@@ -64,6 +64,10 @@ def clean_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Temp
             "LOCAL_RANK",
             "MASTER_ADDR",
             "MASTER_PORT",
+            # The size of a terminal that is not there: pytest imports readline, which sets both for its children, so
+            # for xdist's workers, and an app in a real terminal of 300 columns believed them.
+            "COLUMNS",
+            "LINES",
         }:
             monkeypatch.delenv(name)
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):

@@ -52,7 +52,7 @@ def test_lines_of_a_run_come_before_its_dashboard(tmp_path: Path) -> None:
         [*STOKER[1:], "attach", str(run.root), "--read-only"],
         env=environment({"TERM": "xterm-256color"}),
         dimensions=(40, 120),
-        timeout=180,
+        timeout=60,
     )
     try:
         process.expect("this is the newest line")
