@@ -260,11 +260,9 @@ def _for_people(pieces: Iterable[_Piece]) -> Iterator[bytes]:
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
     """What `--json` prints of a sample."""
-    columns = Columns(
-        {name: [value] for name, value in sample.values.items()},
-        {name: [value] for name, value in sample.other.items()},
-        [sample.rank],
-    )
-    (record,) = _records(_Piece(None, [_block([row], 0, None, columns)]))
+    values = {name: (value,) for name, value in sample.values.items()}
+    other = {name: (value,) for name, value in sample.other.items()}
+    block = _block([row], 0, None, Columns(values, other, (sample.rank,)))
+    (record,) = _records(_Piece(None, [block]))
     found: dict[str, Any] = msgspec.to_builtins(record)
     return found

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +91,65 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, make: str) -> None:
 def test_holes_of_a_truncated_log_are_no_binary_file(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"\0" * 6000 + b"\nstep 1 loss 2.5\n")
     assert json.loads(run_verb(str(tmp_path / "a.log"), "--json").stdout)["step"] == 1
+
+
+def test_both_forms_hold_the_same_numbers(tmp_path: Path) -> None:
+    # Several shapes, NaN, a value that is none (0 steps a second), other names alone, and a name that CSV must quote.
+    text = (
+        "step 5/10 loss nan lr 1.5e-05\nstep 6/10 loss 2.5 acc 0.5\nacc 0.75\n"
+        "step 7 loss 1,234.5 0.0 it/s\nstep 8 loss -inf mem 12345MB\nval_loss: 0.5\n"
+    )
+    (tmp_path / "a,b.log").write_text(text * 40)
+    (tmp_path / "c.log").write_text(text)
+    records = [json.loads(line) for line in run_verb(str(tmp_path), "--json").stdout.splitlines()]
+    rows = [*csv.DictReader(run_verb(str(tmp_path), "--csv").stdout.decode().splitlines())]
+    assert len(records) == len(rows) == 6 * 41
+    for record, row in zip(records, rows, strict=True):
+        own = record.pop("other", {})
+        assert own.keys() <= {"acc"}
+        cells = {name: cell for name, cell in row.items() if cell}
+        assert cells.keys() == {name for name, value in record.items() if value is not None}
+        for name, cell in cells.items():
+            assert cell == record[name] if isinstance(record[name], str) else float(cell) == record[name]
+    assert records[0] == {
+        "file": "a,b.log",
+        "line": 0,
+        "rank": None,
+        "step": 5,
+        "total_steps": 10,
+        "loss": "NaN",
+        "lr": 1.5e-05,
+    }
+    assert records[4]["loss"] == "-Infinity"
+    assert records[4]["memory_gib"] == 12.0556641
+
+
+def test_a_million_values_take_seconds(tmp_path: Path) -> None:
+    # 0.7 s of CPU time on two busy cores (bench/metrics_command.py compares it with scripts); here only that it is no minute.
+    log = tmp_path / "train.log"
+    log.write_text(
+        "".join(
+            f"step: {n}/200000 loss: {n % 97}.{n % 9} lr: 1.5e-04 tok/s: {n} mem: 61.5GB\n"
+            for n in range(200_000)
+        )
+    )
+    for form in ("--json", "--csv"):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        assert run_verb(str(log), form).stdout.count(b"61.5") >= 200_000
+        assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10
+
+
+def test_a_pipe_is_answered_as_it_grows() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "metrics", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as verb:
+        assert verb.stdin is not None
+        assert verb.stdout is not None
+        verb.stdin.write(b"step 5 loss 2.5\n")
+        verb.stdin.flush()
+        assert json.loads(verb.stdout.readline())["step"] == 5
+        verb.stdin.close()
+        assert verb.wait(60) == 0
 
 
 def test_nothing_found_prints_nothing_and_bad_input_is_one_line(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise, repeat
-from types import MappingProxyType
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -20,40 +19,8 @@ from supervisor.sources.metrics.grammar.tokens import MASKED, mask, tokens
 from supervisor.sources.metrics.grammar.values import RANK, WHOLE, Conversion, Parsed, numbers
 from supervisor.sources.metrics.names import CANONICAL, LOSS, RUN_TIME, STEP, TOTAL_STEPS
 
-_NOTHING: Mapping[str, float] = MappingProxyType({})
 _RUN = re.compile(r"[0-9]+|[^0-9]+")
 _ORDER = {name: place for place, name in enumerate(CANONICAL)}
-
-
-class MetricSample(msgspec.Struct, frozen=True, gc=False):
-    """What one line reports.
-
-    Attributes:
-        values: canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios. `step` and `total_steps` are ints;
-            NaN and infinities are kept.
-        other: names of the log's own to values as printed.
-        rank: only where the line itself names it.
-    """
-
-    values: dict[str, float]
-    other: Mapping[str, float]
-    rank: int | None = None
-
-    @property
-    def step(self) -> int | None:
-        """The training step, if the line names it."""
-        step = self.values.get(STEP)
-        return int(step) if step is not None else None
-
-    @property
-    def loss(self) -> float | None:
-        """The training loss, if the line names it."""
-        return self.values.get(LOSS)
-
-    @property
-    def sums_up(self) -> bool:
-        """Whether the line sums up the whole run: its loss is a mean over all steps, not that of the last."""
-        return RUN_TIME in self.other
 
 
 class Place(NamedTuple):
@@ -161,21 +128,63 @@ class Columns(NamedTuple):
 
     def samples(self) -> list[MetricSample]:
         """One sample a line."""
-        values, other = _rows(self.values), _rows(self.other)
-        if not values:
-            values = [{} for _ in other]
-        return [*map(MetricSample, values, other or repeat(_NOTHING), self.ranks or repeat(None))]
+        first = next(iter((*self.values.values(), *self.other.values())), ())
+        return [MetricSample(self, at) for at in range(len(first))]
 
 
-def _rows(columns: Mapping[str, Sequence[float | None]]) -> list[dict[str, float]]:
-    """The numbers of each line, by name."""
-    rows = zip(*columns.values(), strict=True)
-    if any(None in column for column in columns.values()):
-        return [
-            {name: value for name, value in zip(columns, row, strict=True) if value is not None}
-            for row in rows
-        ]
-    return [dict(zip(columns, cast("Sequence[float]", row), strict=True)) for row in rows]
+class MetricSample(msgspec.Struct, frozen=True, gc=False):
+    """What one line reports: a row of columns. Its dictionaries are made when asked for; of a backlog most are not."""
+
+    columns: Columns
+    at: int
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Canonical names (`names.CANONICAL`) to numbers in base units: seconds, bytes, ratios.
+
+        `step` and `total_steps` are ints; NaN and infinities are kept.
+        """
+        return self._row(self.columns.values)
+
+    @property
+    def other(self) -> dict[str, float]:
+        """Names of the log's own to values as printed."""
+        return self._row(self.columns.other)
+
+    def _row(self, columns: Mapping[str, Sequence[float | None]]) -> dict[str, float]:
+        at = self.at
+        return {name: value for name, column in columns.items() if (value := column[at]) is not None}
+
+    @property
+    def rank(self) -> int | None:
+        """The rank, only where the line itself names it."""
+        return self.columns.ranks[self.at] if self.columns.ranks is not None else None
+
+    @property
+    def step(self) -> int | None:
+        """The training step, if the line names it."""
+        step = self.columns.values[STEP][self.at] if STEP in self.columns.values else None
+        return int(step) if step is not None else None
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss, if the line names it."""
+        return self.columns.values[LOSS][self.at] if LOSS in self.columns.values else None
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether the line sums up the whole run: its loss is a mean over all steps, not that of the last."""
+        return RUN_TIME in self.columns.other
+
+
+def sample_of(values: Mapping[str, float], other: Mapping[str, float], rank: int | None) -> MetricSample:
+    """A sample of these numbers."""
+    columns = Columns(
+        {name: (value,) for name, value in values.items()},
+        {name: (value,) for name, value in other.items()},
+        (rank,),
+    )
+    return MetricSample(columns, 0)
 
 
 class Form:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from supervisor.sources.metrics.context import State, parse
 from supervisor.sources.metrics.grammar.values import PLAIN, convert
-from supervisor.sources.metrics.memo import Columns, Form, Layout, MetricSample, free_digits
+from supervisor.sources.metrics.memo import Columns, Form, Layout, MetricSample, free_digits, sample_of
 from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.prefix import who
 from supervisor.text.decode import clean
@@ -197,8 +197,8 @@ class MetricReader:
         return self._states[state]
 
     def _with_rules(self, sample: MetricSample | None, line: str) -> MetricSample | None:
-        values = dict(sample.values) if sample is not None else {}
-        other = dict(sample.other) if sample is not None else {}
+        values = sample.values if sample is not None else {}
+        other = sample.other if sample is not None else {}
         rank = sample.rank if sample is not None else None
         for rule in self._rules:
             match = rule.regex.search(line)
@@ -208,4 +208,4 @@ class MetricReader:
                 target = values if rule.name in CANONICAL else other
                 whole = rule.name in {STEP, TOTAL_STEPS} and value == value // 1
                 target[rule.name] = int(value) if whole else value
-        return MetricSample(values, other, rank) if values or other else None
+        return sample_of(values, other, rank) if values or other else None

@@ -204,21 +204,27 @@ class _Walker:
         found = _meaning_of(token, words)
         if found.field is None or (found.field in {LOSS, VAL_LOSS, ""} and _is_in_list(line.text, token)):
             return
-        if token.bare and following is not None and is_counted:
-            if found.field in {LOSS, VAL_LOSS} and token.text.isdigit():
-                # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
-                if not following.name:  # "train loss of epoch 20: 0.12"
-                    line.add(EPOCH if words[-1] in EPOCH_NAMES else STEP, token, 4, WHOLE)
-                self._name_to_come = token.name
-                return
-            if found.field in {STEP, EPOCH} and (before := _LOSS_BEFORE.search(token.before)) is not None:
-                self._name_to_come = before[1]  # "Training loss (for one batch) at step 200: 1.1109"
+        if token.bare and following is not None and is_counted and self._counts_loss(token, found, following):
+            return
         # "loss 0.06 | … | batch 16": how many samples
         is_batch_size = token.bare and words == ["batch"] and line.has(LOSS)
         is_no_step = token.bare and found.field == STEP and not token.text.isdigit()
         if not is_batch_size and not is_no_step:
             line.add_named(token, found, words)
             line.after_epoch = found.field == EPOCH
+
+    def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
+        """Whether a number stands between a loss's name and the loss. Of a counter with a name of its own only the name is kept."""
+        if found.field in {LOSS, VAL_LOSS} and token.text.isdigit():
+            # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
+            if not following.name:  # "train loss of epoch 20: 0.12"
+                is_epoch = words_of(token.name)[-1] in EPOCH_NAMES
+                self._line.add(EPOCH if is_epoch else STEP, token, 4, WHOLE)
+            self._name_to_come = token.name
+            return True
+        if found.field in {STEP, EPOCH} and (before := _LOSS_BEFORE.search(token.before)) is not None:
+            self._name_to_come = before[1]  # "Training loss (for one batch) at step 200: 1.1109"
+        return False
 
     def _named_elsewhere(self, token: Token) -> Token:
         """The value with the name that an earlier value of the line, its own unit, a record or the only other cell holds."""

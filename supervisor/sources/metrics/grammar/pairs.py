@@ -85,8 +85,14 @@ def _read_nameless_pair(line: LineValues, token: Token, place: int, *, epoch_bef
         return
     words = set(words_of(token.name))
     is_short = epoch_before and words <= {"b", "i", "s"}  # "[E 3/100] [B 120/600]"
-    if line.evaluates or not (not token.name or is_short or words <= TRAIN_WORDS | {"progress"}):
-        return
+    if not line.evaluates and (not token.name or is_short or words <= TRAIN_WORDS | {"progress"}):
+        _read_counting_pair(line, token, place, epoch_before=epoch_before, is_short=is_short)
+
+
+def _read_counting_pair(
+    line: LineValues, token: Token, place: int, *, epoch_before: bool, is_short: bool
+) -> None:
+    words = words_of(token.name)
     following = line.following(place)
     if epoch_before and (is_adjacent(token.before) or is_short):
         _read_behind_epoch(line, token, place)
