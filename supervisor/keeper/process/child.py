@@ -63,7 +63,7 @@ class Child:
     """A launched command. Made by `spawn` or `adopt`.
 
     Attributes:
-        pid: the command; `NOBODY` where it is not known to live and to be ours.
+        pid: the command; `NOBODY` where it was never seen, or lives and is not known to be ours.
         launcher: the tiny launcher above it, to which orphans of the command go; `NOBODY` likewise.
     """
 
@@ -189,8 +189,8 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
             launcher = read_launcher(paths) or NOBODY
             launcher = launcher if is_alive(launcher) and bears_mark(launcher, run_dir) else NOBODY
             below = launcher is not NOBODY and parent_of(found.pid) == launcher.pid
-            ours = is_alive(found) and (below or bears_mark(found, run_dir))
-            return Child(paths, found if ours else NOBODY, launcher)
+            strange = is_alive(found) and not (below or bears_mark(found, run_dir))
+            return Child(paths, NOBODY if strange else found, launcher)
         if status is not None:
             return Child(paths, NOBODY)
         if time.monotonic() >= deadline:

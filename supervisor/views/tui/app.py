@@ -248,6 +248,8 @@ class StokerApp(ThemedApp):
 
     def on_stoker_app_read(self, message: Read) -> None:
         """Show it, then let the thread read on. Just after a key neither is done: the key's own paint comes first."""
+        if not self.is_running:  # being closed: the dashboard may have lost its widgets already
+            return
         wait_s = min(self._typed_t + KEY_FIRST_S, message.read_t + NEWS_LATEST_S) - time.monotonic()
         if not message.dashboard.is_mounted:
             wait_s = max(wait_s, MOUNTED_S)
@@ -262,6 +264,8 @@ class StokerApp(ThemedApp):
 
     def on_stoker_app_listed(self, message: Listed) -> None:
         """Show it, then let the thread read on."""
+        if not self.is_running:
+            return
         if self.browser is not None and not self.browser.is_mounted:
             self.set_timer(MOUNTED_S, partial(self.post_message, message))
         elif self.browser is not None and self._dashboard is None:
@@ -270,6 +274,8 @@ class StokerApp(ThemedApp):
 
     def on_stoker_app_trouble(self, message: Trouble) -> None:
         """Say it."""
+        if not self.is_running:
+            return
         if self._dashboard is not None:
             self._dashboard.tell(Answer(message.text, False))
         else:
