@@ -100,13 +100,13 @@ def _table(entries: list[Signature]) -> str:
 
 def _done_about(failure: FailureClass) -> str:
     """The rule of a class, and those of its reasons, as sentences."""
-    said = _sentence(RULES[failure])
+    text = _sentence(RULES[failure])
     if failure is FailureClass.HEALTHY:
-        said = f"Nothing, where the exit code is 0. Else: {said[0].lower()}{said[1:]}"
+        text = f"Nothing, where the exit code is 0. Else: {text[0].lower()}{text[1:]}"
     own = (
         f"`{reason.value}`: {_sentence(rule)}" for (of, reason), rule in REASON_RULES.items() if of is failure
     )
-    return " ".join((said, *own))
+    return " ".join((text, *own))
 
 
 def _sentence(rule: Rule) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 20
 
 
-def add_taste(parser: argparse.ArgumentParser) -> None:
+def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
     """Declare ``--theme``, ``--ascii`` and ``--lang``."""
     group = parser.add_argument_group("looks")
     group.add_argument(
@@ -26,13 +26,13 @@ def add_taste(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--lang", metavar="LANG", help="en or zh (default: by LANG)")
 
 
-def taste_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:
+def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:
     """Flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
 
     Raises:
         BadAppearance: a value is none of those possible, or a file cannot be read as TOML.
     """
-    from supervisor.views.appearance import taste_of
+    from supervisor.views.appearance import appearance_of
 
     user = user_settings(env)
     variables = {name: env.get(f"STOKER_{name.upper()}") for name in ("theme", "ascii", "lang")}
@@ -42,7 +42,7 @@ def taste_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearanc
         ("./stoker.toml", _ui_table(Path("stoker.toml"))),
         (str(user), _ui_table(user)),
     ]
-    return taste_of(sources, env)
+    return appearance_of(sources, env)
 
 
 def _ui_table(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_taste, taste_from
+from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
 from supervisor.cli.common import add_runs_dir, complain, refuse
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=float, default=1.0, metavar="S", help="seconds between sensor readings (default 1)"
     )
     add_runs_dir(parser)
-    add_taste(parser)
+    add_appearance_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,13 +68,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.interval <= 0:
         return complain("attach", f"--interval {args.interval:g}: must be above 0")
     try:
-        taste = taste_from(vars(args), os.environ)
+        appearance = appearance_from(vars(args), os.environ)
     except BadAppearance as error:
         return complain("attach", str(error))
     target = args.target
     foreign = target is not None and _is_foreign(target)
     if foreign and not target.isdecimal():
-        return _attach_foreign(target, args, taste)
+        return _attach_foreign(target, args, appearance)
 
     from supervisor.run.index import RunNotFound, find_run, runs_dir
 
@@ -93,16 +93,16 @@ def _run(args: argparse.Namespace) -> int:
             return complain("attach", f"{target}: no process with this pid; {error}")
         paths = None
     if paths is not None and not (foreign and _is_there(target)):
-        return _attach_run(paths.root, args, taste)
+        return _attach_run(paths.root, args, appearance)
     if paths is not None:
         print(
             f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
             file=sys.stderr,
         )
-    return _attach_foreign(target, args, taste)
+    return _attach_foreign(target, args, appearance)
 
 
-def _attach_foreign(target: str, args: argparse.Namespace, taste: Appearance) -> int:
+def _attach_foreign(target: str, args: argparse.Namespace, appearance: Appearance) -> int:
     """A log is on the screen before what watches it, and the app, are loaded."""
     from supervisor.views.splash.glimpse import Glimpse
 
@@ -110,11 +110,11 @@ def _attach_foreign(target: str, args: argparse.Namespace, taste: Appearance) ->
         if _has_screen(args):
             from supervisor.cli.open_app import look_of
 
-            glimpse.show_log(os.path.expanduser(target), look_of(taste, os.environ), os.environ)
+            glimpse.show_log(os.path.expanduser(target), look_of(appearance, os.environ), os.environ)
 
         from supervisor.cli.attaching.observe_target import observe
 
-        return observe(target, args, taste, glimpse)
+        return observe(target, args, appearance, glimpse)
 
 
 def _is_foreign(target: str) -> bool:
@@ -139,7 +139,7 @@ def _is_there(target: str) -> bool:
     return os.path.lexists(target) or os.path.isdir(f"/proc/{target}")
 
 
-def _attach_run(root: Path, args: argparse.Namespace, taste: Appearance) -> int:
+def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.run.journal import StateReader
     from supervisor.run.ownership import has_keeper, place_of, printable
     from supervisor.run.paths import RunPaths
@@ -168,7 +168,12 @@ def _attach_run(root: Path, args: argparse.Namespace, taste: Appearance) -> int:
 
     with Glimpse() as glimpse:
         return show(
-            paths, read_only=args.read_only, env=os.environ, taste=taste, glimpse=glimpse, journal=journal
+            paths,
+            read_only=args.read_only,
+            env=os.environ,
+            appearance=appearance,
+            glimpse=glimpse,
+            journal=journal,
         )
 
 
@@ -190,7 +195,7 @@ def _adopt(paths: RunPaths) -> int:
         return refuse("attach", f"{paths.run_id}: not adopted", refused.reasons)
     except (KeeperDidNotStart, OSError) as error:
         return complain("attach", f"{paths.run_id}: not adopted: no new keeper could start: {error}", 1)
-    print(f"{paths.run_id}: adopted: {'; '.join(offer.deeds)}", file=sys.stderr)
+    print(f"{paths.run_id}: adopted: {'; '.join(offer.actions)}", file=sys.stderr)
     return 0
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_taste, taste_from
+from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
 from supervisor.cli.common import add_scope, complain
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
 
     parser = Parser(prog="stoker", description=__doc__)
     add_scope(parser)
-    add_taste(parser)
+    add_appearance_flags(parser)
     return browse(parser.parse_args(argv), os.environ)
 
 
@@ -39,7 +39,7 @@ def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) 
     from supervisor.views.appearance import BadAppearance
 
     try:
-        taste = taste_from(vars(args), env)
+        appearance = appearance_from(vars(args), env)
     except BadAppearance as error:
         return complain("runs", str(error))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -49,7 +49,7 @@ def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) 
     from supervisor.views.splash.first_look import runs_scene
     from supervisor.views.wording.translate import speech
 
-    glimpse.show(runs_scene(speech(taste.spoken)), look_of(taste, env), env)
+    glimpse.show(runs_scene(speech(appearance.spoken)), look_of(appearance, env), env)
     load_app()
     from supervisor.views.tui.terminal import run_browser
 
@@ -58,7 +58,7 @@ def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) 
         lambda: known_runs(place, env),
         scope=Scope(place, everywhere=args.all),
         adopter=adopter(env),
-        taste=taste,
+        appearance=appearance,
         keep=kept_file(env),
         begun=glimpse.hand_over(),
     )

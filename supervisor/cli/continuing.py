@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_taste, taste_from
+from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
 from supervisor.cli.common import add_runs_dir, complain, refuse
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detach", action="store_true", help="print the run's id and return; training goes on by itself"
     )
     add_runs_dir(parser)
-    add_taste(parser)
+    add_appearance_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,14 +51,14 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.views.appearance import BadAppearance
 
     try:
-        taste = taste_from(vars(args), os.environ)
+        appearance = appearance_from(vars(args), os.environ)
         found = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
     except (RunNotFound, BadAppearance) as error:
         return complain(VERB, str(error))
-    return _continue(RunPaths(Path(os.path.realpath(found.root))), args, taste)
+    return _continue(RunPaths(Path(os.path.realpath(found.root))), args, appearance)
 
 
-def _continue(paths: RunPaths, args: argparse.Namespace, taste: Appearance) -> int:
+def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.cli.starting.start_run import user_name
     from supervisor.job.errors import JobError
     from supervisor.keeper.planning.launch_plans import plan_continued
@@ -88,7 +88,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, taste: Appearance) -> i
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
-        return _start(paths, record, args, taste, by)
+        return _start(paths, record, args, appearance, by)
     except (LockTaken, OSError) as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
     except JobError as error:
@@ -97,16 +97,16 @@ def _continue(paths: RunPaths, args: argparse.Namespace, taste: Appearance) -> i
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
-    from supervisor.keeper.process.takeover import WATCH_S, heard_from, scheduler_says
+    from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper, scheduler_state
     from supervisor.run.ownership import printable
 
     if found.listen_to:
         host = printable(found.listen_to)
         print(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
-        if name := heard_from(paths):
+        if name := other_host_with_keeper(paths):
             return [f"{name} is being written: a keeper lives, on {host} or elsewhere"]
-    if found.slurm_job and (said := scheduler_says(found.slurm_job)):
-        return [f"SLURM says of its job {found.slurm_job}: {said}"]
+    if found.slurm_job and (text := scheduler_state(found.slurm_job)):
+        return [f"SLURM says of its job {found.slurm_job}: {text}"]
     for doubt in found.doubts:
         if not _has_terminal():
             return [f"only a person can answer, on a terminal: {doubt}"]
@@ -150,7 +150,9 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
     print(plan_as_shell(plan), file=sys.stderr)
 
 
-def _start(paths: RunPaths, record: RunFile, args: argparse.Namespace, taste: Appearance, by: str) -> int:
+def _start(
+    paths: RunPaths, record: RunFile, args: argparse.Namespace, appearance: Appearance, by: str
+) -> int:
     from msgspec.structs import replace
 
     interactive = not args.no_ui and (args.detach or _has_terminal())
@@ -180,7 +182,7 @@ def _start(paths: RunPaths, record: RunFile, args: argparse.Namespace, taste: Ap
     from supervisor.views.tui.garbage import held_back
 
     with held_back(), Glimpse() as glimpse:
-        return show(paths, read_only=False, env=os.environ, taste=taste, glimpse=glimpse)
+        return show(paths, read_only=False, env=os.environ, appearance=appearance, glimpse=glimpse)
 
 
 def _has_terminal() -> bool:

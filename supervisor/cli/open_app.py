@@ -30,7 +30,7 @@ def show(
     *,
     read_only: bool,
     env: Mapping[str, str],
-    taste: Appearance,
+    appearance: Appearance,
     glimpse: Glimpse,
     journal: StateReader | None = None,
 ) -> int:
@@ -40,31 +40,31 @@ def show(
         run: the run directory.
         read_only: no requests can be sent.
         env: the environment.
-        taste: how it looks.
+        appearance: how it looks.
         glimpse: shows what is known until the app is there.
         journal: the run's, where it was read; the run is then shown at once.
     """
     if journal is not None:
         kept = load(kept_file(env))
         scene = run_scene(
-            run, journal.state, speech(taste.spoken), log_more=kept.log_more, side_more=kept.side_more
+            run, journal.state, speech(appearance.spoken), log_more=kept.log_more, side_more=kept.side_more
         )
-        glimpse.show(scene, look_of(taste, env), env)
+        glimpse.show(scene, look_of(appearance, env), env)
     run_tui = load_app()
     run_tui(
         run,
         read_only=read_only,
         adopter=None if read_only else adopter(env),
-        taste=taste,
+        appearance=appearance,
         keep=kept_file(env),
         begun=glimpse.hand_over(),
         journal=journal,
     )
     state = read_state(run.node().journal)
-    tr = speech(taste.spoken)
+    tr = speech(appearance.spoken)
     if isinstance(state.condition, Finished):
-        said = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
-        print(strip_escapes(tr(said)))  # a folder that somebody copied here may hold anything
+        text = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
+        print(strip_escapes(tr(text)))  # a folder that somebody copied here may hold anything
         return state.condition.exit_code
     if notice := place_of(run).notice:
         print(tr(f"{run.run_id}: {notice}"))
@@ -95,10 +95,10 @@ def load_app() -> Callable[..., TuiResult]:
     return run_tui
 
 
-def look_of(taste: Appearance, env: Mapping[str, str]) -> Look:
+def look_of(appearance: Appearance, env: Mapping[str, str]) -> Look:
     """How what comes before the app is painted: as the app will be."""
-    palette = chosen(taste.theme, load(kept_file(env)).theme)
-    return Look(palette, depth_of(env), plain_ascii=taste.ascii)
+    palette = chosen(appearance.theme, load(kept_file(env)).theme)
+    return Look(palette, depth_of(env), plain_ascii=appearance.ascii)
 
 
 def kept_file(env: Mapping[str, str]) -> Path:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-from supervisor.cli.appearance_flags import add_taste, taste_from
+from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
 from supervisor.cli.common import add_runs_dir, complain
 
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="recorded seconds a second, as 60x or 60 (default: the whole run in about half a minute)",
     )
     add_runs_dir(parser)
-    add_taste(parser)
+    add_appearance_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     if args.speed is not None and speed is None:
         return complain("replay", f"--speed {args.speed}: write a number above 0, such as 60x")
     try:
-        taste = taste_from(vars(args), os.environ)
+        appearance = appearance_from(vars(args), os.environ)
         paths = find_run(args.run, runs_dir(args.runs_dir, os.environ), os.environ)
     except (RunNotFound, BadAppearance) as error:
         return complain("replay", str(error))
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         return complain("replay", str(error))
     from supervisor.cli.open_app import kept_file
 
-    run_replay(recording, speed=speed, taste=taste, keep=kept_file(os.environ))
+    run_replay(recording, speed=speed, appearance=appearance, keep=kept_file(os.environ))
     return 0
 
 

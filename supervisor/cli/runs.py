@@ -81,7 +81,7 @@ def columns_of(run: RunPaths) -> Columns:
     step += "+" if attempt is not None and attempt.unread_text else ""  # its log was not read to its end
     total = f"/{state.total_steps}" if state.total_steps else ""
     # The newest attempt's own: what was recovered from is not what the run has now.
-    failed = attempt.verdict if attempt is not None and not attempt.ended_by_wish else None
+    failed = attempt.verdict if attempt is not None and not attempt.ended_by_request else None
     verdict = "-" if failed is None else str(failed.failure)
     return Columns(
         run.run_id,

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from supervisor.run.events import RequestKind
     from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
     from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import NotAsked, ask, has_keeper, place_of
+    from supervisor.run.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.state import Finished
 
     try:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return refuse("stop", f"{paths.run_id} has no keeper", [adopt])
     try:
         request_id = ask(paths, RequestKind.STOP_NOW if args.now else RequestKind.STOP)
-    except NotAsked as why:
+    except NotRequested as why:
         return refuse("stop", paths.run_id, [str(why)])
     except OSError as error:
         return complain("stop", f"{paths.control}: {error.strerror}: not your run?", 1)

@@ -57,13 +57,13 @@ class ClockWatch:
 
     def __init__(self, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
         self._clock, self._emit = clock, emit
-        self._told_s = 0.0
+        self._reported_s = 0.0
 
     def look(self) -> None:
         """Compare the clocks."""
         ahead_s = self._clock.ahead_s()
-        if abs(ahead_s - self._told_s) >= SET_S:
-            self._told_s = ahead_s
+        if abs(ahead_s - self._reported_s) >= SET_S:
+            self._reported_s = ahead_s
             self._emit(ev.ClockSet(t=self._clock.wall(), ahead_s=round(ahead_s, 3)))
 
 

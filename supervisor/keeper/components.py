@@ -11,7 +11,7 @@ from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.judge import decide_next, diagnose_attempt, log_bytes
 from supervisor.keeper.planning.judging import Judging
 from supervisor.keeper.planning.readiness import ReadinessCheck
-from supervisor.keeper.recording.recovery_report import Aftermath
+from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.run.records import Decision, Verdict
 
@@ -21,8 +21,8 @@ class Components:
     """One a keeper. `judging` gives the verdict on an attempt, `decide` what follows the newest one."""
 
     watching: Watching
-    gate: ReadinessCheck
-    aftermath: Aftermath
+    readiness: ReadinessCheck
+    recovery_report: RecoveryReport
     prober: Prober
     judging: Judging
     decide: Callable[[], Decision]
@@ -30,24 +30,26 @@ class Components:
     def close(self) -> None:
         """Stop the sensors, a probe and what is still being asked."""
         self.prober.stop()
-        self.gate.close()
+        self.readiness.close()
         self.watching.close()
 
 
-def make_components(charge: RunContext, engine: EngineLoader, *, same_boot: bool) -> Components:
+def make_components(context: RunContext, engine: EngineLoader, *, same_boot: bool) -> Components:
     """Make them, and begin to load the signatures. `same_boot`: the machine was not booted since the journal began."""
-    node, record, ledger = charge.node, charge.record, charge.ledger
+    node, record, ledger = context.node, context.record, context.ledger
 
     def judge(number: int, *, whole: bool) -> Verdict:
         return diagnose_attempt(node, ledger.state, number, record.job, engine.get(), whole=whole)
 
     def decide() -> Decision:
-        return decide_next(record, ledger.state, node=node, env=charge.env)
+        return decide_next(record, ledger.state, node=node, env=context.env)
 
     engine.begin()
-    aftermath = Aftermath(charge)
+    recovery_report = RecoveryReport(context)
     judging = Judging(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
-    watching = Watching(charge, engine, judging=judging, stepped=aftermath.say_recovery, same_boot=same_boot)
-    gate = ReadinessCheck(record.job, node, charge.env, charge.clock, ledger.emit)
-    prober = Prober(charge, engine.get)
-    return Components(watching, gate, aftermath, prober, judging, decide)
+    watching = Watching(
+        context, engine, judging=judging, stepped=recovery_report.say_recovery, same_boot=same_boot
+    )
+    readiness = ReadinessCheck(record.job, node, context.env, context.clock, ledger.emit)
+    prober = Prober(context, engine.get)
+    return Components(watching, readiness, recovery_report, prober, judging, decide)

@@ -76,10 +76,10 @@ class Keeper:
         self._ledger = Ledger(self._node)
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False)
-        self._wishes = ControlInput(run, self, self._clock)
+        self._control = ControlInput(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
-        self._charge = RunContext(run, self._node, record, self._env, self._clock, self._ledger)
-        self._launching = Launching(self._charge)
+        self._context = RunContext(run, self._node, record, self._env, self._clock, self._ledger)
+        self._launching = Launching(self._context)
         self._made: Components | None = None
         adopted = self._ledger.adopted
         for fact in opening(
@@ -95,7 +95,7 @@ class Keeper:
             self.emit(fact)
 
     @property
-    def _rooms(self) -> Components:
+    def _components(self) -> Components:
         """What is needed once something runs: made, and imported, while torchrun itself still starts.
 
         0.2 s of imports on a core of its own: a first launch need not wait for them.
@@ -103,7 +103,7 @@ class Keeper:
         if self._made is None:
             from supervisor.keeper.components import make_components
 
-            self._made = make_components(self._charge, self._engine, same_boot=self._same_boot)
+            self._made = make_components(self._context, self._engine, same_boot=self._same_boot)
         return self._made
 
     @property
@@ -116,8 +116,8 @@ class Keeper:
         self._ledger.emit(event, durable=durable)
 
     def install_signal_handlers(self) -> Callable[[], None]:
-        """Let signals become wishes; returns the undo."""
-        return self._wishes.install_signal_handlers()
+        """Queue signals as requests; returns the undo."""
+        return self._control.install_signal_handlers()
 
     def carry(self) -> int:
         """Run to the end of the run; the exit code of `--no-ui`."""
@@ -126,21 +126,21 @@ class Keeper:
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
             if not self._launches_first():
-                self._rooms.watching.hear(self._patience_s())
-                self._rooms.watching.write()
+                self._components.watching.receive(self._patience_s())
+                self._components.watching.write()
             self._clock_watch.look()
-            self._wishes.look()
+            self._control.look()
             self._act()
         return self.state.condition.exit_code
 
     def settle(self) -> None:
         """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
-            if self._rooms.watching.busy:
+            if self._components.watching.busy:
                 self._show_life()
-                self._rooms.watching.hear(self._patience_s())
-                self._rooms.watching.write()
-                self._rooms.watching.look()
+                self._components.watching.receive(self._patience_s())
+                self._components.watching.write()
+                self._components.watching.look()
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
                 # Not known to be the run's: it is not waited for. A person was asked about it.
                 number = self._attempt_number()
@@ -148,19 +148,19 @@ class Keeper:
                 code = status.exit_code if status is not None else None
                 self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
             else:
-                self._rooms.watching.adopt()
+                self._components.watching.adopt()
         if isinstance(self.state.condition, st.Ended):
             self._diagnose(self.state.condition.attempt, hurried=True)
         view = self.state.attempt
         if isinstance(self.state.condition, st.DiagnosedAs) and view is not None:
-            decision = view.decision or self._rooms.decide()
+            decision = view.decision or self._components.decide()
             if decision.kind is DecisionKind.SUCCEED:
                 self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision))
                 self._carry_out(view.number, decision)
 
     def _go_on(self, by: str) -> None:
         """Start the next attempt of a run that stands, as a person's request to restart it would."""
-        self._wishes.refuse_waiting("asked before the run was continued")
+        self._control.refuse_waiting("asked before the run was continued")
         self.settle()
         view, condition = self.state.attempt, self.state.condition
         if isinstance(condition, st.Finished) and condition.outcome is ev.Outcome.SUCCEEDED:
@@ -193,13 +193,13 @@ class Keeper:
         match self.state.condition:
             case st.Ended() if self._reads_on:
                 return ENDING_TICK_S
-            case st.Ended() if self._rooms.judging.busy:
+            case st.Ended() if self._components.judging.busy:
                 return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
-            case st.Running() | st.Stopping() if self._rooms.watching.reads_out:
+            case st.Running() | st.Stopping() if self._components.watching.reads_out:
                 return MIN_TICK_S
-            case st.Running() if self._rooms.watching.ends_by_itself:
+            case st.Running() if self._components.watching.ends_by_itself:
                 return ENDING_TICK_S
             case st.Backoff(until=until):
                 left_s = until - self._clock.wall()
@@ -211,7 +211,7 @@ class Keeper:
 
     def close(self, why: str = "the run ended") -> None:
         """Stop the sensors, close the files, let the lock go. Children are left as they are."""
-        self._wishes.close()
+        self._control.close()
         if self._made is not None:
             self._made.close()
         self.emit(ev.KeeperLeft(t=self._clock.wall(), why=why))
@@ -225,7 +225,7 @@ class Keeper:
         condition = self.state.condition
         match condition:
             case st.Preflight():
-                if self._launches_first() or self._rooms.prober.tick(self.state):
+                if self._launches_first() or self._components.prober.tick(self.state):
                     self._launch("first launch")
             case st.Launching() | st.Running() | st.Stopping():
                 self._watch()
@@ -262,16 +262,16 @@ class Keeper:
 
     def _leave_backoff(self, condition: st.Backoff) -> None:
         from supervisor.keeper.planning.readiness import (
-            Way,  # loads with the rooms, not before a first launch
+            Way,  # loads with the components, not before a first launch
         )
 
-        match self._rooms.gate.way(self.state, condition):
+        match self._components.readiness.way(self.state, condition):
             case Way.GO:
                 self._launch(condition.decision.reason)
             case Way.WAIT:
                 return
             case Way.NEVER:
-                self._hold_or_fail(condition.attempt, self._rooms.gate.refusal, condition.decision)
+                self._hold_or_fail(condition.attempt, self._components.readiness.refusal, condition.decision)
             case _ as unreachable:
                 assert_never(unreachable)
 
@@ -293,33 +293,33 @@ class Keeper:
             self._hold_or_fail(self._attempt_number(), str(alive))
             return
         if child is not None:
-            self._rooms.watching.follow(child, self._attempt_number())
+            self._components.watching.follow(child, self._attempt_number())
 
     def _watch(self) -> None:
-        if self._rooms.watching.busy:
-            self._rooms.watching.look()
+        if self._components.watching.busy:
+            self._components.watching.look()
             return
         launching = isinstance(self.state.condition, st.Launching)
-        self._rooms.watching.adopt()
-        if launching and not self._rooms.watching.busy:
+        self._components.watching.adopt()
+        if launching and not self._components.watching.busy:
             self._launch("the keeper died before it was launched")
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
-        judging, view = self._rooms.judging, self.state.attempt
+        judging, view = self._components.judging, self.state.attempt
         # Whoever did not wait for the logs to be read does not wait for a verdict that reads them either.
         hurried = hurried or (view is not None and bool(view.unread_text))
         verdict = judging.at_once(number) if hurried else judging.look(number, whole=True)
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-        self._rooms.watching.find_checkpoints()
-        self._rooms.aftermath.measure(self.state)
+        self._components.watching.find_checkpoints()
+        self._components.recovery_report.measure(self.state)
 
     def _decide(self) -> None:
         view = self.state.attempt
         assert view is not None, "a verdict belongs to an attempt"
         if view.decision is None:
-            decision = self._rooms.decide()
+            decision = self._components.decide()
             self.emit(ev.Decided(t=self._clock.wall(), attempt=view.number, decision=decision), durable=True)
             return
         self._carry_out(view.number, view.decision)
@@ -328,7 +328,7 @@ class Keeper:
         now = self._clock.wall()
         match decision.kind:
             case DecisionKind.RESTART:
-                self._rooms.aftermath.say_change(self.state)
+                self._components.recovery_report.say_change(self.state)
                 until = now + decision.delay_s
                 self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
             case DecisionKind.HOLD:
@@ -341,7 +341,7 @@ class Keeper:
             case DecisionKind.GIVE_UP:
                 self._end(ev.Outcome.GAVE_UP, decision.exit_code or EXIT_GAVE_UP, decision.reason)
             case DecisionKind.STOP | DecisionKind.REQUEUE:
-                code = EXIT_INTERRUPTED if self._wishes.interrupts else decision.exit_code or EXIT_STOPPED
+                code = EXIT_INTERRUPTED if self._control.interrupts else decision.exit_code or EXIT_STOPPED
                 self._end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -352,13 +352,13 @@ class Keeper:
             durable=True,
         )
 
-    # -- what wishes make it do (see wishes.Actor) -------------------------------------------------
+    # -- what requests make it do (see control_input.Actor) --------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool = False) -> None:
-        """End the attempt by the ladder, or the run where no attempt lives."""
+        """End the attempt by the stop sequence, or the run where no attempt lives."""
         if isinstance(self.state.condition, st.Finished):
             return
-        watching = self._rooms.watching
+        watching = self._components.watching
         if not watching.busy and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
             watching.adopt()
         if watching.lives:
@@ -376,17 +376,17 @@ class Keeper:
             return
         batch = why is ev.StopWhy.REQUEUE or (why is ev.StopWhy.SIGNAL and "SLURM_JOB_ID" in self._env)
         code = EXIT_REQUEUE if batch and self.state.checkpoint is not None else EXIT_STOPPED
-        if self._wishes.interrupts:
+        if self._control.interrupts:
             code = EXIT_INTERRUPTED
         self._end(ev.Outcome.STOPPED, code, f"stopped by {by} between attempts")
 
     def _settle(self) -> None:
         """Come to what follows an attempt whose processes are gone: somebody does not wait for all of its logs to be read."""
-        watching = self._rooms.watching
+        watching = self._components.watching
         while watching.reads_out or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             watching.cut()
             if self._reads_on:  # another keeper's, which is not looked at yet
-                watching.hear(MIN_TICK_S)
+                watching.receive(MIN_TICK_S)
             self._act(hurried=True)
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
@@ -423,11 +423,11 @@ class Keeper:
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
-        return self._rooms.watching.dump_stacks()
+        return self._components.watching.dump_stacks()
 
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
-        self._rooms.watching.keep_waiting(by)
+        self._components.watching.keep_waiting(by)
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

@@ -148,8 +148,8 @@ def _ask(path: str, why: str, env: Mapping[str, str], asked: Asked | None) -> In
             except subprocess.TimeoutExpired:
                 process.kill()
                 return None
-        told = json.loads(answer)
-        return Interpreter(path, str(told["python"]), told["torch"], why)
+        parsed = json.loads(answer)
+        return Interpreter(path, str(parsed["python"]), parsed["torch"], why)
     except (OSError, ValueError, KeyError, TypeError):
         return None  # not a Python, or one that does not start: the next place is asked
 

@@ -73,7 +73,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.StopIntended():
             return _stop_intended(s, event)
         case ev.StopStepTaken():
-            return _stop_rung_taken(s, event)
+            return _stop_step_taken(s, event)
         case ev.ProcessesLeft():
             return _processes_left(s, event)
         case ev.LogsDated():
@@ -311,10 +311,10 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
     """Later values win; a value not said again stays, within one attempt. What says only how far the logs are read is no progress."""
     if old is None or old.attempt != new.attempt:
         return new
-    said = [name for name in MEASURED if getattr(new, name) is not None]
-    if not said:
+    entries = [name for name in MEASURED if getattr(new, name) is not None]
+    if not entries:
         return replace(old, lows=new.lows, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
-    return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in said})
+    return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in entries})
 
 
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
@@ -325,10 +325,10 @@ def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
     return tl.said(s, event.t, tl.stopping(event))
 
 
-def _stop_rung_taken(s: st.RunState, event: ev.StopStepTaken) -> st.RunState:
+def _stop_step_taken(s: st.RunState, event: ev.StopStepTaken) -> st.RunState:
     if isinstance(s.condition, st.Stopping):
-        s = replace(s, condition=replace(s.condition, rung=event.rung))
-    if event.rung is not ev.StopStep.SURVIVORS:
+        s = replace(s, condition=replace(s.condition, step=event.step))
+    if event.step is not ev.StopStep.SURVIVORS:
         return s
     return _mark(s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}")
 

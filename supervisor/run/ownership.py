@@ -34,7 +34,7 @@ NO_PATH = (
 MAX_REFUSALS = 8
 
 
-class NotAsked(Exception):  # noqa: N818 - a state of affairs, not an error
+class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
     """A request was not put down: the reason in one line."""
 
 
@@ -114,14 +114,14 @@ def ask(
     """Put a request to the keeper of a run; returns its id. The one way from a view or a verb to a keeper.
 
     Raises:
-        NotAsked: no live keeper would hear it there.
+        NotRequested: no live keeper would hear it there.
         OSError: the folder is gone, not ours to write to, or a link.
     """
     place = place_of(run)
     if place.is_copy:
-        raise NotAsked(place.refusal)
+        raise NotRequested(place.refusal)
     if not keeper_is_alive(run.node().lock):
-        raise NotAsked("the keeper is gone: nobody would do it")
+        raise NotRequested("the keeper is gone: nobody would do it")
     from supervisor.run import control
 
     return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)
@@ -219,8 +219,8 @@ def _above(root: Path) -> Iterator[tuple[str, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What taking a run over would do (`deeds`), and what to know of it; or why it is not done. A line each."""
+    """What taking a run over would do (`actions`), and what to know of it; or why it is not done. A line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    deeds: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()

@@ -18,8 +18,8 @@ from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, Verdict
 from supervisor.text.numbers import read_to
 
-# Ends that somebody wished, as opposed to those that follow a failure.
-WISHES = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
+# Ends that somebody requested, as opposed to those that follow a failure.
+REQUESTED_STOPS = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
 MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
@@ -49,12 +49,12 @@ class Running(Part, frozen=True, kw_only=True, tag="running"):
 
 
 class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
-    """We are ending the attempt; `rung` is the last one taken."""
+    """We are ending the attempt; `step` is the last one taken."""
 
     attempt: int
     why: ev.StopWhy
     by: str
-    rung: ev.StopStep | None = None
+    step: ev.StopStep | None = None
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):
@@ -181,9 +181,9 @@ class AttemptView(Part, frozen=True, kw_only=True):
         return read_to(self.log_read_bytes, self.log_size_bytes)
 
     @property
-    def ended_by_wish(self) -> bool:
-        """Whether it was ended because somebody wished it, and by no failure of its own: there is nothing to mend."""
-        if self.stop is None or self.stop.why not in WISHES:
+    def ended_by_request(self) -> bool:
+        """Whether it was ended because somebody requested it, and by no failure of its own: there is nothing to mend."""
+        if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
         if verdict is None or verdict.failure is FailureClass.HEALTHY:
@@ -191,9 +191,9 @@ class AttemptView(Part, frozen=True, kw_only=True):
         return verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER
 
     @property
-    def wish_text(self) -> str:
-        """``stopped by ada``, ``restarted by ada``; empty where no wish ended it."""
-        if self.stop is None or not self.ended_by_wish:
+    def request_text(self) -> str:
+        """``stopped by ada``, ``restarted by ada``; empty where no request ended it."""
+        if self.stop is None or not self.ended_by_request:
             return ""
         word = "restarted" if self.stop.why is ev.StopWhy.RESTART else "stopped"
         return f"{word} by {self.stop.by}" if self.stop.by else word
@@ -201,7 +201,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     @property
     def failure(self) -> FailureClass | None:
         """What it failed for; None where it did not, or nothing is known."""
-        if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_by_wish:
+        if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_by_request:
             return None
         return self.verdict.failure
 

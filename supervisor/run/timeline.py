@@ -23,7 +23,7 @@ _WHY = {
     ev.StopWhy.REQUEUE: "to be requeued",
     ev.StopWhy.HANG: "hang",
 }
-_SAID_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
+_IN_THE_NEXT_EVENT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
 """Decisions that the hold, or the run's end, follows at once with the same reason."""
 _MOST_LEFT = 5
 _OUTCOMES = {ev.Outcome.SUCCEEDED: "good", ev.Outcome.STOPPED: "info"}
@@ -43,8 +43,8 @@ def said(s: st.RunState, t: float, words: Said | None) -> st.RunState:
 
 def launching(event: ev.LaunchIntended, before: st.AttemptView | None) -> Said:
     """A launch, after `before`. Who asked for it stands right above."""
-    wished = before is not None and before.decision is not None and before.decided_by not in {"", POLICY}
-    return "info", f"attempt {event.attempt}: {'as asked' if wished else event.reason}"
+    requested = before is not None and before.decision is not None and before.decided_by not in {"", POLICY}
+    return "info", f"attempt {event.attempt}: {'as asked' if requested else event.reason}"
 
 
 def stopping(event: ev.StopIntended) -> Said | None:
@@ -52,7 +52,7 @@ def stopping(event: ev.StopIntended) -> Said | None:
     if event.why not in _WHY:
         return None
     by = f" (by {event.by})" if event.by else ""
-    tone = "info" if event.why in st.WISHES else "warn"
+    tone = "info" if event.why in st.REQUESTED_STOPS else "warn"
     return tone, f"stopping: {_WHY[event.why]}{by}"
 
 
@@ -60,8 +60,8 @@ def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
     """The end, whose it was or how it came, and how far its logs were read if that was not all."""
     unread, code = event.unread_text, event.exit_code
     said = f"attempt {event.attempt} ended, {unread}" if unread else f"attempt {event.attempt} ended"
-    if attempt is not None and attempt.wish_text:
-        return "info", f"{said}: {attempt.wish_text}"
+    if attempt is not None and attempt.request_text:
+        return "info", f"{said}: {attempt.request_text}"
     if code is None:
         return "warn" if unread else "info", said  # nobody could see how
     said = f"attempt {event.attempt} ended, exit {code}"
@@ -87,8 +87,8 @@ def left(event: ev.ProcessesLeft) -> str:
 
 def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:
     """A failure's headline."""
-    wished = attempt is not None and attempt.ended_by_wish
-    if event.verdict.failure is FailureClass.HEALTHY or wished:
+    requested = attempt is not None and attempt.ended_by_request
+    if event.verdict.failure is FailureClass.HEALTHY or requested:
         return None
     return "bad", f"verdict: {event.verdict.title}"
 
@@ -96,11 +96,11 @@ def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:
 def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
     """What policy settled on, once: a person's wish stands there as a request, and a stop as the attempt's end."""
     decision = event.decision
-    if event.by != POLICY or decision.kind in _SAID_BY_THE_NEXT:
+    if event.by != POLICY or decision.kind in _IN_THE_NEXT_EVENT:
         return None
     if attempt is not None:
         again = attempt.decision is not None and attempt.decision.reason == decision.reason
-        if again or (decision.kind is DecisionKind.STOP and attempt.ended_by_wish):
+        if again or (decision.kind is DecisionKind.STOP and attempt.ended_by_request):
             return None
     tone = "good" if decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
     return tone, f"{decision.kind.replace('_', ' ')}: {decision.reason}"
@@ -108,7 +108,7 @@ def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
 
 def recovered(event: ev.Recovered, before: st.AttemptView | None) -> Said:
     """The first step after an end."""
-    if before is not None and before.ended_by_wish:
+    if before is not None and before.ended_by_request:
         return "info", f"the next step came {event.total_s:.1f} s after the stop"
     return "good", f"the next step came {event.total_s:.1f} s after the failure"
 

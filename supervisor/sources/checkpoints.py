@@ -133,10 +133,10 @@ def _transformers(folder: Path, step: int, since_t: float) -> FoundCheckpoint | 
         status = state.stat()
         if status.st_mtime < since_t or status.st_size > MAX_STATE_BYTES:
             return None
-        told = json.loads(state.read_bytes())
+        parsed = json.loads(state.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(told, dict) or told.get("global_step") != step:
+    if not isinstance(parsed, dict) or parsed.get("global_step") != step:
         return None
     whole = any(_WEIGHTS.fullmatch(name) for name in os.listdir(folder))
     return FoundCheckpoint(os.path.abspath(folder), step, status.st_mtime) if whole else None

@@ -142,7 +142,7 @@ class GpuReader:
         self._on_note = on_note
         self._nvml = load()
         self._lost: set[int] = set()  # in this round
-        self._said_lost: set[int] = set()
+        self._reported_lost: set[int] = set()
         self._ecc: dict[int, int] = {}
         self._events: Any = None
         self._open = True
@@ -164,7 +164,7 @@ class GpuReader:
         Raises:
             NvmlUnavailableError: the driver is gone (unloaded, updated).
         """
-        self._hear_xids()
+        self._receive_xids()
         return [self._sample(device) for device in self.devices]
 
     def close(self) -> None:
@@ -235,8 +235,8 @@ class GpuReader:
         processes = self._ask(index, "nvmlDeviceGetComputeRunningProcesses", handle)
         if index in self._lost:
             return GpuSample(t, device, lost=True)
-        if index in self._said_lost:
-            self._said_lost.discard(index)
+        if index in self._reported_lost:
+            self._reported_lost.discard(index)
             self._on_note(GpuNote(t, GpuNoteCode.BACK, f"GPU {index} answers again", index))
         self._watch_ecc(t, index, ecc)
         return GpuSample(
@@ -258,8 +258,8 @@ class GpuReader:
 
     def _lose(self, index: int, why: str) -> None:
         self._lost.add(index)
-        if index not in self._said_lost:
-            self._said_lost.add(index)
+        if index not in self._reported_lost:
+            self._reported_lost.add(index)
             self._on_note(GpuNote(time.time(), GpuNoteCode.LOST, f"GPU {index} is lost: {why}", index))
 
     def _watch_ecc(self, t: float, index: int, errors: int | None) -> None:
@@ -280,7 +280,7 @@ class GpuReader:
             if handle is not None:
                 self._ask(index, "nvmlDeviceRegisterEvents", handle, _XID_EVENT, self._events)
 
-    def _hear_xids(self) -> None:
+    def _receive_xids(self) -> None:
         if self._events is None:
             return
         for _ in range(_MAX_XIDS_A_ROUND):

@@ -47,7 +47,7 @@ class Appearance:
 USUAL = Appearance()
 
 
-def taste_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
+def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
     """The taste that the first source with a word for each thing gives.
 
     Args:

@@ -204,7 +204,7 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
                 Level.INFO,
                 f"stopping attempt {event.attempt}: {event.why} (by {event.by}, grace {event.grace_s:.0f} s)",
             )
-        case ev.StopStepTaken(rung=ev.StopStep.SURVIVORS):
+        case ev.StopStepTaken(step=ev.StopStep.SURVIVORS):
             yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
         case ev.ProcessesLeft():
             yield Level.WARNING, processes_left(event)
@@ -385,8 +385,8 @@ def _attempt_story(attempt: AttemptView, run: RunPaths) -> list[str]:
     cut = f", {attempt.unread_text}" if attempt.unread_text else ""
     lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{cut}{batch}"]
     verdict = attempt.verdict
-    if attempt.wish_text:
-        lines.append(f"ended     {attempt.wish_text}")
+    if attempt.request_text:
+        lines.append(f"ended     {attempt.request_text}")
     elif verdict is not None and verdict.failure is not FailureClass.HEALTHY:
         lines.append(f"verdict   {verdict.failure}: {verdict.title}")
         if verdict.cause is not None:

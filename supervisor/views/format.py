@@ -100,11 +100,11 @@ def seconds(value_s: float | None) -> str:
 def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
     """As `say` says it, with a tilde before what is known: ``~105 ms`` was not told but worked out."""
 
-    def said(value: float | None) -> str:
+    def shown(value: float | None) -> str:
         text = say(value)
         return text if text == DASH else f"~{text}"
 
-    return said
+    return shown
 
 
 def duration(value_s: float | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.cli.attaching.watcher_process import Watcher
 from supervisor.keeper.clock import SystemClock
-from supervisor.keeper.observer.start_observed import Beginning
+from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalReader, read_state
@@ -21,12 +21,12 @@ from supervisor.run.paths import RunPaths
 from tests.conftest import wait_until
 
 
-def begun(tmp_path: Path) -> tuple[RunPaths, Path, Beginning]:
+def begun(tmp_path: Path) -> tuple[RunPaths, Path, ObservedRun]:
     log = tmp_path / "train.log"
     log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")
     run = RunPaths(tmp_path / "observed-1")
     target = Target(log.name, str(log), (ObservedLog(str(log), log.name),))
-    return run, log, Beginning.fresh(run, target, host="box", clock=SystemClock())
+    return run, log, ObservedRun.fresh(run, target, host="box", clock=SystemClock())
 
 
 def last_step(run: RunPaths) -> int | None:

@@ -119,7 +119,7 @@ def test_what_is_said_after_leaving_is_in_the_persons_language(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    taste: Appearance,
+    appearance: Appearance,
     alive: bool,
     said: str,
 ) -> None:
@@ -138,7 +138,7 @@ def test_what_is_said_after_leaving_is_in_the_persons_language(
     lock = KeeperLock(run.node().lock, start_time=1.0) if alive else None
     try:
         env = {"HOME": str(tmp_path)}
-        assert screen.show(run, read_only=True, env=env, taste=taste, glimpse=Glimpse()) == 0
+        assert screen.show(run, read_only=True, env=env, appearance=appearance, glimpse=Glimpse()) == 0
     finally:
         if lock is not None:
             lock.release()

@@ -88,7 +88,7 @@ def check_failure(tmp_path: Path, case: Case) -> None:
         assert verdict.cause.text.strip() in line or line.strip() in verdict.cause.text
         number, source = OWN_CODE[case.mode]
         assert f"code   {JOB}:{number}  {source}\n" in done.out
-    assert not any(isinstance(f, ev.StopStepTaken) and f.rung is ev.StopStep.SURVIVORS for f in facts(run))
+    assert not any(isinstance(f, ev.StopStepTaken) and f.step is ev.StopStep.SURVIVORS for f in facts(run))
 
 
 @pytest.mark.e2e

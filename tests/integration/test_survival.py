@@ -89,7 +89,7 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
 
 
-def test_a_rank_that_ignores_sigterm_is_ended_by_the_ladder(tmp_path: Path) -> None:
+def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None:
     run = start_detached(tmp_path, "--grace", "2", JOB, "--mode", "stubborn")
     wait_for_step(run, 4)
     done = stoker("stop", run.run_id, cwd=tmp_path)
@@ -97,12 +97,12 @@ def test_a_rank_that_ignores_sigterm_is_ended_by_the_ladder(tmp_path: Path) -> N
     state = read_state(run.node().journal)
     assert isinstance(state.condition, Finished)
     assert (state.condition.outcome, state.condition.exit_code) == (Outcome.STOPPED, 5)
-    rungs = [f.rung for f in facts(run) if isinstance(f, ev.StopStepTaken)]
-    assert rungs[:2] == [ev.StopStep.SIGTERM, ev.StopStep.SIGKILL]
-    assert ev.StopStep.SURVIVORS not in rungs
+    steps = [f.step for f in facts(run) if isinstance(f, ev.StopStepTaken)]
+    assert steps[:2] == [ev.StopStep.SIGTERM, ev.StopStep.SIGKILL]
+    assert ev.StopStep.SURVIVORS not in steps
     intent = next(i for i, f in enumerate(facts(run)) if isinstance(f, ev.StopIntended))
-    first_rung = next(i for i, f in enumerate(facts(run)) if isinstance(f, ev.StopStepTaken))
-    assert intent < first_rung, "the intent is journalled before the act"
+    first_step = next(i for i, f in enumerate(facts(run)) if isinstance(f, ev.StopStepTaken))
+    assert intent < first_step, "the intent is journalled before the act"
 
 
 def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def carry(
     """Carry `run` to its end; the journal must give the state that the keeper had."""
     keeper = Keeper(run, record, env={**os.environ, **(env or {})})
     for number in signals:
-        keeper._wishes._signals.put(number)
+        keeper._control._signals.put(number)
     try:
         code = keeper.carry()
     finally:

@@ -43,8 +43,8 @@ class Watched:
     def of(self, kind: type[ev.Event]) -> list[ev.Event]:
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
-    def rungs(self) -> list[ev.StopStep]:
-        return [fact.rung for fact in self.facts if isinstance(fact, ev.StopStepTaken)]
+    def steps(self) -> list[ev.StopStep]:
+        return [fact.step for fact in self.facts if isinstance(fact, ev.StopStepTaken)]
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def test_a_stop_is_intended_before_any_signal_and_sigterm_goes_to_the_agent_alon
         assert started(attempt)
         attempt.stop()
         assert attempt.until(attempt.live.is_over)
-        assert attempt.rungs() == [ev.StopStep.SIGTERM]
+        assert attempt.steps() == [ev.StopStep.SIGTERM]
         term = next(f for f in attempt.facts if isinstance(f, ev.StopStepTaken))
         assert term.pids == (attempt.live.child.pid.pid,)
         kinds = [type(fact) for fact in attempt.facts]
@@ -114,15 +114,15 @@ def test_stubborn_ranks_are_killed_after_the_grace(tmp_path: Path) -> None:
         assert started(attempt)
         attempt.stop(grace_s=0.3)
         assert attempt.until(attempt.live.is_over)
-        assert attempt.rungs()[:2] == [ev.StopStep.SIGTERM, ev.StopStep.SIGKILL]
-        assert ev.StopStep.SURVIVORS not in attempt.rungs()
+        assert attempt.steps()[:2] == [ev.StopStep.SIGTERM, ev.StopStep.SIGKILL]
+        assert ev.StopStep.SURVIVORS not in attempt.steps()
 
 
 def test_a_second_wish_hurries_the_first(tmp_path: Path) -> None:
     with watched(tmp_path, fake_torchrun(tmp_path, 1, STUBBORN, stubborn=True), 1) as attempt:
         assert started(attempt, 1)
         attempt.stop()
-        assert attempt.until(lambda: attempt.rungs() == [ev.StopStep.SIGTERM])
+        assert attempt.until(lambda: attempt.steps() == [ev.StopStep.SIGTERM])
         attempt.stop(now=True)
         assert attempt.until(attempt.live.is_over, 5)
         assert len(attempt.of(ev.StopIntended)) == 1
@@ -167,7 +167,7 @@ def test_peers_of_a_dead_rank_get_the_short_grace_and_the_agent_reports(tmp_path
         assert attempt.live.exit.exit_code == 1, "the agent itself was not killed"
         kinds = [type(f) for f in attempt.facts if isinstance(f, ev.StopIntended | ev.StopStepTaken)]
         assert kinds == [ev.StopIntended, ev.StopStepTaken]
-        assert attempt.rungs() == [ev.StopStep.SIGKILL]
+        assert attempt.steps() == [ev.StopStep.SIGKILL]
 
 
 def test_what_is_intended_is_handed_over_before_it_is_done(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_persons_stop_takes_over_a_restart_but_not_the_other_way_round(tmp_pat
         whys = [f.why for f in attempt.facts if isinstance(f, ev.StopIntended)]
         assert whys == [ev.StopWhy.RESTART, ev.StopWhy.REQUEST]
         assert attempt.until(attempt.live.is_over)
-        assert attempt.rungs() == [ev.StopStep.SIGTERM], "one ladder"
+        assert attempt.steps() == [ev.StopStep.SIGTERM], "one stop sequence"
 
 
 def test_a_stop_of_a_plain_command_reaches_what_its_shell_does_not_pass_on(tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_a_trainer_that_speaks_the_wire_is_asked_first(tmp_path: Path) -> None:
     code = f"import os, time\nwhile not os.path.exists({str(stop_file)!r}): time.sleep(0.01)"
     with watched(tmp_path, fake_torchrun(tmp_path, 2, code)) as attempt:
         assert started(attempt)
-        attempt.live.speaks_wire = True
+        attempt.live.sends_telemetry = True
         attempt.stop()
         assert attempt.until(attempt.live.is_over)
-        assert attempt.rungs() == [ev.StopStep.ASK]
+        assert attempt.steps() == [ev.StopStep.ASK]
         assert attempt.live.exit is not None
         assert attempt.live.exit.exit_code == 0
 
@@ -226,10 +226,10 @@ def test_a_trainer_that_speaks_the_wire_is_asked_first(tmp_path: Path) -> None:
 def test_where_the_trainer_cannot_be_asked_sigterm_follows(tmp_path: Path) -> None:
     with watched(tmp_path, fake_torchrun(tmp_path, 1), 1) as attempt:
         assert started(attempt, 1)
-        attempt.live.speaks_wire = True
+        attempt.live.sends_telemetry = True
         (tmp_path / "1").rename(tmp_path / "moved")  # the touch fails, as on a full disk
         attempt.stop(grace_s=0.2)
-        assert attempt.until(lambda: ev.StopStep.SIGTERM in attempt.rungs())
+        assert attempt.until(lambda: ev.StopStep.SIGTERM in attempt.steps())
         (tmp_path / "moved").rename(tmp_path / "1")
         assert attempt.until(attempt.live.is_over)
 

@@ -15,7 +15,7 @@ from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.job.batch import BatchSpec, candidates
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.planning import preconditions as proofs
+from supervisor.keeper.planning import preconditions as preconditions
 from supervisor.keeper.planning.fit_batch import next_probe
 from supervisor.keeper.planning.preconditions import Missing
 from supervisor.keeper.planning.readiness import ReadinessCheck, Way
@@ -158,7 +158,7 @@ def test_gpu_memory_of_dead_ranks_is_waited_for_and_strangers_are_named(tmp_path
     state, wanted = dead_ranks(4_000_001), (Precondition.GPU_MEMORY,)
 
     def look(used: int, *processes: GpuProcess) -> Missing | None:
-        return proofs.missing(wanted, JOB, state, node, {}, gpus=lambda: sample(used, *processes))
+        return preconditions.missing(wanted, JOB, state, node, {}, gpus=lambda: sample(used, *processes))
 
     held = look(60 * GIB, GpuProcess(4_000_001, 59 * GIB))
     assert held is not None
@@ -168,24 +168,24 @@ def test_gpu_memory_of_dead_ranks_is_waited_for_and_strangers_are_named(tmp_path
     assert look(1 * GIB + 100) is None
     stranger = GpuProcess(4_000_002, 59 * GIB)
     assert look(60 * GIB, stranger) is None, "a stranger's memory is not waited for"
-    assert "4000002" in proofs.squatters(state, lambda: sample(60 * GIB, stranger))
-    hidden = proofs.missing(
+    assert "4000002" in preconditions.squatters(state, lambda: sample(60 * GIB, stranger))
+    hidden = preconditions.missing(
         wanted, JOB, state, node, {"CUDA_VISIBLE_DEVICES": "1"}, gpus=lambda: sample(60 * GIB)
     )
     assert hidden is None, "a GPU that the job does not see"
-    assert proofs.missing(wanted, JOB, state, node, {}, gpus=list) is None
+    assert preconditions.missing(wanted, JOB, state, node, {}, gpus=list) is None
 
 
 def test_a_named_port_and_the_disk_must_be_shown(tmp_path: Path) -> None:
     node = NodePaths(tmp_path)
     with socket.create_server(("0.0.0.0", 0)) as server:
         named = JobSpec("job", EntryKind.SCRIPT, "train.py", master_port=server.getsockname()[1])
-        taken = proofs.missing((Precondition.PORT,), named, st.RunState(), node, {})
+        taken = preconditions.missing((Precondition.PORT,), named, st.RunState(), node, {})
         assert taken is not None
         assert taken.fatal
-    assert proofs.missing((Precondition.PORT,), named, st.RunState(), node, {}) is None
-    assert proofs.missing((Precondition.PORT,), JOB, st.RunState(), node, {}) is None
-    assert proofs.missing((Precondition.DISK,), JOB, st.RunState(), node, {}) is None
+    assert preconditions.missing((Precondition.PORT,), named, st.RunState(), node, {}) is None
+    assert preconditions.missing((Precondition.PORT,), JOB, st.RunState(), node, {}) is None
+    assert preconditions.missing((Precondition.DISK,), JOB, st.RunState(), node, {}) is None
 
 
 @given(per_rank=st_.integers(1, 5000), limit=st_.integers(0, 6000))

@@ -108,8 +108,8 @@ def test_a_signal_to_a_live_attempt_ends_it(
     append(run, journalled(child))
     got, state = carry(run, job_of(tmp_path), signals=(number,) * times)
     assert (got, outcome(state)) == (code, (Outcome.STOPPED, 1))
-    rungs = [f.rung for f in facts_of(run) if isinstance(f, ev.StopStepTaken)]
-    assert rungs[0] is (ev.StopStep.SIGKILL if times == 2 else ev.StopStep.SIGTERM)
+    steps = [f.step for f in facts_of(run) if isinstance(f, ev.StopStepTaken)]
+    assert steps[0] is (ev.StopStep.SIGKILL if times == 2 else ev.StopStep.SIGTERM)
     assert wait_until(lambda: child.poll() is not None, 5)
 
 
@@ -149,7 +149,7 @@ def test_a_restart_asked_of_a_run_that_had_died_unseen_is_made(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("wish", "ends"),
+    ("kind", "ends"),
     [
         (RequestKind.START_NOW, (0, (Outcome.SUCCEEDED, 2))),
         (RequestKind.RESTART, (0, (Outcome.SUCCEEDED, 2))),
@@ -157,7 +157,7 @@ def test_a_restart_asked_of_a_run_that_had_died_unseen_is_made(tmp_path: Path) -
     ],
 )
 def test_a_person_need_not_wait_for_what_is_not_shown(
-    tmp_path: Path, wish: RequestKind, ends: tuple[int, tuple[Outcome, int]]
+    tmp_path: Path, kind: RequestKind, ends: tuple[int, tuple[Outcome, int]]
 ) -> None:
     """A launch that waits for a taken port goes on waiting in a keeper that adopts it, until a person decides."""
     with socket.create_server(("0.0.0.0", 0)) as server:
@@ -175,7 +175,7 @@ def test_a_person_need_not_wait_for_what_is_not_shown(
             assert isinstance(keeper.state.condition, st.Backoff)
             assert keeper.state.waiting is not None
             assert "port" in keeper.state.waiting.text
-            control.send(run.control, wish)
+            control.send(run.control, kind)
             assert (keeper.carry(), outcome(keeper.state)) == ends
         finally:
             keeper.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from supervisor.keeper.monitoring.observations import StepSeen
 from supervisor.keeper.recording.recorder import Recorder
-from supervisor.keeper.recording.running_minima import MAX_LOWS, Lows
+from supervisor.keeper.recording.running_minima import MAX_MINIMA, RunningMinima
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.series import METRICS, SeriesReader
@@ -81,18 +81,18 @@ def test_a_low_that_the_dead_keeper_had_not_told_is_told_by_the_next(tmp_path: P
 
 
 def test_too_many_lows_are_thinned_and_the_least_stays() -> None:
-    lows = Lows()
+    lows = RunningMinima()
     for step in range(1000):
         lows.add(step, 1000.0 - step)
     found = lows.take()
-    assert len(found) <= MAX_LOWS
+    assert len(found) <= MAX_MINIMA
     assert found[-1] == (999, 1.0)
     assert list(found) == sorted(found, key=lambda low: -low[1])
     assert lows.take() == ()
 
 
 def test_a_loss_without_a_step_belongs_to_the_newest_and_no_number_tells_nothing() -> None:
-    lows = Lows()
+    lows = RunningMinima()
     for step, loss in (
         (None, 9.0),
         (4.0, None),

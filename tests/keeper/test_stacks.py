@@ -58,7 +58,7 @@ class SlowTaker:
 class Actor(Powerless):
     """Says what it was made to do, and looks at stacks for as long as a test wants."""
 
-    desk: StackBroker
+    stacks: StackBroker
     told: Emitted
     state: RunState = field(
         default_factory=lambda: RunState(condition=Running(attempt=1, phase=ev.Phase.STEPPING))
@@ -69,7 +69,7 @@ class Actor(Powerless):
         self.state = fold(self.state, event)
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
-        errand = self.desk.ask()
+        errand = self.stacks.ask()
         if errand is None:
             raise Refused("no rank is known yet")
         return errand
@@ -82,13 +82,13 @@ class Bench:
     run: RunPaths
     clock: FakeClock
     taker: SlowTaker
-    desk: StackBroker
+    stacks: StackBroker
     told: Emitted
-    wishes: ControlInput
+    control: ControlInput
 
     def look(self) -> None:
         self.clock.now += CONTROL_INTERVAL_S
-        self.wishes.look()
+        self.control.look()
 
     def answers(self) -> list[ev.Event]:
         return [fact for fact in self.told.facts if isinstance(fact, ev.RequestDone | ev.RequestRefused)]
@@ -102,12 +102,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     run, clock, told, taker = RunPaths(tmp_path), FakeClock(), Emitted(), SlowTaker()
     run.control.mkdir()
     targets = Targets(1, {0: own_identity()}, tmp_path, tmp_path, {}, 0.0, None)
-    desk = StackBroker(told, clock, lambda: targets, taker)
-    desk.begin(1)
-    actor = Actor(desk, told)
-    yield Bench(run, clock, taker, desk, told, ControlInput(run, actor, clock))
+    stacks = StackBroker(told, clock, lambda: targets, taker)
+    stacks.begin(1)
+    actor = Actor(stacks, told)
+    yield Bench(run, clock, taker, stacks, told, ControlInput(run, actor, clock))
     taker.let_go.set()
-    desk.close()
+    stacks.close()
 
 
 def test_a_request_for_stacks_keeps_nobody_waiting_and_is_answered_when_they_are_there(bench: Bench) -> None:
@@ -121,7 +121,7 @@ def test_a_request_for_stacks_keeps_nobody_waiting_and_is_answered_when_they_are
     assert answer.request_id == note, "answered while the stacks are still being taken"
     assert bench.files() == [asked], "what is not answered stays for a keeper that may adopt the run"
     bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.desk.working, 5)
+    assert wait_until(lambda: not bench.stacks.working, 5)
     bench.look()
     answer = bench.answers()[-1]
     assert isinstance(answer, ev.RequestDone)
@@ -136,7 +136,7 @@ def test_ten_that_ask_at_once_get_one_round_and_an_answer_each(bench: Bench) -> 
     asked = {control.send(bench.run.control, RequestKind.STACKS) for _ in range(10)}
     bench.look()
     bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.desk.working, 5)
+    assert wait_until(lambda: not bench.stacks.working, 5)
     bench.look()
     assert {a.request_id for a in bench.answers() if isinstance(a, ev.RequestDone)} == asked
     assert bench.taker.taken == 1
@@ -144,15 +144,15 @@ def test_ten_that_ask_at_once_get_one_round_and_an_answer_each(bench: Bench) -> 
 
 
 def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(bench: Bench) -> None:
-    assert bench.desk.start()
+    assert bench.stacks.start()
     assert wait_until(lambda: bench.taker.inside == 1, 5)
-    errand = bench.desk.ask()
+    errand = bench.stacks.ask()
     assert errand is not None
     assert errand.poll() is None
     bench.taker.let_go.set()
-    assert wait_until(lambda: not bench.desk.working, 5)
+    assert wait_until(lambda: not bench.stacks.working, 5)
     assert (bench.taker.taken, bench.taker.most) == (2, 1)
-    assert bench.desk.poll() is not None, "the watch gets its own round"
+    assert bench.stacks.poll() is not None, "the watch gets its own round"
     assert errand.poll() == "artifacts/stacks-1-1.txt"
 
 
@@ -161,7 +161,7 @@ def test_stacks_that_could_not_be_written_are_refused_with_the_reason(bench: Ben
     bench.taker.let_go.set()
     control.send(bench.run.control, RequestKind.STACKS)
     bench.look()
-    assert wait_until(lambda: not bench.desk.working, 5)
+    assert wait_until(lambda: not bench.stacks.working, 5)
     bench.look()
     (answer,) = bench.answers()
     assert isinstance(answer, ev.RequestRefused)
@@ -174,7 +174,7 @@ def test_a_keeper_that_leaves_answers_what_it_is_still_asked(
     monkeypatch.setattr("supervisor.keeper.requests.control_input.LAST_ANSWER_S", 0.01)
     control.send(bench.run.control, RequestKind.STACKS)
     bench.look()
-    bench.wishes.close()
+    bench.control.close()
     (answer,) = bench.answers()
     assert isinstance(answer, ev.RequestRefused)
     assert "left" in answer.reason

@@ -129,7 +129,7 @@ EVENTS: st.SearchStrategy[ev.Event] = st.one_of(
         by=TEXTS,
         grace_s=st.floats(0, 60),
     ),
-    st.builds(ev.StopStepTaken, t=TIMES, attempt=ATTEMPTS, rung=st.sampled_from(ev.StopStep)),
+    st.builds(ev.StopStepTaken, t=TIMES, attempt=ATTEMPTS, step=st.sampled_from(ev.StopStep)),
     st.builds(
         ev.AttemptEnded,
         t=TIMES,

@@ -14,7 +14,7 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.fold import replay
 from supervisor.run.index import claim, find_run, known_runs, register
 from supervisor.run.lock import KeeperLock, keeper_is_alive
-from supervisor.run.ownership import NotAsked, ask, check_folder, has_keeper, place_of
+from supervisor.run.ownership import NotRequested, ask, check_folder, has_keeper, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind
 from supervisor.run.runfile import read_run_file, write_run_file
@@ -75,7 +75,7 @@ def test_what_a_copy_says_acts_on_no_terminal(tmp_path: Path) -> None:
 def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
     run.control.mkdir()
-    with pytest.raises(NotAsked, match="the keeper is gone"):
+    with pytest.raises(NotRequested, match="the keeper is gone"):
         ask(run, RequestKind.STOP)
     lock = KeeperLock(run.node().lock, start_time=1.0)
     try:
@@ -85,7 +85,7 @@ def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> No
         os.link(run.node().lock, copy.node().lock)
         assert keeper_is_alive(copy.node().lock), "a hard link is the same lock"
         assert not has_keeper(copy)
-        with pytest.raises(NotAsked, match="this folder is a copy: the run itself lies in"):
+        with pytest.raises(NotRequested, match="this folder is a copy: the run itself lies in"):
             ask(copy, RequestKind.STOP)
         assert has_keeper(run)
         assert (run.control / f"{ask(run, RequestKind.STOP)}.json").is_file()

@@ -90,8 +90,8 @@ def test_a_stop_is_no_failure(why: ev.StopWhy, by: str, text: str) -> None:
         ]
     )
     (attempt,) = state.attempts
-    assert attempt.ended_by_wish
-    assert attempt.wish_text == text
+    assert attempt.ended_by_request
+    assert attempt.request_text == text
     assert attempt.failure is None
     assert tones(state) == {"info"}
     told = [mark.text for mark in state.timeline]
@@ -103,7 +103,7 @@ def test_a_stop_is_no_failure(why: ev.StopWhy, by: str, text: str) -> None:
 def test_an_end_that_follows_a_failure_is_no_wish(why: ev.StopWhy) -> None:
     state = replay([*begun(1, 1.0), *ended(1, 5.0, why, "keeper", verdict_of(FailureClass.HANG))])
     (attempt,) = state.attempts
-    assert not attempt.ended_by_wish
+    assert not attempt.ended_by_request
     assert attempt.failure is FailureClass.HANG
     assert "bad" in tones(state)
 
@@ -112,7 +112,7 @@ def test_a_failure_before_the_stop_stays_one() -> None:
     oom = verdict_of(FailureClass.CUDA_OOM)
     state = replay([*begun(1, 1.0), *ended(1, 5.0, ev.StopWhy.REQUEST, "ada", oom)])
     assert state.attempts[0].failure is FailureClass.CUDA_OOM
-    assert state.attempts[0].wish_text == ""
+    assert state.attempts[0].request_text == ""
 
 
 def test_the_same_decision_is_told_once() -> None:

@@ -67,18 +67,18 @@ def test_a_busy_process_and_its_end() -> None:
         reader = ProcessReader("0", known)
         assert reader.read().cpu_ratio is None
         samples: list[ProcessSample] = []
-        process, last_s, told_s = psutil.Process(child.pid), time.monotonic(), 0.0
+        process, last_s, reported_s = psutil.Process(child.pid), time.monotonic(), 0.0
         before_s = sum(process.cpu_times()[:2])
 
         def half_a_second_was_told() -> bool:
             # On a loaded machine it gets a small share of a core: the share must be right, not large.
-            nonlocal last_s, told_s
+            nonlocal last_s, reported_s
             ratio, now_s = taken(samples, reader.read).cpu_ratio or 0.0, time.monotonic()
-            told_s, last_s = told_s + ratio * (now_s - last_s), now_s
-            return told_s > 0.5
+            reported_s, last_s = reported_s + ratio * (now_s - last_s), now_s
+            return reported_s > 0.5
 
         assert wait_until(half_a_second_was_told, 60, 0.2)
-        assert told_s == pytest.approx(sum(process.cpu_times()[:2]) - before_s, rel=0.3, abs=0.2)
+        assert reported_s == pytest.approx(sum(process.cpu_times()[:2]) - before_s, rel=0.3, abs=0.2)
         assert samples[-1].rss_bytes is not None
         assert wait_until(lambda: (reader.read().rss_bytes or 0) > 60 << 20, 10)
         assert samples[-1].threads == 1

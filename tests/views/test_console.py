@@ -203,9 +203,9 @@ def test_a_line_per_kind_of_fact_that_people_care_for() -> None:
             assert text
     stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=30.0)
     assert [text for _, text in fact_lines(stop)] == ["stopping attempt 1: request (by kim, grace 30 s)"]
-    rung = ev.StopStepTaken(t=T, attempt=1, rung=ev.StopStep.SURVIVORS, pids=(4, 5))
-    assert [text for _, text in fact_lines(rung)] == ["would not end: pids 4, 5"]
-    assert not list(fact_lines(ev.StopStepTaken(t=T, attempt=1, rung=ev.StopStep.SIGTERM)))
+    step = ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5))
+    assert [text for _, text in fact_lines(step)] == ["would not end: pids 4, 5"]
+    assert not list(fact_lines(ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM)))
 
 
 def test_a_hang_that_is_about_to_be_ended_is_said_before_it_is() -> None:

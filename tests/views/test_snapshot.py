@@ -28,8 +28,8 @@ def test_healthy_run(tmp_path: Path) -> None:
     assert snapshot.machine is not None
     assert snapshot.pace_s is not None
     assert abs(snapshot.pace_s - 1.2) < 0.01
-    told_s, is_derived = snapshot.step_time_s
-    assert told_s is not None
+    reported_s, is_derived = snapshot.step_time_s
+    assert reported_s is not None
     assert not is_derived, "the log says it itself"
     assert abs(snapshot.gpu_memory[-1].mean - 44.2 / 80) < 0.01
     assert not snapshot.keeper_alive

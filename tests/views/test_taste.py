@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from supervisor.cli.appearance_flags import taste_from
+from supervisor.cli.appearance_flags import appearance_from
 from supervisor.cli.main import main
-from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, taste_of
+from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
 from supervisor.views.tui.kept import Kept, load, save
 from supervisor.views.tui.theme.ascii import plain
 
@@ -20,11 +20,11 @@ def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stoker.toml").write_text('[ui]\ntheme = "light"\nascii = true\nlang = "zh"\n')
     env = {"XDG_CONFIG_HOME": str(tmp_path / "none"), "LANG": "en_US.UTF-8"}
-    assert taste_from({}, env) == Appearance(ThemeName.LIGHT, True, Lang.ZH)
-    assert taste_from({}, {**env, "STOKER_ASCII": "0", "STOKER_LANG": "en"}) == Appearance(
+    assert appearance_from({}, env) == Appearance(ThemeName.LIGHT, True, Lang.ZH)
+    assert appearance_from({}, {**env, "STOKER_ASCII": "0", "STOKER_LANG": "en"}) == Appearance(
         ThemeName.LIGHT, False, Lang.EN
     )
-    assert taste_from({"theme": "safe"}, {**env, "STOKER_THEME": "dark"}).theme is ThemeName.SAFE
+    assert appearance_from({"theme": "safe"}, {**env, "STOKER_THEME": "dark"}).theme is ThemeName.SAFE
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_language_by_locale(env: dict[str, str], lang: Lang) -> None:
-    assert taste_of([], env).lang is lang
+    assert appearance_of([], env).lang is lang
 
 
 @pytest.mark.parametrize("values", [{"theme": "pink"}, {"lang": "de"}, {"ascii": "maybe"}])
 def test_bad_values_name_what_is_possible(values: dict[str, str]) -> None:
     with pytest.raises(BadAppearance, match="choose"):
-        taste_of([("x", values)], {})
+        appearance_of([("x", values)], {})
 
 
 @pytest.mark.parametrize("verb", ["attach", "replay"])

@@ -23,7 +23,7 @@ from supervisor.cli.diagnosing.job_logs import BadInputError
 from supervisor.cli.diagnosing.rank_names import names_ranks, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
-from supervisor.keeper.observer.start_observed import Beginning
+from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import Target
 from supervisor.run.index import claim, register, state_home
 from supervisor.run.lock import keeper_is_alive
@@ -44,7 +44,7 @@ PIPE_BYTES = 1 << 18
 JOIN_S = 0.2
 
 
-def observe(target: str, args: argparse.Namespace, taste: Appearance, glimpse: Glimpse) -> int:
+def observe(target: str, args: argparse.Namespace, appearance: Appearance, glimpse: Glimpse) -> int:
     """Watch `target` in an observed run directory; it is removed afterwards unless --keep.
 
     `glimpse`: what may show the log until the app does.
@@ -57,7 +57,7 @@ def observe(target: str, args: argparse.Namespace, taste: Appearance, glimpse: G
         glimpse.leave()
         return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
-        what, _ = resolve(target, run, looks=False, speaks=True)
+        what, _ = resolve(target, run, check_writers=False, report_unseen=True)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
         glimpse.leave()
@@ -66,7 +66,7 @@ def observe(target: str, args: argparse.Namespace, taste: Appearance, glimpse: G
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
                 return _without_screen(run, target, args)
-            return _with_screen(run, target, what, args, taste, glimpse)
+            return _with_screen(run, target, what, args, appearance, glimpse)
     finally:
         glimpse.leave()
         if args.keep:
@@ -80,11 +80,11 @@ def observe(target: str, args: argparse.Namespace, taste: Appearance, glimpse: G
 
 def _let_it_write(pipe: int) -> None:
     """Read on what nobody looks at until its writer ends: a line into a closed pipe would end it (SIGPIPE)."""
-    said = False
+    reported = False
     with contextlib.suppress(KeyboardInterrupt, OSError):
         while True:
-            if not said and not select.select([pipe], [], [], 0.0)[0]:
-                said = True
+            if not reported and not select.select([pipe], [], [], 0.0)[0]:
+                reported = True
                 print(
                     "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)",
                     file=sys.stderr,
@@ -95,25 +95,30 @@ def _let_it_write(pipe: int) -> None:
 
 
 def _with_screen(
-    run: RunPaths, target: str, what: Target, args: argparse.Namespace, taste: Appearance, glimpse: Glimpse
+    run: RunPaths,
+    target: str,
+    what: Target,
+    args: argparse.Namespace,
+    appearance: Appearance,
+    glimpse: Glimpse,
 ) -> int:
     """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here.
 
     The first facts are written here, before that process has loaded anything: the screen opens at once.
     """
     try:
-        beginning = Beginning.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
+        observed = ObservedRun.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
     except OSError as error:
         glimpse.leave()
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
-    with Watcher(run, target, beginning, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
+    with Watcher(run, target, observed, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
         from supervisor.cli.open_app import kept_file, load_app
 
         run_tui = load_app()
         run_tui(
             run,
             read_only=args.read_only,
-            taste=taste,
+            appearance=appearance,
             keep=kept_file(os.environ),
             painted=watcher.go,
             begun=glimpse.hand_over(),
@@ -137,7 +142,7 @@ def observer_of(
     *,
     interval_s: float,
     pipe: int | None = None,
-    beginning: Beginning | None = None,
+    observed: ObservedRun | None = None,
 ) -> tuple[Observer, Target]:
     """What watches `target`, with what judges it.
 
@@ -146,7 +151,7 @@ def observer_of(
         target: as typed.
         interval_s: seconds between sensor readings.
         pipe: the descriptor to read for ``-``; None: stdin.
-        beginning: the run directory, where it is begun already.
+        observed: the run directory, where it is begun already.
 
     Raises:
         BadInputError: nothing to watch; one line.
@@ -164,7 +169,7 @@ def observer_of(
             return diagnose(JobEvidence(logs=()), engine.signatures, engine.matcher)
 
     host = socket.gethostname()
-    observer = Observer(run, what, host=host, judge=judge, interval_s=interval_s, beginning=beginning)
+    observer = Observer(run, what, host=host, judge=judge, interval_s=interval_s, observed=observed)
     return observer, what
 
 

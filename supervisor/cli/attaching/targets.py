@@ -18,15 +18,20 @@ from supervisor.text.prefixes import Origin, origin_of_path
 
 
 def resolve(
-    target: str, run: RunPaths, *, looks: bool = True, speaks: bool = False, pipe: int | None = None
+    target: str,
+    run: RunPaths,
+    *,
+    check_writers: bool = True,
+    report_unseen: bool = False,
+    pipe: int | None = None,
 ) -> tuple[Target, Callable[[], JobEvidence]]:
     """What `target` names and how to read it for a verdict.
 
     Args:
         target: as typed.
         run: the claimed run directory.
-        looks: find out whether somebody still writes the logs.
-        speaks: say on stderr what cannot be seen.
+        check_writers: find out whether somebody still writes the logs.
+        report_unseen: say on stderr what cannot be seen.
         pipe: the descriptor to read for ``-``; None: stdin.
 
     Raises:
@@ -36,8 +41,8 @@ def resolve(
         return _pipe(run, pipe)
     path = Path(os.path.expanduser(target))
     if path.is_dir() or path.is_file() or not target.isdecimal():
-        return _logs(path, looks=looks)
-    return _process(int(target), speaks=speaks)
+        return _logs(path, check_writers=check_writers)
+    return _process(int(target), report_unseen=report_unseen)
 
 
 def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvidence]]:
@@ -54,7 +59,7 @@ def _pipe(run: RunPaths, pipe: int | None) -> tuple[Target, Callable[[], JobEvid
     return Target("stdin", "a pipe", pipe=os.dup(0) if pipe is None else pipe), read
 
 
-def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]]:
+def _logs(path: Path, *, check_writers: bool) -> tuple[Target, Callable[[], JobEvidence]]:
     sources = read_jobs([str(path)])[0][2].logs  # what is wrong with it is said of the name that was typed
 
     def read() -> JobEvidence:
@@ -74,7 +79,7 @@ def _logs(path: Path, *, looks: bool) -> tuple[Target, Callable[[], JobEvidence]
             )
         logs.append(ObservedLog(absolute, source.path, origin, packed=_is_packed(absolute)))
     target_name = path.name or str(path)
-    ended = looks and not any_is_written(log.path for log in logs)
+    ended = check_writers and not any_is_written(log.path for log in logs)
     return Target(target_name, os.path.abspath(path), tuple(logs), ended=ended), read
 
 
@@ -100,7 +105,7 @@ def _is_packed(path: str) -> bool:
         return False
 
 
-def _process(pid: int, *, speaks: bool) -> tuple[Target, Callable[[], JobEvidence]]:
+def _process(pid: int, *, report_unseen: bool) -> tuple[Target, Callable[[], JobEvidence]]:
     root = identify(pid)
     if root is None:
         raise BadInputError(f"{pid}: no process with this pid; it has ended")
@@ -124,7 +129,7 @@ def _process(pid: int, *, speaks: bool) -> tuple[Target, Callable[[], JobEvidenc
     unseen = (
         "" if logs else "its output goes to a terminal or a pipe and cannot be seen: only processes are shown"
     )
-    if unseen and speaks:
+    if unseen and report_unseen:
         print(f"stoker attach: {pid}: {unseen}", file=sys.stderr)
     name = _program(read_cmdline(root)) or str(pid)
 

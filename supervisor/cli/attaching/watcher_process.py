@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from supervisor.keeper.observer.start_observed import Beginning
+from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.run.paths import RunPaths
 
 # A last verdict reads what was not read yet, as far as it comes; without `keep` nobody would see it.
@@ -33,7 +33,7 @@ class Watcher:
     Args:
         run: the claimed run directory; its keeper.log takes what goes wrong.
         target: what to watch, as typed.
-        beginning: the run directory, begun; handed over here.
+        observed: the run directory, begun; handed over here.
         interval_s: seconds between sensor readings.
         pipe: the descriptor to read for ``-``.
         keep: the run directory stays: give a last verdict.
@@ -43,14 +43,14 @@ class Watcher:
         self,
         run: RunPaths,
         target: str,
-        beginning: Beginning,
+        observed: ObservedRun,
         *,
         interval_s: float,
         pipe: int | None = None,
         keep: bool = False,
     ) -> None:
         self._keep = keep
-        lock = beginning.hand_over()
+        lock = observed.hand_over()
         words = [
             str(run.root),
             target,
@@ -72,7 +72,7 @@ class Watcher:
                     start_new_session=True,
                 )
         finally:
-            beginning.lock.release()  # here only: what the child inherited stays locked
+            observed.lock.release()  # here only: what the child inherited stays locked
         if pipe is not None:
             os.close(pipe)
 
@@ -123,7 +123,7 @@ def main(argv: list[str]) -> int:
     root, target, interval, pipe, keep, lock = argv
     run = RunPaths(Path(root))
     try:
-        beginning = Beginning.inherited(run, int(lock), clock=SystemClock())
+        observed = ObservedRun.inherited(run, int(lock), clock=SystemClock())
     except OSError as error:
         if not run.root.exists():
             return 0  # the screen was left before this process had come up
@@ -135,7 +135,7 @@ def main(argv: list[str]) -> int:
             target,
             interval_s=float(interval),
             pipe=None if int(pipe) == NO_PIPE else int(pipe),
-            beginning=beginning,
+            observed=observed,
         )
     except BadInputError as error:
         print(error, file=sys.stderr)

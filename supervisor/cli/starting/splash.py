@@ -22,14 +22,16 @@ class Curtain:
     Args:
         glimpse: the terminal.
         spec: the job.
-        taste: how it looks.
+        appearance: how it looks.
         env: the environment.
     """
 
-    def __init__(self, glimpse: Glimpse, spec: JobSpec, taste: Appearance, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, glimpse: Glimpse, spec: JobSpec, appearance: Appearance, env: Mapping[str, str]
+    ) -> None:
         self.glimpse = glimpse
         self._spec, self._env = spec, env
-        self._look, self._tr = look_of(taste, env), speech(taste.spoken)
+        self._look, self._tr = look_of(appearance, env), speech(appearance.spoken)
         self._kept = load(kept_file(env))
         self.found(())
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.cli.appearance_flags import taste_from
+from supervisor.cli.appearance_flags import appearance_from
 from supervisor.cli.common import complain
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
@@ -66,21 +66,21 @@ def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
 def start(job: Job, env: Mapping[str, str], errands: Errands) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
     parsed = job.parsed
-    taste = _taste(parsed, env)
+    appearance = _appearance(parsed, env)
     if parsed.switch("no_ui") or parsed.switch("detach") or not _has_terminal():
         if not parsed.switch("detach"):
             import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
-        return _start(job, env, taste, errands, None)
+        return _start(job, env, appearance, errands, None)
     from supervisor.cli.starting.splash import Curtain
     from supervisor.views.splash.glimpse import Glimpse
     from supervisor.views.tui.garbage import held_back
 
     with held_back(), Glimpse() as glimpse:
-        return _start(job, env, taste, errands, Curtain(glimpse, job.spec, taste, env))
+        return _start(job, env, appearance, errands, Curtain(glimpse, job.spec, appearance, env))
 
 
 def _start(
-    job: Job, env: Mapping[str, str], taste: Appearance, errands: Errands, curtain: Curtain | None
+    job: Job, env: Mapping[str, str], appearance: Appearance, errands: Errands, curtain: Curtain | None
 ) -> int:
     spec, parsed = job.spec, job.parsed
     interpreter = find_interpreter(spec, env, errands.interpreter)
@@ -120,17 +120,17 @@ def _start(
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
-    return _detached(run, record, parsed, env, notable, taste, curtain)
+    return _detached(run, record, parsed, env, notable, appearance, curtain)
 
 
-def _taste(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
+def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
     flags = {
         "theme": parsed.flag("theme"),
         "ascii": parsed.switch("ascii") or None,
         "lang": parsed.flag("lang"),
     }
     try:
-        return taste_from(flags, env)
+        return appearance_from(flags, env)
     except BadAppearance as error:
         raise JobError(str(error)) from error
 
@@ -254,7 +254,7 @@ def _detached(
     parsed: ParsedRun,
     env: Mapping[str, str],
     findings: tuple[Finding, ...],
-    taste: Appearance,
+    appearance: Appearance,
     curtain: Curtain | None,
 ) -> int:
     from supervisor.keeper.process.detach import teardown_warning
@@ -272,12 +272,12 @@ def _detached(
         # The app loads on a core of its own, while the keeper loads what it needs.
         code = _start_keeper(run, record, env, findings, meanwhile=load_app, before_words=curtain.fall)
         return code or show(
-            run, read_only=parsed.switch("read_only"), env=env, taste=taste, glimpse=curtain.glimpse
+            run, read_only=parsed.switch("read_only"), env=env, appearance=appearance, glimpse=curtain.glimpse
         )
     except KeyboardInterrupt:
         curtain.fall()
-        said = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
-        print(f"stoker run: interrupted, but the run has begun: {said}", file=sys.stderr)
+        text = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
+        print(f"stoker run: interrupted, but the run has begun: {text}", file=sys.stderr)
         raise
     finally:
         curtain.fall()

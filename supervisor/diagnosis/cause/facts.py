@@ -302,7 +302,7 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
     if first.has(Trait.GENERIC):
         return _stronger_of_process(first, causes)
-    if first.has(Trait.TOLD_AGAIN) and "encountered in worker" in first.text:
+    if first.has(Trait.REPEATED) and "encountered in worker" in first.text:
         return _line_of_loader(first, causes)
     return first
 

@@ -122,7 +122,7 @@ class Trait(StrEnum):
     NAMES_TASK = "names_task"  # the task meant is named in this line or right below
     MAY_RECOVER = "may_recover"  # a hang that may end by itself
     STACK_DUMP = "stack_dump"  # begins a stack of a process that waits
-    TOLD_AGAIN = "told_again"  # a data worker's last words; the loader's own line, later, names its pid
+    REPEATED = "told_again"  # a data worker's last words; the loader's own line, later, names its pid
     LOST_CONNECTION = "lost_connection"  # a connection broke, whoever ended it; `lost` says to whom
 
 

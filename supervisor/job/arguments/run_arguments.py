@@ -196,7 +196,7 @@ class _Reader:
         if key not in OWNED:
             return
         self.notes.append(OWNED[key].format(value=value))
-        # A restart count given to torchrun is a wish for restarts: it becomes ours unless ours is given too.
+        # A restart count given to torchrun asks for restarts: it becomes ours unless ours is given too.
         if key == "max_restarts" and not any(k == "max_retries" for k, _ in self.stoker):
             self.stoker.insert(0, ("max_retries", value))
 

@@ -70,7 +70,7 @@ CLASS_KEYS: Final[dict[str, KeyType]] = {
     "wait_s": _F,
 }
 # What may have to be shown before the next launch (`run.records.Precondition`), a list under ``show_first``.
-PROOFS: Final = ("gpu_memory", "port", "disk")
+PRECONDITIONS: Final = ("gpu_memory", "port", "disk")
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "batch.scope": ("per_rank", "per_node", "global"),
     "batch.unit": ("samples", "tokens"),

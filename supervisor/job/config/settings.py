@@ -19,7 +19,7 @@ from supervisor.job.config.setting_keys import (
     FLAT,
     LAUNCH_SECTIONS,
     METRICS,
-    PROOFS,
+    PRECONDITIONS,
     SCREEN,
     SETTINGS,
 )
@@ -326,9 +326,9 @@ def _class_table(file: ConfigFile, name: str, table: Mapping[str, Any]) -> Mappi
     checked: dict[str, Any] = {}
     for key, value in table.items():
         if key == "show_first":
-            if not isinstance(value, list) or not set(value) <= set(PROOFS):
+            if not isinstance(value, list) or not set(value) <= set(PRECONDITIONS):
                 raise file.error(
-                    key, f"policy.{name}.show_first is a list of {', '.join(PROOFS)}, got {value!r}"
+                    key, f"policy.{name}.show_first is a list of {', '.join(PRECONDITIONS)}, got {value!r}"
                 )
             checked[key] = tuple(value)
             continue

@@ -52,8 +52,8 @@ def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
         args: what follows the script now.
         flag: the flag that is known to take a checkpoint's path, whatever its name.
     """
-    told = [s for s in settings_of(args) if (s.name == flag or takes_path(s.name)) and s.value]
-    found = next((s for s in reversed(told) if (s.value or "").lower() not in _SWITCHED), None)
+    given = [s for s in settings_of(args) if (s.name == flag or takes_path(s.name)) and s.value]
+    found = next((s for s in reversed(given) if (s.value or "").lower() not in _SWITCHED), None)
     if found is None:
         return None
     return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"

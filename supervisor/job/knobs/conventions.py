@@ -185,10 +185,10 @@ def find_convention(
         modules: packages that the script and its local imports import.
         called: names that the source calls.
     """
-    return next((row for row in CONVENTIONS if _speaks(row, names, program, modules, called)), None)
+    return next((row for row in CONVENTIONS if _applies(row, names, program, modules, called)), None)
 
 
-def _speaks(
+def _applies(
     row: Convention,
     names: Sequence[str],
     program: str | None,

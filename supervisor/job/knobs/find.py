@@ -70,10 +70,10 @@ def find_knobs(
         world: ranks in all, if known.
     """
     where = elsewhere or places(source_text)
-    told = declared or Knobs()
+    given = declared or Knobs()
     row = convention_of(args, where)
-    knobs = _batch_knobs(args, where, row, told, world)
-    return find_resume(args, where, row, told, knobs)
+    knobs = _batch_knobs(args, where, row, given, world)
+    return find_resume(args, where, row, given, knobs)
 
 
 def convention_of(args: Sequence[str], where: Places) -> Convention | None:
@@ -89,36 +89,36 @@ def convention_of(args: Sequence[str], where: Places) -> Convention | None:
 
 
 def _batch_knobs(
-    args: Sequence[str], where: Places, row: Convention | None, told: Knobs, world: int | None
+    args: Sequence[str], where: Places, row: Convention | None, given: Knobs, world: int | None
 ) -> Knobs:
     found = cand.collect(args, where, row)
-    declared = told != Knobs()
-    if told.batch is not None:
-        return _declared(told, found, where, declared=declared)
+    declared = given != Knobs()
+    if given.batch is not None:
+        return _declared(given, found, where, declared=declared)
     try:
         return replace(
-            _Finder(args, where, row, found, told, world, Search(args, where, row, found, told)).find(),
+            _Finder(args, where, row, found, given, world, Search(args, where, row, found, given)).find(),
             declared=declared,
         )
     except NoPlanError as refused:
-        scope = told.batch_scope
+        scope = given.batch_scope
         if refused.batch is not None and scope is KnobScope.UNKNOWN:
             scope = scope_of(refused.batch, where.source)
         return Knobs(
-            batch=refused.batch, batch_scope=scope, accumulation=told.accumulation, refusal=refused.why, help=refused.help, declared=declared,
+            batch=refused.batch, batch_scope=scope, accumulation=given.accumulation, refusal=refused.why, help=refused.help, declared=declared,
             found=_numbers_of(found, ("micro", refused.batch)),
         )  # fmt: skip
 
 
-def _declared(told: Knobs, found: Sequence[Candidate], where: Places, *, declared: bool) -> Knobs:
+def _declared(given: Knobs, found: Sequence[Candidate], where: Places, *, declared: bool) -> Knobs:
     """What a person named, completed: a scope from the name or the source, an accumulation or a total that is the only one."""
-    batch = told.batch or ""
-    scope = told.batch_scope if told.batch_scope is not KnobScope.UNKNOWN else scope_of(batch, where.source)
-    accumulation = told.accumulation
+    batch = given.batch or ""
+    scope = given.batch_scope if given.batch_scope is not KnobScope.UNKNOWN else scope_of(batch, where.source)
+    accumulation = given.accumulation
     if accumulation is None:
         first, rest = cand.choose(c for c in found if c.role is Role.ACCUMULATION)
         accumulation = first.name if first is not None and not rest else None
-    total = told.global_batch or next(
+    total = given.global_batch or next(
         (c.name for c in found if c.role is Role.TOTAL and c.name != batch), None
     )
     return Knobs(
@@ -126,7 +126,7 @@ def _declared(told: Knobs, found: Sequence[Candidate], where: Places, *, declare
         batch_scope=scope,
         accumulation=accumulation,
         global_batch=total if scope is KnobScope.PER_RANK and accumulation is None else None,
-        counts=told.counts,
+        counts=given.counts,
         declared=declared,
         paired=accumulation is not None
         and scope is KnobScope.UNKNOWN
@@ -152,7 +152,7 @@ class _Finder:
     where: Places
     row: Convention | None
     found: list[Candidate]
-    told: Knobs
+    given: Knobs
     world: int | None
     search: Search
 
@@ -226,7 +226,7 @@ class _Finder:
             )  # fmt: skip
         scope = self._scope(micro)
         counts = (
-            self.told.counts if self.told.counts is not AccumulationCounts.PER_RANK else self._counts(small)
+            self.given.counts if self.given.counts is not AccumulationCounts.PER_RANK else self._counts(small)
         )
         if total is not None:
             self._require_product(micro, steps, total, counts)
@@ -246,7 +246,7 @@ class _Finder:
         return (
             self.row is not None
             or (micro.framework != "" and steps.framework != "")
-            or self.told.batch_scope is not KnobScope.UNKNOWN
+            or self.given.batch_scope is not KnobScope.UNKNOWN
         )
 
     def _cut(self, micro: Candidate, steps: Candidate) -> Knobs:
@@ -262,8 +262,8 @@ class _Finder:
         )  # fmt: skip
 
     def _scope(self, micro: Candidate) -> KnobScope:
-        if self.told.batch_scope is not KnobScope.UNKNOWN:
-            return self.told.batch_scope
+        if self.given.batch_scope is not KnobScope.UNKNOWN:
+            return self.given.batch_scope
         scope = scope_of(micro.name, self.source)
         if scope is not KnobScope.UNKNOWN:
             return scope

@@ -51,7 +51,7 @@ Term: TypeAlias = tuple[float, float | str]
 
 def find_group_timeout(settings: Sequence[Setting], where: Places) -> float | None:
     """The longest that any process group is told to wait, in seconds; None where nothing longer than usual is asked for."""
-    return longer_than_usual(max(_told(settings, where), default=None))
+    return longer_than_usual(max(_group_timeouts(settings, where), default=None))
 
 
 def longer_than_usual(seconds: object) -> float | None:
@@ -74,7 +74,7 @@ def timeout_in_log(data: bytes) -> float | None:
     return longer_than_usual(max(found, default=None))
 
 
-def _told(settings: Sequence[Setting], where: Places) -> Iterator[float]:
+def _group_timeouts(settings: Sequence[Setting], where: Places) -> Iterator[float]:
     for setting in settings:
         if (unit := _unit(setting.name)) is not None and (number := _number(setting.value)) is not None:
             yield unit * number

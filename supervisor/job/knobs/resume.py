@@ -68,7 +68,7 @@ _DEPTH: Final = 3
 
 
 def find_resume(
-    args: Sequence[str], where: Places, row: Convention | None, told: Knobs, knobs: Knobs
+    args: Sequence[str], where: Places, row: Convention | None, given: Knobs, knobs: Knobs
 ) -> Knobs:
     """`knobs` with what is known of going on from a checkpoint.
 
@@ -76,12 +76,12 @@ def find_resume(
         args: the command line.
         where: configs, source, environment.
         row: the framework's conventions.
-        told: what a person declared.
+        given: what a person declared.
         knobs: the batch's knobs.
     """
-    if told.resume:
-        return replace(knobs, resume=told.resume, resume_value=told.resume_value, resumes="named")
-    if told.self_resuming:
+    if given.resume:
+        return replace(knobs, resume=given.resume, resume_value=given.resume_value, resumes="named")
+    if given.self_resuming:
         return replace(knobs, self_resuming=True, resumes="named (--self-resuming)")
     look = _Look(args, where, row)
     itself = look.by_itself()

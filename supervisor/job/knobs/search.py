@@ -37,7 +37,7 @@ class Search:
     where: Places
     row: Convention | None
     found: Sequence[Candidate]
-    told: Knobs
+    given: Knobs
 
     @property
     def source(self) -> ScriptSource:
@@ -260,8 +260,8 @@ class Search:
         """The setting that holds the accumulation; None where there is none."""
         options = [c for c in self.found if c.role is Role.ACCUMULATION]
         own = [c for c in options if not c.framework and not self._is_field(c)]
-        if self.told.accumulation is not None:
-            return self._named_accumulation(self.told.accumulation, own)
+        if self.given.accumulation is not None:
+            return self._named_accumulation(self.given.accumulation, own)
         first, rest = cand.choose(own)
         if first is None:
             first = self._paired_by_convention(micro) or self._unset_accumulation(own, micro)

@@ -34,7 +34,7 @@ from supervisor.sources.host.cgroup import memory_kills
 from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
-HEAR_S = 0.1
+RECEIVE_S = 0.1
 """So much of the loop's time goes into what the sensors saw: a flood of lines must not keep a stop waiting."""
 READS_ON_S = 0.2
 """A reading that takes longer is said, with a failure's provisional verdict: that stands within a second of the end."""
@@ -56,7 +56,7 @@ class _Ending:
 
 
 class Watching:
-    """Sensors, health and ladder of one attempt after the other. Used by the keeper's one thread.
+    """Sensors, health and stop sequence of one attempt after the other. Used by the keeper's one thread.
 
     Args:
         judging: makes the verdict on an attempt from what it has left so far.
@@ -66,30 +66,35 @@ class Watching:
 
     def __init__(
         self,
-        charge: RunContext,
+        context: RunContext,
         engine: EngineLoader,
         *,
         judging: Judging,
         stepped: Callable[[st.RunState], None],
         same_boot: bool,
     ) -> None:
-        self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
-        self._clock, self._ledger, self._engine = charge.clock, charge.ledger, engine
+        self._run, self._node, self._record, self._env = (
+            context.run,
+            context.node,
+            context.record,
+            context.env,
+        )
+        self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped = judging, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
-        self._found = FoundCheckpoints(charge.record.job, charge.clock, charge.ledger.emit)
-        self._recorder = Recorder(charge.node.series, charge.ledger.emit, charge.clock, self._backlog)
-        self._viewers = Viewers(charge.run.control)
+        self._found = FoundCheckpoints(context.record.job, context.clock, context.ledger.emit)
+        self._recorder = Recorder(context.node.series, context.ledger.emit, context.clock, self._backlog)
+        self._viewers = Viewers(context.run.control)
         self._health = Health(
-            charge.node,
-            charge.record.job.hang,
-            charge.ledger.emit,
-            charge.clock,
+            context.node,
+            context.record.job.hang,
+            context.ledger.emit,
+            context.clock,
             self._stack_targets,
             around=Around(
-                watched=lambda: self._viewers.watched(charge.clock.mono()),
+                watched=lambda: self._viewers.watched(context.clock.mono()),
                 can_resume=self._can_resume,
-                group_timeout_s=charge.record.job.group_timeout_s,
+                group_timeout_s=context.record.job.group_timeout_s,
             ),
         )
         self._live: LiveAttempt | None = None
@@ -120,14 +125,17 @@ class Watching:
         """Whether a rank has fallen and torchrun is about to leave: each moment until then is lost to the next launch."""
         live, collector = self._live, self._collector
         return (
-            live is not None and collector is not None and live.ladder is None and collector.agent_is_ending()
+            live is not None
+            and collector is not None
+            and live.stop_sequence is None
+            and collector.agent_is_ending()
         )
 
-    def hear(self, timeout_s: float) -> None:
-        """Take what the sensors saw, waiting for the first of it; no more than is there now, and for no longer than `HEAR_S`."""
+    def receive(self, timeout_s: float) -> None:
+        """Take what the sensors saw, waiting for the first of it; no more than is there now, and for no longer than `RECEIVE_S`."""
         try:
             self._observe(self._queue.get(timeout=timeout_s))
-            until = self._clock.mono() + HEAR_S
+            until = self._clock.mono() + RECEIVE_S
             for _ in range(self._queue.qsize()):
                 if self._clock.mono() > until:
                     return
@@ -152,7 +160,7 @@ class Watching:
         if self._collector is None or self._is_our_signal(observation):
             return
         if self._live is not None:
-            self._live.speaks_wire = self._live.speaks_wire or observation.from_wire
+            self._live.sends_telemetry = self._live.sends_telemetry or observation.from_wire
         self._recorder.record(self._number, observation)
         self._health.observe(observation)
 
@@ -161,7 +169,7 @@ class Watching:
 
     def _is_our_signal(self, observation: Observation) -> bool:
         """Whether a line only echoes the SIGTERM of a stop of ours, which is on record: nobody else sent one."""
-        stopping = self._live is not None and self._live.ladder is not None
+        stopping = self._live is not None and self._live.stop_sequence is not None
         return (
             stopping
             and isinstance(observation, EvidenceHit)
@@ -264,16 +272,16 @@ class Watching:
         self._found.look(self._ledger.state)
         if live.is_over():
             self._begin_end(live.number, live.exit.exit_code if live.exit is not None else None, collector)
-        elif collector.agent_is_ending() and live.ladder is None:
+        elif collector.agent_is_ending() and live.stop_sequence is None:
             self._give_provisional(live.number, PROVISIONAL_DELAY_S)
-        elif live.ladder is None and live.exit is None:
+        elif live.stop_sequence is None and live.exit is None:
             self._health.line_seen(collector.last_line())
             if self._health.tick():
                 # No rank answers: no asking for a checkpoint, and no more grace than peers of a dead rank get.
                 self.stop(ev.StopWhy.HANG, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> None:
-        """End it by the ladder; the intent is on disk before the act."""
+        """End it by the stop sequence; the intent is on disk before the act."""
         assert self._live is not None, "stopped only while it lives"
         intent = self._live.stop(why, by, grace_s=grace_s, now=now)
         if intent is not None:
@@ -286,10 +294,10 @@ class Watching:
         """
         if not self.lives:
             raise Refused("nothing runs")
-        errand = self._health.stacks_now()
-        if errand is None:
+        task = self._health.stacks_now()
+        if task is None:
             raise Refused("no rank is known yet")
-        return errand
+        return task
 
     def keep_waiting(self, by: str) -> None:
         """A person does not want the silence that lasts to be ended."""
@@ -326,7 +334,7 @@ class Watching:
         ending.reading.hurry()
         until = self._clock.mono() + CUT_S
         while not (ending.reading.look() and self._queue.empty()) and self._clock.mono() < until:
-            self.hear(LOOK_S)
+            self.receive(LOOK_S)
         self._finish(ending)
 
     def _give_provisional(self, number: int, delay_s: float = 0.0) -> None:
@@ -362,7 +370,7 @@ class Watching:
                     t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
                 )
                 self._ledger.emit(gone, durable=True)
-            if ending.exit_code != 0 and why not in st.WISHES:
+            if ending.exit_code != 0 and why not in st.REQUESTED_STOPS:
                 self._give_provisional(ending.number)
 
     def _finish(self, ending: _Ending) -> None:

@@ -51,9 +51,9 @@ def _outputs(job: JobSpec) -> tuple[Path, ...]:
     return tuple(Path(job.cwd, os.path.expanduser(folder)) for folder in job.outputs)
 
 
-def _folder(told: Path) -> Path:
+def _folder(reported: Path) -> Path:
     """A flag for the output may name the file itself."""
-    return told.parent if told.name.lower().endswith(LIKE_CHECKPOINTS) else told
+    return reported.parent if reported.name.lower().endswith(LIKE_CHECKPOINTS) else reported
 
 
 class FoundCheckpoints:
@@ -84,8 +84,8 @@ class FoundCheckpoints:
 
     def _begin(self, state: RunState) -> bool:
         began_t = state.attempts[0].planned_t if state.attempts else None
-        told = any(not found.found for found in state.checkpoints)
-        if began_t is None or told or not self._folders or self._looker.busy:
+        reported = any(not found.found for found in state.checkpoints)
+        if began_t is None or reported or not self._folders or self._looker.busy:
             return False
         # Files bear the machine's time: where its clock was set back, they look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)

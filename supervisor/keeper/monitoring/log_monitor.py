@@ -120,7 +120,7 @@ class LogWatch:
         self._paths: list[str] = []
         self._readers: dict[str, MetricReader] = {}
         self._wiped: dict[str, tuple[tuple[int, int], bytes]] = {}
-        self._rank_spoke = False
+        self._rank_reported = False
         self._last_line: float | None = None
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
@@ -181,7 +181,7 @@ class LogWatch:
             case LogKind.AGENT:
                 self._on_agent(batch.data)
                 # What torchrun reports of its ranks was in their own logs before: said once is enough.
-                if not self._rank_spoke:
+                if not self._rank_reported:
                     self._scan(key, batch)
             case LogKind.RANK:
                 self._last_line = self._clock.mono()
@@ -215,7 +215,7 @@ class LogWatch:
         for hit in self._scanner.feed(key.name, batch.data, key.origin):
             if hit.signature.role is not Role.CAUSE:
                 continue
-            self._rank_spoke = self._rank_spoke or key.kind is LogKind.RANK
+            self._rank_reported = self._rank_reported or key.kind is LogKind.RANK
             self._put(
                 EvidenceHit(
                     t=self._clock.wall(),
@@ -301,8 +301,8 @@ def thinned(losses: Sequence[float | None]) -> list[int]:
     kept: list[int] = []
     for start in range(0, len(losses), stretch):
         mine = range(start, min(start + stretch, len(losses)))
-        said = [(loss, place) for place in mine if (loss := losses[place]) is not None]
-        odd = [place for loss, place in said if not math.isfinite(loss)][:1]
-        ends = [min(said)[1], max(said)[1]] if said and not odd else odd
+        entries = [(loss, place) for place in mine if (loss := losses[place]) is not None]
+        odd = [place for loss, place in entries if not math.isfinite(loss)][:1]
+        ends = [min(entries)[1], max(entries)[1]] if entries and not odd else odd
         kept += sorted({*ends, mine[-1]})
     return kept

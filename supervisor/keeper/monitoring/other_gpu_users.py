@@ -61,11 +61,11 @@ class Use:
             who = f"{who} of {user}"
         held = greatest.memory_used_bytes
         size = f"{held / GIB:.1f} GiB" if held is not None else "some"
-        said = f"GPU {self.index} is shared: {who} holds {size} of its memory"
-        return said if len(self.others) == 1 else f"{said}; {len(self.others) - 1} more"
+        text = f"GPU {self.index} is shared: {who} holds {size} of its memory"
+        return text if len(self.others) == 1 else f"{text}; {len(self.others) - 1} more"
 
 
-class Neighbours:
+class OtherGpuUsers:
     """Tells a GPU's processes apart. A process is the run's if it, or one it descends from, is watched or is this keeper."""
 
     def __init__(self) -> None:

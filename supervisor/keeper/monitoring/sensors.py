@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from supervisor.keeper.clock import Clock, of_others
 from supervisor.keeper.monitoring.observations import Observation, Sampled, SensorFact
-from supervisor.keeper.monitoring.other_gpu_users import Neighbours, Use
+from supervisor.keeper.monitoring.other_gpu_users import OtherGpuUsers, Use
 from supervisor.run.series import GPU, HOST
 from supervisor.sources.gpu import GpuNote, GpuNoteCode, GpuSample, GpuSampler
 from supervisor.sources.host.machine import SHM, HostSample, HostSampler, ProcessSample
@@ -38,7 +38,7 @@ class Sensors:
         self._clock = clock
         self._processes: dict[str, ProcessId] = {}
         self._lock = threading.Lock()
-        self._neighbours = Neighbours()
+        self._other_gpu_users = OtherGpuUsers()
         self._gpus = GpuSampler(stop, self._on_gpus, on_note=self._on_gpu_note, interval_s=interval_s)
         self._host = HostSampler(stop, self._watched, self._on_host, disks=(SHM, disk), interval_s=interval_s)
 
@@ -63,7 +63,7 @@ class Sensors:
 
     def _on_gpus(self, samples: Sequence[GpuSample]) -> None:
         watched = {process.pid for process in self._watched().values()}
-        uses = {use.index: use for use in self._neighbours.uses(samples, watched)}
+        uses = {use.index: use for use in self._other_gpu_users.uses(samples, watched)}
         for sample in samples:
             index = sample.device.index
             self._put(
@@ -71,9 +71,9 @@ class Sensors:
                     of_others(sample.t, self._clock), GPU, str(index), gpu_values(sample, uses.get(index))
                 )
             )
-            said = uses[index].advice() if index in uses else None
-            if said is not None:
-                self._put(SensorFact(of_others(sample.t, self._clock), f"gpu_shared_{index}", said))
+            text = uses[index].advice() if index in uses else None
+            if text is not None:
+                self._put(SensorFact(of_others(sample.t, self._clock), f"gpu_shared_{index}", text))
 
     def _on_gpu_note(self, note: GpuNote) -> None:
         if note.code is not GpuNoteCode.ABSENT:  # a machine without GPUs is no news

@@ -22,7 +22,7 @@ from supervisor.keeper.monitoring.observations import Observation, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.keeper.observer.log_times import span_of_logs
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
-from supervisor.keeper.observer.start_observed import ATTEMPT, Beginning
+from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun
 from supervisor.keeper.observer.target import PIPE_NAME, Target
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.control_input import ControlInput, Powerless
@@ -42,7 +42,7 @@ from supervisor.text.prefixes import Origin
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
-HEAR_S = 0.1
+RECEIVE_S = 0.1
 """So much of the thread's time goes into what came: a flood of lines must not keep a request waiting."""
 QUIET_S = 1.0
 LEAVE_S = 3.0
@@ -64,7 +64,7 @@ class Observer(Powerless):
         judge: Callable[[Engine], Verdict],
         interval_s: float = 1.0,
         clock: Clock | None = None,
-        beginning: Beginning | None = None,
+        observed: ObservedRun | None = None,
     ) -> None:
         self._run = run
         self._node = run.node()
@@ -80,8 +80,8 @@ class Observer(Powerless):
         self._unpacked: list[Unpacking] = []
         if target.pipe is not None:
             self._pipe = PipeCopy(target.pipe, self._node.attempt(ATTEMPT).root / PIPE_NAME, self._stop)
-        self._beginning = beginning or Beginning.fresh(run, target, host=host, clock=self._clock)
-        self._wishes = ControlInput(run, self, self._clock)
+        self._observed = observed or ObservedRun.fresh(run, target, host=host, clock=self._clock)
+        self._control = ControlInput(run, self, self._clock)
         self._clock_watch = ClockWatch(self._clock, self.emit)
         self._sensors = Sensors(
             self._stop, self._queue.put, self._clock, interval_s=interval_s, disk=str(run.root)
@@ -112,7 +112,7 @@ class Observer(Powerless):
     @property
     def state(self) -> RunState:
         """The folded state."""
-        return self._beginning.state
+        return self._observed.state
 
     def start(self) -> None:
         """Begin to watch, in a thread."""
@@ -139,11 +139,11 @@ class Observer(Powerless):
         # Not for the thread: of one whose join Ctrl-C interrupts Python 3.11 says that it has ended (bpo-45274).
         return self._over.wait(timeout_s)
 
-    # -- what wishes may do here: notes and stacks (see wishes.Actor) --------------------------------
+    # -- what requests may do here: notes and stacks (see control_input.Actor) --------------------------------
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
-        self._beginning.emit(event, durable=durable)
+        self._observed.emit(event, durable=durable)
 
     def dump_stacks(self) -> BackgroundTask[StackFile, str]:
         """Begin to write the stacks of the observed processes; the answer is the artifact's name."""
@@ -165,7 +165,7 @@ class Observer(Powerless):
             now = self._clock.wall()
             self.emit(ev.Advisory(t=now, attempt=ATTEMPT, code="unseen", text=self._target.unseen))
         for index, log in enumerate(self._target.logs):
-            path = self._beginning.path_of(index, log)
+            path = self._observed.path_of(index, log)
             if log.packed:
                 copy = Unpacking(log.path, Path(path), self._stop)
                 self._unpacked.append(copy)
@@ -188,7 +188,7 @@ class Observer(Powerless):
             return
         if not all(copy.ended for copy in self._unpacked):
             return  # what is unpacked is dated at the end
-        logs = [(log.path, self._beginning.path_of(n, log)) for n, log in enumerate(self._target.logs)]
+        logs = [(log.path, self._observed.path_of(n, log)) for n, log in enumerate(self._target.logs)]
         span, over = span_of_logs(logs), self._target.ended
         began_t, over_t = span if span is not None else (None, None)
         if began_t is not None or over:
@@ -213,7 +213,7 @@ class Observer(Powerless):
                 self._look(TICK_S if self._reading is None or self._closed is not None else ENDING_TICK_S)
             if not self._hurried:
                 self._end()
-            self._wishes.close()
+            self._control.close()
         finally:
             self._stop.set()
             for copy in self._unpacked:
@@ -223,15 +223,15 @@ class Observer(Powerless):
             self._logs.close()
             self._sensors.join()
             self._recorder.close()
-            self._beginning.journal.close()
-            self._beginning.lock.release()
+            self._observed.journal.close()
+            self._observed.lock.release()
 
     def _look(self, wait_s: float) -> None:
         if self._take(wait_s):
             self._last_news, self._judged = self._clock.mono(), False
         self._recorder.tick()
         self._clock_watch.look()
-        self._wishes.look()
+        self._control.look()
         if self._closed is not None:
             return
         if self._reading is None and (self._is_over() or self._target.ended) and self._is_unpacked():
@@ -277,18 +277,18 @@ class Observer(Powerless):
 
     def _take(self, timeout_s: float) -> bool:
         """Record what came; whether a log said something."""
-        spoke = False
+        new_lines = False
         try:
             seen = self._queue.get(timeout=timeout_s)
-            until = self._clock.mono() + HEAR_S
+            until = self._clock.mono() + RECEIVE_S
             while True:
-                spoke = spoke or not isinstance(seen, Sampled)
+                new_lines = new_lines or not isinstance(seen, Sampled)
                 self._recorder.record(ATTEMPT, seen)
                 if self._clock.mono() > until:
-                    return spoke
+                    return new_lines
                 seen = self._queue.get_nowait()
         except queue.Empty:
-            return spoke
+            return new_lines
 
     def _is_over(self) -> bool:
         if self._pipe is not None:

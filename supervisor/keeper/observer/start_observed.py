@@ -23,7 +23,7 @@ from supervisor.sources.processes import ProcessId, identify
 ATTEMPT = 1
 
 
-class Beginning:
+class ObservedRun:
     """The run directory of an observer, locked and begun.
 
     Args:
@@ -39,7 +39,7 @@ class Beginning:
         self.state = state
 
     @classmethod
-    def fresh(cls, run: RunPaths, target: Target, *, host: str, clock: Clock) -> Beginning:
+    def fresh(cls, run: RunPaths, target: Target, *, host: str, clock: Clock) -> ObservedRun:
         """Begin: lock the directory and write which logs there are.
 
         Args:
@@ -60,7 +60,7 @@ class Beginning:
         return made
 
     @classmethod
-    def inherited(cls, run: RunPaths, lock_fd: int, *, clock: Clock) -> Beginning:
+    def inherited(cls, run: RunPaths, lock_fd: int, *, clock: Clock) -> ObservedRun:
         """Go on with what another process began and handed over.
 
         Args:

@@ -58,9 +58,14 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 class Prober:
     """One a keeper, used by its one thread: `tick` until it returns True."""
 
-    def __init__(self, charge: RunContext, engine: Callable[[], Engine]) -> None:
-        self._run, self._node, self._record, self._env = charge.run, charge.node, charge.record, charge.env
-        self._clock, self._emit, self._engine = charge.clock, charge.ledger.emit, engine
+    def __init__(self, context: RunContext, engine: Callable[[], Engine]) -> None:
+        self._run, self._node, self._record, self._env = (
+            context.run,
+            context.node,
+            context.record,
+            context.env,
+        )
+        self._clock, self._emit, self._engine = context.clock, context.ledger.emit, engine
         self._live: LiveAttempt | None = None
         self._collector: Collector | None = None
         self._reading: LastReading | None = None
@@ -184,7 +189,7 @@ class Prober:
             if isinstance(fact, ev.RankStarted):
                 self._collector.add_rank(fact)
         self._collector.look()
-        self._hear()
+        self._receive()
         if self._reading is not None or live.is_over():
             self._reading = self._reading or LastReading(self._collector.logs, self._clock)
             if self._fits or self._reading.look():
@@ -195,7 +200,7 @@ class Prober:
         elif self._clock.mono() - self._began > self.fit.timeout_s:
             live.stop(ev.StopWhy.REQUEST, "--fit-batch", grace_s=GRACE_S, now=True)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while not self._queue.empty():
             seen = self._queue.get()
             if isinstance(seen, StepSeen) and "step" in seen.values:
@@ -205,13 +210,13 @@ class Prober:
         assert self._collector is not None, "a live probe has its sensors"
         assert state.probing is not None, "a live probe is journalled"
         self._close()
-        self._hear()
+        self._receive()
         number, micro = state.probing.probe, state.probing.micro_batch
         code = live.exit.exit_code if live.exit is not None else None
         if self._fits or code == 0:
             self._over(number, micro, True, "fits")
             return
-        if live.ladder is not None and not self._fits:
+        if live.stop_sequence is not None and not self._fits:
             self._over(number, micro, None, f"made no {self.fit.steps} steps in {self.fit.timeout_s:.0f} s")
             return
         view = st.AttemptView(number=number, planned_t=0.0, exit_code=code, ended_t=self._clock.wall())

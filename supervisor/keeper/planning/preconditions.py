@@ -28,28 +28,28 @@ ROOM_BYTES = 256 << 20
 class Missing:
     """One thing that is not shown yet. `fatal`: after the wait the launch is pointless; else it is tried anyway."""
 
-    proof: Precondition
+    precondition: Precondition
     text: str
     fatal: bool = False
 
 
 def missing(
-    proofs: tuple[Precondition, ...],
+    preconditions: tuple[Precondition, ...],
     job: JobSpec,
     state: RunState,
     node: NodePaths,
     env: Mapping[str, str],
     gpus: Callable[[], list[GpuSample]] | None = None,
 ) -> Missing | None:
-    """The first of `proofs` that is not shown now, or None."""
-    for proof in proofs:
+    """The first of `preconditions` that is not shown now, or None."""
+    for precondition in preconditions:
         found: Missing | None = None
-        match proof:
+        match precondition:
             case Precondition.GPU_MEMORY:
                 found = _gpu_memory(job, state, node, env, gpus or read_gpus)
             case Precondition.PORT if job.master_port is not None and not is_free(job.master_port):
                 holder = port_holder(job.master_port) or "somebody"
-                found = Missing(proof, f"port {job.master_port} is still held by {holder}", fatal=True)
+                found = Missing(precondition, f"port {job.master_port} is still held by {holder}", fatal=True)
             case Precondition.DISK:
                 found = _disk(state, node)
             case _:

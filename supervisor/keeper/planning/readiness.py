@@ -79,9 +79,13 @@ class ReadinessCheck:
         seen = self._see(decision.show_first, state, attempt)
         found = seen.missing
         if found is not None and waited_s < decision.wait_s:
-            if state.waiting is None or state.waiting.proof is not found.proof:
+            if state.waiting is None or state.waiting.precondition is not found.precondition:
                 text = f"waiting, {decision.wait_s:.0f} s at most: {found.text}"
-                self._emit(ev.WaitingFor(t=self._clock.wall(), attempt=attempt, proof=found.proof, text=text))
+                self._emit(
+                    ev.WaitingFor(
+                        t=self._clock.wall(), attempt=attempt, precondition=found.precondition, text=text
+                    )
+                )
             return Way.WAIT
         self._next_look = 0.0
         if found is not None and found.fatal:

@@ -60,10 +60,10 @@ class LiveAttempt:
         """
         self.number = number
         self.child = child
-        self.ladder: StopSequence | None = None
+        self.stop_sequence: StopSequence | None = None
         self.ranks: dict[int, ProcessId] = {}
         self.exit: ExitStatus | None = None
-        self.speaks_wire = False
+        self.sends_telemetry = False
         self._run_dir = run_dir
         self._clock = clock
         self._local_world_size = local_world_size
@@ -86,13 +86,13 @@ class LiveAttempt:
 
     def know(self, view: AttemptView) -> None:
         """Take over what an earlier keeper had learnt of the ranks, as far as they are known to be the run's own."""
-        told = {
+        reported = {
             local_rank: ProcessId(rank.pid, rank.start_time)
             for local_rank, rank in view.ranks.items()
             if rank.pid is not None and rank.start_time is not None
         }
-        ours = set(self._find(told.values()).ours)
-        for local_rank, process in told.items():
+        ours = set(self._find(reported.values()).ours)
+        for local_rank, process in reported.items():
             if process in ours or not is_alive(process):
                 self.ranks[local_rank] = process
             else:
@@ -123,27 +123,31 @@ class LiveAttempt:
         A second call hurries the first one when `now` is set; a person's stop takes over one of ours, which
         may have been meant for a restart.
         """
-        if self.ladder is not None:
+        if self.stop_sequence is not None:
             if now:
-                self.ladder.hurry()
-            if self.ladder.why in FINAL or why not in FINAL:
+                self.stop_sequence.hurry()
+            if self.stop_sequence.why in FINAL or why not in FINAL:
                 return None
-            self.ladder.why, self.ladder.by = why, by
-            return self._intent(self.ladder)
+            self.stop_sequence.why, self.stop_sequence.by = why, by
+            return self._intent(self.stop_sequence)
         self._next_search = 0.0  # whom it concerns is looked up before the first signal
-        self.ladder = StopSequence(
+        self.stop_sequence = StopSequence(
             why=why,
             by=by,
             grace_s=0.0 if now else grace_s,
             started=self._clock.mono(),
-            can_ask=self.speaks_wire and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG},
+            can_ask=self.sends_telemetry and why not in {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG},
             now=now,
         )
-        return self._intent(self.ladder)
+        return self._intent(self.stop_sequence)
 
-    def _intent(self, ladder: StopSequence) -> ev.StopIntended:
+    def _intent(self, stop_sequence: StopSequence) -> ev.StopIntended:
         return ev.StopIntended(
-            t=self._clock.wall(), attempt=self.number, why=ladder.why, by=ladder.by, grace_s=ladder.grace_s
+            t=self._clock.wall(),
+            attempt=self.number,
+            why=stop_sequence.why,
+            by=stop_sequence.by,
+            grace_s=stop_sequence.grace_s,
         )
 
     def watch(self) -> list[ev.Event]:
@@ -157,7 +161,7 @@ class LiveAttempt:
         facts += self._search(now)
         facts += self._find_folders()
         facts += self._missed_ranks()
-        if self.ladder is None:
+        if self.stop_sequence is None:
             # What is intended here is journalled before the next look acts on it.
             facts += self._crash(now) + self._leftovers(now)
         else:
@@ -170,7 +174,7 @@ class LiveAttempt:
         """Find processes by the launcher above them; at the end also by the run's mark, wherever they went."""
         if now < self._next_search:
             return []
-        ending = self.exit is not None or self.ladder is not None
+        ending = self.exit is not None or self.stop_sequence is not None
         if ending:
             interval_s = END_SEARCH_INTERVAL_S
         elif self._whole_tree:
@@ -264,10 +268,10 @@ class LiveAttempt:
             return []
         intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._crash_grace_s)
         assert intent is not None
-        assert self.ladder is not None
+        assert self.stop_sequence is not None
         # torchrun has sent the SIGTERM. The ranks alone are killed: it then writes its report and leaves by
         # itself, or goes the stop sequence's way after another grace.
-        self.ladder.rung, self.ladder.rung_since = ev.StopStep.SIGTERM, now
+        self.stop_sequence.step, self.stop_sequence.step_since = ev.StopStep.SIGTERM, now
         self._doomed = [p for p in self.ranks.values() if is_alive(p)]
         return [intent]
 
@@ -282,37 +286,37 @@ class LiveAttempt:
         return self._exit_mono is not None and now - self._exit_mono >= SETTLE_S
 
     def _climb(self, now: float) -> list[ev.Event]:
-        if self.ladder is None:
+        if self.stop_sequence is None:
             return []
         if self._doomed:
             killed, self._doomed = kill_all(self._doomed), []
-            return [self._rung(ev.StopStep.SIGKILL, killed)]
+            return [self._step_taken(ev.StopStep.SIGKILL, killed)]
         alive = self.alive()
         if self._orphans_are_due(alive):
             # The command is gone: nobody else passes a signal on, and what is left gets no more grace than peers do.
             self._orphans_asked = True
-            self.ladder.shorten(now, self._crash_grace_s)
-            return [self._rung(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
-        rung = self.ladder.tick(now, alive=bool(alive) or self.exit is None)
-        if rung is None:
+            self.stop_sequence.shorten(now, self._crash_grace_s)
+            return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
+        step = self.stop_sequence.tick(now, alive=bool(alive) or self.exit is None)
+        if step is None:
             return []
-        return [self._rung(rung, self._take(rung, alive))]
+        return [self._step_taken(step, self._take(step, alive))]
 
     def _orphans_are_due(self, alive: list[ProcessId]) -> bool:
         return (
-            self.ladder is not None
-            and self.ladder.rung in {ev.StopStep.ASK, ev.StopStep.SIGTERM}
-            and not (self._orphans_asked or self._whole_tree or self.ladder.now)
+            self.stop_sequence is not None
+            and self.stop_sequence.step in {ev.StopStep.ASK, ev.StopStep.SIGTERM}
+            and not (self._orphans_asked or self._whole_tree or self.stop_sequence.now)
             and self.exit is not None
             and bool(alive)
         )
 
-    def _rung(self, rung: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
+    def _step_taken(self, step: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
         pids = tuple(p.pid for p in reached)
-        return ev.StopStepTaken(t=self._clock.wall(), attempt=self.number, rung=rung, pids=pids)
+        return ev.StopStepTaken(t=self._clock.wall(), attempt=self.number, step=step, pids=pids)
 
-    def _take(self, rung: ev.StopStep, alive: list[ProcessId]) -> list[ProcessId]:
-        match rung:
+    def _take(self, step: ev.StopStep, alive: list[ProcessId]) -> list[ProcessId]:
+        match step:
             case ev.StopStep.ASK:
                 # On a full disk there is no asking: SIGTERM follows after its share of the grace.
                 with contextlib.suppress(OSError):
@@ -335,7 +339,7 @@ class LiveAttempt:
     def _end(self, now: float) -> list[ev.Event]:
         """Whether this was the last look, and then what is left and why."""
         alive = self.alive()
-        by_itself = self.ladder is None and self.exit is not None and self.exit.exit_code == 0
+        by_itself = self.stop_sequence is None and self.exit is not None and self.exit.exit_code == 0
         gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))
         if self._over or not (gone or self._given_up):
             return []

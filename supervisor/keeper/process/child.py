@@ -164,9 +164,9 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
             return Child(paths, found, read_launcher(paths) or NOBODY)
         if status is not None or ended:
             _reap(launcher)
-            said = status.error if status is not None else None
+            text = status.error if status is not None else None
             raise SpawnError(
-                said or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
+                text or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
             )
         time.sleep(0.005)
     # The launcher leads its session and group; a command that it had just started is in it.

@@ -30,9 +30,9 @@ class StillAlive(Exception):  # noqa: N818 - a state of affairs, not an error
 class Launching:
     """Makes one attempt after the other; its facts go to the ledger, intent before act."""
 
-    def __init__(self, charge: RunContext) -> None:
-        self._run, self._node, self._record = charge.run, charge.node, charge.record
-        self._env, self._clock, self._ledger = charge.env, charge.clock, charge.ledger
+    def __init__(self, context: RunContext) -> None:
+        self._run, self._node, self._record = context.run, context.node, context.record
+        self._env, self._clock, self._ledger = context.env, context.clock, context.ledger
 
     def launch(self, reason: str) -> Child | None:
         """Plan the next attempt and start it; None where it did not start, which is then diagnosed.

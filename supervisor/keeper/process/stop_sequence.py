@@ -1,8 +1,8 @@
-"""The stop ladder: ask, SIGTERM, grace, SIGKILL, bounded wait, survivors.
+"""The stop sequence: ask, SIGTERM, grace, SIGKILL, bounded wait, survivors.
 
 Each worker of torchrun is the leader of its own session, so killing torchrun's group with SIGKILL
-leaves them alive (docs/DECISIONS.md): the last rung goes to every recorded process, each verified by
-pid and start time. The ladder decides; `tick` says what to do and the keeper does it.
+leaves them alive (docs/DECISIONS.md): the last step goes to every recorded process, each verified by
+pid and start time. It decides; `tick` says what to do and the keeper does it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from supervisor.run.events import StopStep, StopWhy
 
 ASK_SHARE = 0.5
-"""Part of the grace a trainer gets to act on its stop file before SIGTERM repeats the wish."""
+"""Part of the grace a trainer gets to act on its stop file before SIGTERM repeats the request."""
 
 KILL_WAIT_S = 5.0
 """How long a SIGKILLed process may take: one in uninterruptible sleep (a hung GPU or NIC) never ends."""
@@ -31,31 +31,31 @@ class StopSequence:
     started: float
     can_ask: bool = False
     now: bool = False
-    rung: StopStep | None = None
-    rung_since: float = 0.0
+    step: StopStep | None = None
+    step_since: float = 0.0
 
     def tick(self, clock_s: float, *, alive: bool) -> StopStep | None:
-        """The rung to take now, or None. Call often while `alive`; never after."""
+        """The step to take now, or None. Call often while `alive`; never after."""
         if not alive:
             return None
         wanted = self._wanted(clock_s)
-        if wanted is None or wanted is self.rung:
+        if wanted is None or wanted is self.step:
             return None
-        self.rung, self.rung_since = wanted, clock_s
+        self.step, self.step_since = wanted, clock_s
         return wanted
 
     def hurry(self) -> None:
-        """A second, more urgent wish: SIGKILL at the next tick."""
+        """A second, more urgent request: SIGKILL at the next tick."""
         self.now = True
 
     def shorten(self, clock_s: float, grace_s: float) -> None:
         """SIGTERM was sent once more: SIGKILL follows after `grace_s` from now, or when it was due, if that is sooner."""
         due_s = min(self.started + self.grace_s, clock_s + grace_s)
-        self.rung, self.rung_since = StopStep.SIGTERM, clock_s
+        self.step, self.step_since = StopStep.SIGTERM, clock_s
         self.grace_s = due_s - self.started
 
     def _wanted(self, clock_s: float) -> StopStep | None:
-        match self.rung:
+        match self.step:
             case None:
                 if self.now:
                     return StopStep.SIGKILL
@@ -67,8 +67,8 @@ class StopSequence:
             case StopStep.SIGTERM:
                 return StopStep.SIGKILL if self.now or clock_s - self.started >= self.grace_s else None
             case StopStep.SIGKILL:
-                return StopStep.SWEEP if clock_s - self.rung_since >= 0.5 else None
+                return StopStep.SWEEP if clock_s - self.step_since >= 0.5 else None
             case StopStep.SWEEP:
-                return StopStep.SURVIVORS if clock_s - self.rung_since >= KILL_WAIT_S else None
+                return StopStep.SURVIVORS if clock_s - self.step_since >= KILL_WAIT_S else None
             case StopStep.SURVIVORS:
                 return None

@@ -105,8 +105,8 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
     else:
         members = _members(run, state)
         refusals = tuple(_nothing_ours(members, again))
-    deeds = () if refusals else tuple(_deeds(record, state, members))
-    return Offer(refusals, findings.warnings, deeds), record
+    actions = () if refusals else tuple(_actions(record, state, members))
+    return Offer(refusals, findings.warnings, actions), record
 
 
 def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ def _nothing_ours(members: Members, again: str) -> Iterator[str]:
             yield f"nothing of it lives: {again} starts the next attempt"
 
 
-def _deeds(record: RunFile, state: st.RunState, members: Members) -> Iterator[str]:
+def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[str]:
     yield f"takes over what lives of it: {_named(members.ours)}"
     if members.nested:
         yield f"leaves alone what another stoker within it keeps: {_named(members.nested)}"
@@ -203,7 +203,7 @@ def _continued_elsewhere(found: Continuation) -> Continuation:
     )
 
 
-def heard_from(
+def other_host_with_keeper(
     run: RunPaths, watch_s: float | None = None, sleep: Callable[[float], object] = time.sleep
 ) -> str:
     """What somebody wrote to while we watched, by our own clock; empty: nothing. Clocks of two machines are not compared."""
@@ -237,7 +237,7 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
     return found
 
 
-def scheduler_says(job: str) -> str:
+def scheduler_state(job: str) -> str:
     """The state that SLURM gives a job (``RUNNING``); empty: it knows none, or cannot be asked."""
     squeue = shutil.which("squeue")
     if squeue is None or not re.fullmatch(r"\d+(_\d+)?", job):

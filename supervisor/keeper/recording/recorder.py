@@ -31,7 +31,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     WarningSeen,
 )
-from supervisor.keeper.recording.running_minima import Lows
+from supervisor.keeper.recording.running_minima import RunningMinima
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED
@@ -62,18 +62,18 @@ class _Memory:
 
     attempt: int = 0
     pending: ev.Progress | None = None
-    lows: Lows = field(default_factory=Lows)
+    minima: RunningMinima = field(default_factory=RunningMinima)
     last_progress: float = float("-inf")
     behind: Backlog | None = None
     behind_since: float | None = None
-    said_behind: bool = False
+    reported_behind: bool = False
     next_backlog: float = float("-inf")
     phase: ev.Phase | None = None
     wire: bool = False
     ready: bool = False
     speaker: int | None = None
     # What another rank said while rank 0 may only be late: the logs of ranks are not read at the same moment.
-    spoke_at: float = 0.0
+    speaker_since: float = 0.0
     early: list[StepSeen] = field(default_factory=list)
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
@@ -177,7 +177,7 @@ class Recorder:
         """Write what has waited long enough: samples for their step, progress for its second."""
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
         if self._m.early and self._is_settled():
-            self._let_speak()
+            self._report_early()
         if self._clock.mono() >= self._m.next_backlog:
             self._look_behind()
         self._tell_progress(PROGRESS_INTERVAL_S)
@@ -185,7 +185,7 @@ class Recorder:
     def flush(self) -> None:
         """Write what still waits for its step or its second."""
         self._steps(self._m.attempt, self._sense.due(self._clock.mono(), final=True))
-        self._let_speak()
+        self._report_early()
         self._look_behind()
         self._tell_progress(0.0)
 
@@ -201,19 +201,19 @@ class Recorder:
     def _tell_progress(self, interval_s: float) -> None:
         m, since_s = self._m, self._clock.mono() - self._m.last_progress
         pending, behind = m.pending, m.behind
-        if pending is None and (since_s >= BEHIND_INTERVAL_S if behind else m.said_behind):
+        if pending is None and (since_s >= BEHIND_INTERVAL_S if behind else m.reported_behind):
             pending = ev.Progress(t=self._clock.wall(), attempt=m.attempt)
         if pending is None or since_s < interval_s:
             return
         self._emit(
             replace(
                 pending,
-                lows=m.lows.take(),
+                minima=m.minima.take(),
                 lag_bytes=behind.unread_bytes if behind else None,
                 log_bytes=behind.size_bytes if behind else None,
             )
         )
-        m.pending, m.said_behind, m.last_progress = None, behind is not None, self._clock.mono()
+        m.pending, m.reported_behind, m.last_progress = None, behind is not None, self._clock.mono()
 
     def close(self) -> None:
         """Write what waits and close the series."""
@@ -236,30 +236,30 @@ class Recorder:
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or whoever has no rank. In foreign logs the first rank that
         # prints a metric may be another (the last stage of a pipeline prints the loss).
-        if not self._speaks(seen.rank, exact=seen.from_wire):
+        if not self._is_speaker(seen.rank, exact=seen.from_wire):
             return
         if self._m.speaker != 0 and (self._m.early or not self._is_settled()):
             self._m.early.append(seen)
         else:
-            self._speak(attempt, seen)
+            self._report_step(attempt, seen)
 
-    def _speak(self, attempt: int, seen: StepSeen) -> None:
+    def _report_step(self, attempt: int, seen: StepSeen) -> None:
         """What a sample says, it says for the job."""
         if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
-            self._m.lows.add(seen.values.get("step"), seen.values.get("loss"))
+            self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._progress(attempt, seen)
 
-    def _let_speak(self) -> None:
+    def _report_early(self) -> None:
         """Rank 0 said nothing in its time: what another said holds."""
         early, self._m.early = self._m.early, []
         for seen in early:
-            self._speak(self._m.attempt, seen)
+            self._report_step(self._m.attempt, seen)
 
     def _is_settled(self) -> bool:
-        return self._clock.mono() - self._m.spoke_at >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
+        return self._clock.mono() - self._m.speaker_since >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
 
-    def _speaks(self, rank: int | None, *, exact: bool) -> bool:
+    def _is_speaker(self, rank: int | None, *, exact: bool) -> bool:
         """Whether `rank` speaks for the job: rank 0 does once it has said anything, until then the first that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
@@ -268,7 +268,7 @@ class Recorder:
         if exact:
             return False
         if self._m.speaker is None:
-            self._m.speaker, self._m.spoke_at = rank, self._clock.mono()
+            self._m.speaker, self._m.speaker_since = rank, self._clock.mono()
         return self._m.speaker == rank
 
     def _progress(self, attempt: int, seen: StepSeen) -> None:
@@ -302,7 +302,7 @@ class Recorder:
                     if step is not None:
                         self._m.steps[place] = max(self._m.steps.get(place, -1.0), step)
                     if place == (METRICS, JOB_KEY):  # of the last second the journal may not have them
-                        self._m.lows.add(step, sample.v.get("loss"))
+                        self._m.minima.add(step, sample.v.get("loss"))
                     if stream == RANKS or sample.k == JOB_KEY:
                         newest.append(_mark(sample.k, sample.v))
         self._m.stepless = Counter(newest)
@@ -357,5 +357,5 @@ class Recorder:
 
 def _mark(key: str, values: Mapping[str, float | None]) -> int:
     """A sample by what it says apart from its step; a series has no NaN, so that is None."""
-    said = ((n, v if v is not None and math.isfinite(v) else None) for n, v in values.items() if n != "step")
-    return hash((key, frozenset(said)))
+    text = ((n, v if v is not None and math.isfinite(v) else None) for n, v in values.items() if n != "step")
+    return hash((key, frozenset(text)))

@@ -12,12 +12,12 @@ from supervisor.run.journal import facts_in
 from supervisor.run.state import RunState
 
 
-class Aftermath:
+class RecoveryReport:
     """Called by the keeper's one thread at its moments; emits facts."""
 
-    def __init__(self, charge: RunContext) -> None:
-        self._run, self._node, self._record = charge.run, charge.node, charge.record
-        self._env, self._clock, self._emit = charge.env, charge.clock, charge.ledger.emit
+    def __init__(self, context: RunContext) -> None:
+        self._run, self._node, self._record = context.run, context.node, context.record
+        self._env, self._clock, self._emit = context.env, context.clock, context.ledger.emit
         self._told = 0
 
     def measure(self, state: RunState) -> None:

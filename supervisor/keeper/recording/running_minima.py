@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-Low: TypeAlias = tuple[int | None, float]
+Minimum: TypeAlias = tuple[int | None, float]
 """A step (None before any was named) and its loss."""
 
 # A loss that falls with every step makes a low of each; a journal's line stays below 1 KiB with so many.
-MAX_LOWS = 32
+MAX_MINIMA = 32
 
 
-class Lows:
+class RunningMinima:
     """Every new low of one attempt. Where steps are many a second the journal's newest value misses them.
 
     All of them and not the least alone: a later attempt may take some of these steps away, and what is left has a
@@ -22,7 +22,7 @@ class Lows:
     def __init__(self) -> None:
         self._least = math.inf
         self._step: int | None = None
-        self._new: list[Low] = []
+        self._new: list[Minimum] = []
 
     def add(self, step: float | None, loss: float | None) -> None:
         """A sample; what is not finite tells nothing. A loss without a step belongs to the newest one."""
@@ -34,10 +34,10 @@ class Lows:
             return
         self._least = loss
         self._new.append((at, loss))
-        if len(self._new) > MAX_LOWS:
+        if len(self._new) > MAX_MINIMA:
             self._new = [*self._new[:-1][::2], self._new[-1]]
 
-    def take(self) -> tuple[Low, ...]:
+    def take(self) -> tuple[Minimum, ...]:
         """Those since the last call, the least last; of too many every second one is left out, never the last."""
         new, self._new = tuple(self._new), []
         return new

@@ -1,4 +1,4 @@
-"""Signals and requests: what people and machines wish of a keeper, and how it answers.
+"""Signals and requests: what people and schedulers request of a keeper, and how it answers.
 
 A signal handler only queues a number; a request is a file. Both are looked at by the keeper's one
 thread, which alone acts.
@@ -28,7 +28,7 @@ NOT_OURS = "stoker did not start this job: it only watches"
 
 
 class Actor(Protocol):
-    """What a wish can make a keeper do."""
+    """What a request can make a keeper do."""
 
     @property
     def state(self) -> RunState:
@@ -71,7 +71,7 @@ class Actor(Protocol):
 class Powerless:
     """The part of an actor that only watches: `judge` refuses these first, and so does this."""
 
-    def stop(self, *_args: object, **_wish: object) -> None:
+    def stop(self, *_args: object, **_kwargs: object) -> None:
         """Refused."""
         raise Refused(NOT_OURS)
 
@@ -87,7 +87,7 @@ class ControlInput:
         self._clock = clock
         self._signals: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._next_look = 0.0
-        self._errands: dict[str, tuple[control.Request, BackgroundTask[Any, str]]] = {}
+        self._tasks: dict[str, tuple[control.Request, BackgroundTask[Any, str]]] = {}
         self.interrupts = 0
 
     def install_signal_handlers(self) -> Callable[[], None]:
@@ -111,12 +111,12 @@ class ControlInput:
             self._next_look = now + CONTROL_INTERVAL_S
             for request in control.pending(self._run.control):
                 # Answered already: its keeper died before it could take the file away.
-                if request.id not in self._actor.state.answered and request.id not in self._errands:
+                if request.id not in self._actor.state.answered and request.id not in self._tasks:
                     self._answer(request)
                 self._take_away(request.id)
-        for request, errand in list(self._errands.values()):
-            if not errand.working:
-                self._finish(request, errand)
+        for request, task in list(self._tasks.values()):
+            if not task.working:
+                self._finish(request, task)
 
     def refuse_waiting(self, reason: str) -> None:
         """Answer what lies in control/ already with a refusal: nobody may mean it any more."""
@@ -128,13 +128,13 @@ class ControlInput:
 
     def close(self) -> None:
         """The keeper leaves: what it is still asked is answered, soon."""
-        for request, errand in list(self._errands.values()):
-            errand.close(LAST_ANSWER_S)
-            self._finish(request, errand)
+        for request, task in list(self._tasks.values()):
+            task.close(LAST_ANSWER_S)
+            self._finish(request, task)
 
     def _take_away(self, request_id: str) -> None:
         """Remove what is answered. What is not yet lies there for a keeper that may have to adopt the run."""
-        if request_id not in self._errands:
+        if request_id not in self._tasks:
             with contextlib.suppress(OSError):
                 control.remove(self._run.control, request_id)
 
@@ -149,21 +149,21 @@ class ControlInput:
             self._refuse(request.id, "?", "?", request.reason)
             return
         try:
-            deed = judge(request, self._actor.state)
-            if deed is RequestAction.STACKS:
-                self._errands[request.id] = (request, self._actor.dump_stacks())
+            action = judge(request, self._actor.state)
+            if action is RequestAction.STACKS:
+                self._tasks[request.id] = (request, self._actor.dump_stacks())
                 return
-            self._do(deed, request, _who(request))
+            self._do(action, request, _who(request))
         except (Refused, BadChange, OSError) as refused:
             self._refuse(request.id, request.kind, _who(request), str(refused))
             return
         self._done(request)
 
-    def _finish(self, request: control.Request, errand: BackgroundTask[Any, str]) -> None:
+    def _finish(self, request: control.Request, task: BackgroundTask[Any, str]) -> None:
         """What was done beside the loop is there, or will not be."""
-        del self._errands[request.id]
+        del self._tasks[request.id]
         try:
-            answer = errand.poll()
+            answer = task.poll()
         except OSError as error:
             self._refuse(request.id, request.kind, _who(request), str(error))
         else:
@@ -185,9 +185,9 @@ class ControlInput:
         now = self._clock.wall()
         self._actor.emit(ev.RequestRefused(t=now, request_id=request_id, request=kind, by=by, reason=reason))
 
-    def _do(self, deed: RequestAction, request: control.Request, by: str) -> None:
+    def _do(self, action: RequestAction, request: control.Request, by: str) -> None:
         actor = self._actor
-        match deed:
+        match action:
             case RequestAction.STOP:
                 actor.stop(ev.StopWhy.REQUEST, by)
             case RequestAction.STOP_NOW:

@@ -64,11 +64,11 @@ class HangWatch:
         settings: HangSettings,
         emit: Callable[[ev.Event], None],
         clock: Clock,
-        desk: StackBroker,
+        stacks: StackBroker,
         around: Around,
         say: Callable[[Iterable[Advice]], None],
     ) -> None:
-        self._settings, self._emit, self._clock, self._desk = settings, emit, clock, desk
+        self._settings, self._emit, self._clock, self._stacks = settings, emit, clock, stacks
         self._around, self._say = around, say
         self.begin(0)
 
@@ -144,7 +144,7 @@ class HangWatch:
     def _clear(self) -> None:
         self._rounds: list[Round] = []
         self._changed = ""
-        self._told = False
+        self._reported = False
         self._kept = False
         self._countdown = None
         self._last_rule: tuple[str, str] = ("", "")
@@ -205,8 +205,8 @@ class HangWatch:
         return seconds > 0 and used_s > self._settings.busy_ratio * seconds
 
     def _group_timeout_s(self) -> float | None:
-        told = [self._around.group_timeout_s, *(taken.group_timeout_s for taken in self._rounds[-1:])]
-        return max((seconds for seconds in told if seconds is not None), default=None)
+        reported = [self._around.group_timeout_s, *(taken.group_timeout_s for taken in self._rounds[-1:])]
+        return max((seconds for seconds in reported if seconds is not None), default=None)
 
     def _earliest_s(self, limit: Threshold) -> float | None:
         return None if limit.act_s is None else max(limit.act_s, self._group_timeout_s() or 0.0)
@@ -214,7 +214,7 @@ class HangWatch:
     # -- rounds of stacks ------------------------------------------------------------------------
 
     def _start_round(self, now: float) -> None:
-        if self._desk.start():
+        if self._stacks.start():
             self._next_round = now + self._gap_s
 
     def _keep(self, watch: StallWatch, limit: Threshold, taken: Round) -> None:
@@ -228,7 +228,7 @@ class HangWatch:
         self._rounds.append(taken)
         del self._rounds[1:-KEPT_ROUNDS]
         if same or taken.shows_a_wait:
-            self._told = True
+            self._reported = True
             silent = watch.silent_s(self._clock.mono())
             usual = f"usually {limit.pace_s:.2g} s"
             text = f"nothing has moved for {silent:.0f} s ({usual}): {taken.stacks.text}"
@@ -245,11 +245,11 @@ class HangWatch:
             self._emit(
                 ev.HangWithdrawn(t=wall, attempt=self._attempt, rule=ruling.rule, why=ruling.why[:400])
             )
-        if (ruling.told and self._told) or self._last_rule[0]:
+        if (ruling.reported and self._reported) or self._last_rule[0]:
             self._tell(ruling, silence, due=due)
-        if self._desk.busy:
+        if self._stacks.busy:
             return
-        if not self._told and self._rounds and now >= self._next_round:
+        if not self._reported and self._rounds and now >= self._next_round:
             self._start_round(now)  # what the first round did not show, a second may
         elif due and not self._kept:
             # Only one look is wanting, or the next may show something else.
@@ -260,9 +260,9 @@ class HangWatch:
                     self._gap_s = min(2 * self._gap_s, LONGEST_GAP_S)
 
     def _tell(self, ruling: Wait, silence: Silence, *, due: bool) -> None:
-        said = (ruling.rule, ruling.why if ruling.told else "")
-        if said != self._last_rule:
-            self._last_rule = said
+        shown = (ruling.rule, ruling.why if ruling.reported else "")
+        if shown != self._last_rule:
+            self._last_rule = shown
             self._emit(
                 ev.OnlyFlagged(
                     t=self._clock.wall(),
@@ -272,7 +272,7 @@ class HangWatch:
                     until_s=ruling.until_s,
                 )
             )
-        if due and ruling.told:
+        if due and ruling.reported:
             until = f" (ended after {ruling.until_s:.0f} s)" if ruling.until_s is not None else ""
             text = f"nothing has moved for {silence.silent_s:.0f} s, and it is not ended: {ruling.why}{until}"
             self._say([Advice(f"hang_{ruling.rule}", text)])
@@ -284,7 +284,7 @@ class HangWatch:
             self._count_down(self._settings.countdown_s, newest.stacks.text, ruling.rule)
             return False
         confirmed = newest.mono >= self._countdown.confirm
-        if not confirmed and now >= self._countdown.confirm and not self._desk.busy:
+        if not confirmed and now >= self._countdown.confirm and not self._stacks.busy:
             self._start_round(now)
         if now < self._countdown.until or not confirmed:
             return False

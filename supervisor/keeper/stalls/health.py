@@ -71,10 +71,10 @@ class Health:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._desk = StackBroker(emit, clock, targets, take)
+        self._stacks = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
         self._quota = Quota()
-        self._hangs = HangWatch(settings, emit, clock, self._desk, around or Around(), self._say)
+        self._hangs = HangWatch(settings, emit, clock, self._stacks, around or Around(), self._say)
         self._watch: StallWatch | None = None
         self._reset(0)
 
@@ -97,7 +97,7 @@ class Health:
         self._paces.returned(past.longest_s)
         if past.last_t is not None and view.first_step is not None:
             self._watch.resume(view.phase, min(now, self._mono(past.last_t)))
-        self._desk.begin(attempt, probed=view.stack_source is not None)
+        self._stacks.begin(attempt, probed=view.stack_source is not None)
         for advisory in adopted.advisories:
             self._quota.said(advisory.code, now)
         self._hangs.adopt(view, self._settled, past.written_t)
@@ -106,17 +106,17 @@ class Health:
     def end(self) -> None:
         """The attempt has ended: no more looks. A round that is being taken is left to finish by itself."""
         self._watch = None
-        self._desk.end()
+        self._stacks.end()
 
     @property
     def working(self) -> bool:
         """Whether stacks are being taken now."""
-        return self._desk.working
+        return self._stacks.working
 
     def close(self) -> None:
         """Wait for what is still being taken."""
         self._watch = None
-        self._desk.close()
+        self._stacks.close()
 
     def observe(self, seen: Observation) -> None:
         """Something that a sensor saw."""
@@ -127,7 +127,7 @@ class Health:
             case StepSeen():
                 self._step(watch, seen)
             case PhaseSeen():
-                if not self._is_past(seen.t) and self._speaks(seen.rank):
+                if not self._is_past(seen.t) and self._is_progress_of(seen.rank):
                     watch.enter(seen.phase, self._mono(seen.t))
                     self._stragglers.pause()
             case CheckpointSeen():
@@ -158,11 +158,11 @@ class Health:
                 self._settled, now + AWAY_S
             )  # we slept, not the ranks: look at the logs first
         self._last_tick = now
-        self._desk.look()
+        self._stacks.look()
         if self._max_step >= 0:
-            self._desk.probe()
+            self._stacks.probe()
         self._look_for_stragglers(now)
-        taken = self._desk.poll()
+        taken = self._stacks.poll()
         over = watch.ended_s()
         if over is not None:
             self._hangs.over(over)
@@ -183,13 +183,13 @@ class Health:
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
         """Begin a round for a person: its answer is the artifact's name. None where there is nobody to look at."""
-        return self._desk.ask()
+        return self._stacks.ask()
 
     # -- what is remembered of an attempt --------------------------------------------------------
 
     def _reset(self, attempt: int) -> None:
         self._attempt = attempt
-        self._desk.begin(attempt)
+        self._stacks.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
         self._past = Past()
@@ -249,7 +249,7 @@ class Health:
             self._stragglers.step(seen.rank, seen.t, seen.values)
         self._say(self._early.step(seen.rank, mono, seen.values))
 
-    def _speaks(self, rank: int | None) -> bool:
+    def _is_progress_of(self, rank: int | None) -> bool:
         """One rank's phases are the attempt's: rank 0's, or those of the first that spoke."""
         if rank in {None, 0}:
             self._speaker = 0

@@ -46,9 +46,9 @@ def write_stacks(
     for rank, stack in stacks.items():
         note = f" ({stack.note})" if stack.note else ""
         parts.append(f"== rank {rank}, pid {stack.process.pid}, by {stack.source}{note}")
-        told, own = _with_source(stack, source)
+        shown, own = _with_source(stack, source)
         lines[rank] = len(parts) + own
-        parts += [*told, ""]
+        parts += [*shown, ""]
     parts += extra
     stem = f"stacks-{attempt}-{int(wall)}"
     names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
@@ -68,23 +68,23 @@ def _with_source(stack: Stack, source: _SourceLines) -> tuple[list[str], int]:
         return list(stack.lines), 1
     frames = dict(zip(thread.at, thread.frames, strict=True))
     folder = f"/proc/{stack.process.pid}/cwd"
-    told: list[str] = []
+    shown: list[str] = []
     own: int | None = None
     inner: int | None = None
     for index, line in enumerate(stack.lines):
-        told.append(line)
+        shown.append(line)
         frame = frames.get(index)
         if frame is None:
             continue
-        inner = inner or len(told)
+        inner = inner or len(shown)
         if frame.is_library:
             continue
-        own = own or len(told)
+        own = own or len(shown)
         quoted = source.of(frame, folder)
         if quoted:
             indent = len(line) - len(line.lstrip())
-            told.append(" " * (indent + 4) + quoted)
-    return told, own or inner or 1
+            shown.append(" " * (indent + 4) + quoted)
+    return shown, own or inner or 1
 
 
 class _SourceLines:

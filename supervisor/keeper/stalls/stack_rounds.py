@@ -182,7 +182,7 @@ def take_round(targets: Targets, clock: Clock) -> Round:
     written = write_stacks(targets.artifacts, targets.attempt, clock.wall(), found.text, stacks, extra)
     sources = sorted({str(stack.source) for stack in taken})
     artifact, lines = written.name, written.lines
-    told = read_environ(processes[0])
+    env = read_environ(processes[0])
     return Round(
         mono=clock.mono(),
         stacks=found,
@@ -193,9 +193,9 @@ def take_round(targets: Targets, clock: Clock) -> Round:
         collective=collective,
         absent=absent,
         cpu_s={rank: own_cpu_s(process) for rank, process in targets.ranks.items()},
-        here=_size(told, *_LOCAL_SIZES),
-        world=_size(told, "WORLD_SIZE"),
-        group_timeout_s=_timeout_told(AttemptPaths(targets.attempt_root)),
+        here=_size(env, *_LOCAL_SIZES),
+        world=_size(env, "WORLD_SIZE"),
+        group_timeout_s=_group_timeout(AttemptPaths(targets.attempt_root)),
     )
 
 
@@ -203,7 +203,7 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
     return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)
 
 
-def _timeout_told(paths: AttemptPaths) -> float | None:
+def _group_timeout(paths: AttemptPaths) -> float | None:
     """The longest wait of a process group that the logs' heads speak of."""
     logs = [paths.agent_log]
     logs += [

@@ -103,13 +103,13 @@ class Act:
 class Wait:
     """It is not ended: the rule, why, and the silence at which the rule holds no more (None: its length changes nothing).
 
-    `told`: worth saying to a person. `passing`: only more looking is needed.
+    `reported`: worth saying to a person. `passing`: only more looking is needed.
     """
 
     rule: str
     why: str
     until_s: float | None = None
-    told: bool = True
+    reported: bool = True
     passing: bool = False
 
 
@@ -121,7 +121,7 @@ class Rule:
     holds: Callable[[Silence], bool]
     why: Callable[[Silence], str]
     until_s: Callable[[Silence], float | None] = lambda _: None
-    told: bool = True
+    reported: bool = True
     passing: bool = False
 
 
@@ -151,15 +151,15 @@ UNWATCHED_WHY: Final = (
 # The first that holds forbids it. What is seen comes before how long it has lasted, so that a person reads at once why a
 # silence will not be ended, however long it lasts.
 RULES: Final = (
-    Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", told=False),
-    Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", told=False),
+    Rule("switched_off", lambda s: s.act_s is None, lambda _: "act_s is 0: nothing is ended", reported=False),
+    Rule("kept_waiting", lambda s: s.kept, lambda _: "a person keeps waiting", reported=False),
     Rule("before_first_step", lambda s: not s.stepped, lambda _: "no step of this attempt is done yet"),
     Rule(
         "not_looked",
         lambda s: not s.looked,
         lambda _: "no stacks are there yet",
         _until_act,
-        told=False,
+        reported=False,
         passing=True,
     ),
     Rule("no_python_stacks", lambda s: bool(s.blind), lambda s: s.blind[0]),
@@ -181,14 +181,14 @@ RULES: Final = (
         lambda s: s.silent_s < _until_act(s),
         lambda s: f"it has lasted {s.silent_s:.0f} s",
         _until_act,
-        told=False,
+        reported=False,
     ),
     Rule(
         "one_look",
         lambda s: s.alike_s < s.rounds_apart_s,
         lambda s: f"stacks that lie {s.rounds_apart_s:g} s apart must be alike",
         _until_act,
-        told=False,
+        reported=False,
         passing=True,
     ),
     Rule(
@@ -224,6 +224,10 @@ def judge(silence: Silence) -> Act | Wait:
     for rule in RULES:
         if rule.holds(silence):
             return Wait(
-                rule.name, rule.why(silence), rule.until_s(silence), told=rule.told, passing=rule.passing
+                rule.name,
+                rule.why(silence),
+                rule.until_s(silence),
+                reported=rule.reported,
+                passing=rule.passing,
             )
     return Act(next(name for name, holds in GROUNDS if holds(silence)))

@@ -92,10 +92,10 @@ class Stragglers:
 
     def _by_device(self, ranks: list[int]) -> Advice | None:
         """Ranks that come alike late, but one of them on a device that says it is slowed down."""
-        told = {rank: reasons for rank in ranks if (reasons := self._reasons(rank))}
-        if len(told) != 1:
+        reported = {rank: reasons for rank in ranks if (reasons := self._reasons(rank))}
+        if len(reported) != 1:
             return None
-        rank, reasons = next(iter(told.items()))
+        rank, reasons = next(iter(reported.items()))
         return Advice("straggler", f"rank {rank} is likely to hold the others up: {'; '.join(reasons)}", rank)
 
     def _reasons(self, rank: int) -> list[str]:

@@ -67,7 +67,7 @@ class StopWhy(StrEnum):
 
 
 class StopStep(StrEnum):
-    """The rungs of the stop ladder, in order."""
+    """The steps of the stop sequence, in order."""
 
     ASK = "ask"
     SIGTERM = "sigterm"
@@ -268,10 +268,10 @@ class StopIntended(Fact, frozen=True, kw_only=True, tag="stop_intended"):
 
 
 class StopStepTaken(Fact, frozen=True, kw_only=True, tag="stop_rung"):
-    """A rung of the stop ladder was taken. `pids`: whom it concerned."""
+    """A step of the stop sequence was taken. `pids`: whom it concerned."""
 
     attempt: int
-    rung: StopStep
+    step: StopStep = msgspec.field(name="rung")
     pids: tuple[int, ...] = ()
 
 

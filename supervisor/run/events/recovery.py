@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.run.events.base import Fact
@@ -26,7 +28,7 @@ class WaitingFor(Fact, frozen=True, kw_only=True, tag="waiting_for"):
     """The next launch waits until something is shown; `text` says for what, and who stands in the way."""
 
     attempt: int
-    proof: Precondition
+    precondition: Precondition = msgspec.field(name="proof")
     text: str
 
 

@@ -85,8 +85,8 @@ def probe_stacks(
         else:
             if done.returncode == 0:
                 return StackSource.PY_SPY, ""
-            said = _lines(done.stderr)
-            note = f"py-spy may not attach: {said[-1]}" if said else f"py-spy ended with {done.returncode}"
+            text = _lines(done.stderr)
+            note = f"py-spy may not attach: {text[-1]}" if text else f"py-spy ended with {done.returncode}"
     if fault_folder is not None and _fault_file(process, fault_folder) is not None:
         return StackSource.FAULTHANDLER, note
     return StackSource.PROC, note
@@ -206,8 +206,8 @@ def _finish(
                 call = _settled_call(process.pid, idle=idle)
                 for_ever = _waits_for_ever(process.pid)
                 return Stack(process, StackSource.PY_SPY, lines, main_call=call, for_ever=for_ever)
-            said = _lines(err)
-            note = f"py-spy: {said[-1]}" if said else f"py-spy ended with {child.returncode}"
+            text = _lines(err)
+            note = f"py-spy: {text[-1]}" if text else f"py-spy ended with {child.returncode}"
     if not is_alive(process):
         return Stack(process, StackSource.NONE, (), "the process is gone")
     return Stack(process, StackSource.PROC, _from_proc(process.pid), note)

@@ -75,7 +75,7 @@ class LogTimes:
         )
 
 
-class Heard:
+class SampleTimes:
     """When samples were taken of an attempt's lines, by step and by loss; each is looked up in the order of time."""
 
     def __init__(self, samples: Sequence[tuple[float, str, Sample]]) -> None:
@@ -127,7 +127,7 @@ def recorded_lines(
     """
     refs = [ref for ref in logs_of(state, node, state.attempts) if _size(ref.path)]
     budget = _fair_share([_size(ref.path) for ref in refs], PLAYED_BYTES)
-    heard = Heard(samples)
+    sample_times = SampleTimes(samples)
     quoted = _quoted(node, events)
     found: list[TimedLine] = []
     remarks: list[tuple[float, int, str]] = []
@@ -136,7 +136,7 @@ def recorded_lines(
         later = state.attempts[number + 1].planned_t if number + 1 < len(state.attempts) else end_t
         end = min(attempt.ended_t or later, later)
         mine = [ref for ref in refs if ref.attempt == attempt.number]
-        parts = [_read(ref, budget, heard, quoted, (begin, max(end, begin))) for ref in mine]
+        parts = [_read(ref, budget, sample_times, quoted, (begin, max(end, begin))) for ref in mine]
         parts = [part for part in parts if part.lines]
         found += _timed(parts, begin, max(end, begin))
         for part in parts:
@@ -177,7 +177,7 @@ def _quoted(node: NodePaths, events: Sequence[Event]) -> dict[tuple[str, int], f
 def _read(
     ref: LogRef,
     budget: int,
-    heard: Heard,
+    sample_times: SampleTimes,
     quoted: Mapping[tuple[str, int], float],
     lived: tuple[float, float],
 ) -> _Part:
@@ -201,7 +201,7 @@ def _read(
         lines.append(RecordedLine(ref.attempt, who, text, str(ref.path), each.offset, each.offset))
     ends = [*(line.offset for line in lines[1:]), size]
     lines = [line._replace(end=end) for line, end in zip(lines, ends, strict=False)]
-    known = _stamped(lines, written_t) or _known(ref, raw, lines, heard, quoted, lived[0])
+    known = _stamped(lines, written_t) or _known(ref, raw, lines, sample_times, quoted, lived[0])
     known = {at: t for at, t in known.items() if lived[0] <= t <= lived[1]}
     # A copied file was written at another time than its lines.
     if lines and lived[0] <= written_t <= lived[1]:
@@ -227,7 +227,7 @@ def _known(
     ref: LogRef,
     raw: Sequence[Line],
     lines: Sequence[RecordedLine],
-    heard: Heard,
+    sample_times: SampleTimes,
     quoted: Mapping[tuple[str, int], float],
     begin: float,
 ) -> dict[int, float]:
@@ -239,9 +239,9 @@ def _known(
         t = quoted.get((str(ref.path), each.number))
         if t is None and sample is not None:
             who = str(sample.rank) if sample.rank is not None else line.who
-            t = heard.of(ref.attempt, who, "step", sample.values.get("step"), since)
+            t = sample_times.of(ref.attempt, who, "step", sample.values.get("step"), since)
             if t is None:
-                t = heard.of(ref.attempt, who, "loss", sample.loss, since)
+                t = sample_times.of(ref.attempt, who, "loss", sample.loss, since)
         if t is not None and t >= since:
             known[at] = since = t
     return known

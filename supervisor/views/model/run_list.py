@@ -58,7 +58,7 @@ class RunRow:
         What was recovered from is not shown.
         """
         attempt = self.state.attempt
-        if attempt is None or attempt.verdict is None or attempt.ended_by_wish:
+        if attempt is None or attempt.verdict is None or attempt.ended_by_request:
             return ""
         return str(attempt.verdict.failure)
 

@@ -100,9 +100,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
         """Seconds a step, and whether that is derived from when steps were said: the newest attempt's log tells none."""
-        told_s = self.latest("step_time_s")
-        if told_s is not None:
-            return told_s, False
+        reported_s = self.latest("step_time_s")
+        if reported_s is not None:
+            return reported_s, False
         return self.pace_s, self.pace_s is not None
 
     def latest(self, name: str) -> float | None:

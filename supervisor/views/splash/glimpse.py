@@ -75,8 +75,8 @@ class Glimpse:
         with contextlib.suppress(OSError, ValueError):
             lines = last_lines(path, os.get_terminal_size(self._out).lines)
             if lines:
-                said = Said(f" {clean(os.fsencode(name or os.path.basename(path)))}")
-                scene = Scene(header=((), (said,)), lines=lines, needs=Needs(devices=0, ranks=0))
+                text = Said(f" {clean(os.fsencode(name or os.path.basename(path)))}")
+                scene = Scene(header=((), (text,)), lines=lines, needs=Needs(devices=0, ranks=0))
                 self.show(scene, look, env)
 
     def hand_over(self) -> bool:

@@ -168,8 +168,8 @@ def paint(scene: Scene, look: Look, width: int, height: int) -> str:
     for row, pieces in enumerate(scene.header[:HEADER_ROWS]):
         parts.append(f"\x1b[{row + 1};1H\x1b[K")
         parts += [
-            look.ink(getattr(look.palette, said.colour), bold=said.bold) + _harmless(said.text)
-            for said in pieces
+            look.ink(getattr(look.palette, text.colour), bold=text.bold) + _harmless(text.text)
+            for text in pieces
         ]
     parts.append(look.ink(look.palette.foreground))
     left, room = log.left + FRAME + scene.indent, log.width - 2 * FRAME - scene.indent

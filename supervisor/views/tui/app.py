@@ -30,7 +30,7 @@ from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.harmless import HarmlessFilter
 from supervisor.views.tui.kept import Kept, load, save
-from supervisor.views.tui.request_client import Adopter, Answer, Desk
+from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.stopping import Continuing
 from supervisor.views.tui.theme.themed_app import ThemedApp
 from supervisor.views.tui.theme.themes import THEMES
@@ -71,7 +71,7 @@ class StokerApp(ThemedApp):
         scope: which of them are listed at first.
         adopter: takes over a run whose keeper died.
         clock: wall time, for ages and times on the screen.
-        taste: how it looks.
+        appearance: how it looks.
         keep: the file that remembers choices; None: they are forgotten.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
         painted: called once a run's first moment is on the screen.
@@ -119,7 +119,7 @@ class StokerApp(ThemedApp):
         read_only: bool = False,
         adopter: Adopter | None = None,
         clock: Callable[[], float] = time.time,
-        taste: Appearance = USUAL,
+        appearance: Appearance = USUAL,
         keep: Path | None = None,
         signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
@@ -129,18 +129,18 @@ class StokerApp(ThemedApp):
     ) -> None:
         self._begun, self._journal = begun, journal
         self.kept = load(keep)
-        super().__init__(taste.theme, self.kept.theme)
+        super().__init__(appearance.theme, self.kept.theme)
         self._painted = painted
         self._signals = SIGNALS if signals else ()
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
-        self.tr = speech(taste.spoken)
-        self._not_spoken = taste.spoken is not taste.lang
+        self.tr = speech(appearance.spoken)
+        self._not_spoken = appearance.spoken is not appearance.lang
         self.run_paths = run
         self._keep = keep
         self._gates: list[LineFilter] = [HarmlessFilter()]
-        if taste.ascii:
+        if appearance.ascii:
             from supervisor.views.tui.theme.ascii import AsciiFilter
 
             self._gates.append(AsciiFilter())
@@ -305,13 +305,13 @@ class StokerApp(ThemedApp):
             try:
                 if message.run is not None:
                     browser.thrown.append(throw_away(message.run))
-                    said = f"{message.run.run_id} is deleted; u brings it back"
+                    text = f"{message.run.run_id} is deleted; u brings it back"
                 else:
-                    said = f"{bring_back(browser.thrown.pop()).run_id} is back"
+                    text = f"{bring_back(browser.thrown.pop()).run_id} is back"
             except (OSError, StillLives) as error:
-                said = str(error) if isinstance(error, StillLives) else f"{error.filename}: {error.strerror}"
+                text = str(error) if isinstance(error, StillLives) else f"{error.filename}: {error.strerror}"
             reader.look_again()
-            self.call_later(browser.tell, said)
+            self.call_later(browser.tell, text)
 
         self._feeders[-1].submit(act)
 
@@ -355,7 +355,7 @@ class StokerApp(ThemedApp):
             trouble=lambda text: self.post_message(self.Trouble(text)),
         )
         dashboard = Dashboard(
-            Desk(run),
+            RequestClient(run),
             feeder,
             self._clock,
             read_only=self._read_only,

@@ -45,10 +45,10 @@ class KeyCommands(Provider):
         """What matches the words typed."""
         matcher, tr = self.matcher(query), tr_of(self.screen)
         for binding in self._possible():
-            name, said = tr(binding.description), tr(binding.tooltip)
+            name, text = tr(binding.description), tr(binding.tooltip)
             # English words are found in every language: they are what the documents call it.
             named = max(map(matcher.match, (name, binding.description)))
-            score = max(NAMED * named, *map(matcher.match, (said, binding.tooltip)))
+            score = max(NAMED * named, *map(matcher.match, (text, binding.tooltip)))
             if score > 0:
                 do = partial(self.screen.run_action, binding.action)
                 yield Hit(score, _line(binding, tr, matcher), do, text=binding.description)
@@ -65,9 +65,9 @@ class KeyCommands(Provider):
 
 def _line(binding: Binding, tr: Tr, matcher: Matcher | None = None) -> Content:
     """Key, name and sentence in one line, as in the help."""
-    name, said = tr(binding.description), tr(binding.tooltip)
+    name, message = tr(binding.description), tr(binding.tooltip)
     key = Content.styled(fit(binding.key_display or binding.key, KEY_CELLS), "bold")
     blank = " " * max(NAME_CELLS - cell_len(name), 1)
     # What was typed may be a word of the sentence.
-    shown = [matcher.highlight(text) if matcher and matcher.match(text) else text for text in (name, said)]
+    shown = [matcher.highlight(text) if matcher and matcher.match(text) else text for text in (name, message)]
     return Content.assemble(key, " ", shown[0], blank, shown[1])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import RequestKind
-from supervisor.run.ownership import NotAsked, Offer, ask
+from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
@@ -46,10 +46,10 @@ class Adopter:
 class _Pending:
     kind: RequestKind
     sent_t: float
-    said_late: bool = False
+    reported_late: bool = False
 
 
-class Desk:
+class RequestClient:
     """Puts requests and watches for their answers. `put` runs in the reading thread, the rest on the screen's."""
 
     def __init__(self, run: RunPaths) -> None:
@@ -67,21 +67,21 @@ class Desk:
         attempt: int | None,
         args: RequestArgs | None,
         now: float,
-        told: Callable[[Answer], object],
+        report: Callable[[Answer], object],
     ) -> Callable[[], None]:
         """A job that puts the request and tells how that went."""
 
         def put() -> None:
             try:
                 request_id = ask(self.run, kind, if_attempt=attempt, args=args)
-            except NotAsked as why:
-                told(Answer(f"{WORDS[kind]}: not sent: {why}", False))
+            except NotRequested as why:
+                report(Answer(f"{WORDS[kind]}: not sent: {why}", False))
                 return
             except OSError as error:
-                told(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self.run.control}", False))
+                report(Answer(f"{WORDS[kind]}: not sent: {error.strerror}: {self.run.control}", False))
                 return
             self._pending[request_id] = _Pending(kind, now)
-            told(Answer(f"{WORDS[kind]}: asked the keeper", None))
+            report(Answer(f"{WORDS[kind]}: asked the keeper", None))
 
         return put
 
@@ -89,17 +89,17 @@ class Desk:
         """What became of the requests since the last call."""
         found: list[Answer] = []
         for request_id, pending in list(self._pending.items()):
-            said = state.answered.get(request_id)
+            text = state.answered.get(request_id)
             word = WORDS[pending.kind]
-            if said is not None:
+            if text is not None:
                 self._pending.pop(request_id, None)
                 found.append(
                     Answer(f"{word}: done", True)
-                    if said == "done"
-                    else Answer(f"{word} refused: {said}", False)
+                    if text == "done"
+                    else Answer(f"{word} refused: {text}", False)
                 )
-            elif not pending.said_late and now - pending.sent_t > PATIENCE_S:
-                pending.said_late = True
+            elif not pending.reported_late and now - pending.sent_t > PATIENCE_S:
+                pending.reported_late = True
                 found.append(
                     Answer(f"{word}: no answer yet; is the keeper alive? its log is keeper.log", False)
                 )

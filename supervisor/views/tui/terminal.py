@@ -44,8 +44,8 @@ def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> Tui
     state = snapshot.state if snapshot else None
     if state is not None and isinstance(state.condition, Finished):
         end = state.condition
-        said = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
-        lines = (plain(tr(said)), plain(tr(f"directory {run.root}")))
+        text = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
+        lines = (plain(tr(text)), plain(tr(f"directory {run.root}")))
         return TuiResult(run, False, end.outcome, end.exit_code, lines)
     if snapshot is None or snapshot.gone:
         gone = tr(f"{run.root}: the run directory is gone")
@@ -54,10 +54,10 @@ def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> Tui
     if not snapshot.keeper_alive:
         take = f"its keeper is gone; `stoker attach --adopt {run.run_id}` takes over what lives of it"
         alone = "it is no longer watched" if snapshot.state.mode == "observed" else take
-        said = f"{run.run_id}: {snapshot.misplaced or alone}"
+        text = f"{run.run_id}: {snapshot.misplaced or alone}"
     else:
-        said = f"{run.run_id}: training goes on; come back with `{back}`"
-    return TuiResult(run, True, None, None, (tr(said),))
+        text = f"{run.run_id}: training goes on; come back with `{back}`"
+    return TuiResult(run, True, None, None, (tr(text),))
 
 
 def run_tui(
@@ -65,7 +65,7 @@ def run_tui(
     *,
     read_only: bool = False,
     adopter: Adopter | None = None,
-    taste: Appearance = USUAL,
+    appearance: Appearance = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
     begun: bool = False,
@@ -79,7 +79,7 @@ def run_tui(
         run: the run directory.
         read_only: no requests can be sent.
         adopter: takes over a run whose keeper died.
-        taste: how it looks.
+        appearance: how it looks.
         keep: the file that remembers choices.
         painted: called once the run's first moment is on the screen.
         begun: the terminal shows its other screen already.
@@ -89,7 +89,7 @@ def run_tui(
         run,
         read_only=read_only,
         adopter=adopter,
-        taste=taste,
+        appearance=appearance,
         keep=keep,
         signals=True,
         painted=painted,
@@ -101,20 +101,24 @@ def run_tui(
 
 
 def run_replay(
-    recording: Recording, *, speed: float | None = None, taste: Appearance = USUAL, keep: Path | None = None
+    recording: Recording,
+    *,
+    speed: float | None = None,
+    appearance: Appearance = USUAL,
+    keep: Path | None = None,
 ) -> None:
     """Play a run until the person leaves; `speed` None: as fits its length. Must be called in the main thread, on a terminal."""
     from supervisor.views.model.replay import ReplayClock
 
     clock = ReplayClock(recording.start_t, recording.end_t, speed=speed)
-    _show(replay_app(recording, clock, taste=taste, keep=keep, signals=True))
+    _show(replay_app(recording, clock, appearance=appearance, keep=keep, signals=True))
 
 
 def replay_app(
     recording: Recording,
     clock: ReplayClock,
     *,
-    taste: Appearance = USUAL,
+    appearance: Appearance = USUAL,
     keep: Path | None = None,
     signals: bool = False,
 ) -> StokerApp:
@@ -123,7 +127,7 @@ def replay_app(
         recording.run,
         clock=clock.now,
         read_only=True,
-        taste=taste,
+        appearance=appearance,
         keep=keep,
         signals=signals,
         replay=(recording, clock),
@@ -135,7 +139,7 @@ def run_browser(
     *,
     scope: Scope | None = None,
     adopter: Adopter | None = None,
-    taste: Appearance = USUAL,
+    appearance: Appearance = USUAL,
     keep: Path | None = None,
     begun: bool = False,
 ) -> None:
@@ -149,7 +153,7 @@ def run_browser(
             known=known,
             scope=scope,
             adopter=adopter,
-            taste=taste,
+            appearance=appearance,
             keep=keep,
             signals=True,
             begun=begun,

@@ -132,24 +132,24 @@ class Translator:
         if not _PLACE.search(form):
             self._exact[form] = (key, value)
             return
-        parts, said = _PLACE.split(form), _PLACE.split(value)
+        parts, text = _PLACE.split(form), _PLACE.split(value)
         pieces, names = tuple(parts[::3]), tuple(parts[1::3])
-        modes = {name: mode or "" for name, mode in zip(said[1::3], said[2::3], strict=True)}
+        modes = {name: mode or "" for name, mode in zip(text[1::3], text[2::3], strict=True)}
         if not all(pieces[1:-1]):
             raise BadCatalogue(f"{key}: two places with nothing between them")
         if set(modes) != set(names) or len(set(names)) != len(names):
             raise BadCatalogue(f"{key}: the places differ from those of {value}")
-        kept = tuple(part for at, part in enumerate(said) if at % 3 != 2)
+        kept = tuple(part for at, part in enumerate(text) if at % 3 != 2)
         self._templates.setdefault(_rarest(pieces), []).append(_Template(key, pieces, names, kept, modes))
 
     def _say(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
         if not depth or len(text) > LONGEST or not (dressed := _DRESS.fullmatch(text)):
             return text
         before, core, after = dressed.groups()
-        said = self._whole(core, use, depth)
-        if said is None:
-            said = self._parts(core, use, depth)
-        return text if said is None else f"{before}{said}{after}"
+        shown = self._whole(core, use, depth)
+        if shown is None:
+            shown = self._parts(core, use, depth)
+        return text if shown is None else f"{before}{shown}{after}"
 
     def _whole(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
         if (found := self._exact.get(text)) is not None:
@@ -159,8 +159,8 @@ class Translator:
         fitting = [template for word in ("", *words) for template in self._templates.get(word, ())]
         fitting.sort(key=lambda template: -sum(map(len, template.pieces)))
         for template in fitting:
-            if (said := self._filled(template, text, use, depth)) is not None:
-                return said
+            if (shown := self._filled(template, text, use, depth)) is not None:
+                return shown
         return None
 
     def _filled(self, template: _Template, text: str, use: Callable[[str], None], depth: int) -> str | None:
@@ -170,10 +170,10 @@ class Translator:
         used = [template.key]
         for name, mode in template.modes.items():
             if mode:
-                said = self._say(captured[name], used.append, depth - 1)
-                if mode == "!" and said == captured[name]:
+                shown = self._say(captured[name], used.append, depth - 1)
+                if mode == "!" and shown == captured[name]:
                     return None
-                captured[name] = said
+                captured[name] = shown
         for key in used:
             use(key)
         return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.said))
@@ -183,12 +183,12 @@ class Translator:
         if joint is None:
             return None
         head, tail = text[: joint.start()], text[joint.end() :]
-        said = self._say(head, use, depth - 1), self._say(tail, use, depth - 1)
-        if said == (head, tail):
+        shown = self._say(head, use, depth - 1), self._say(tail, use, depth - 1)
+        if shown == (head, tail):
             return None
         key, between = self._exact.get(joint[0], ("", joint[0]))
         use(key)
-        return f"{said[0]}{between}{said[1]}"
+        return f"{shown[0]}{between}{shown[1]}"
 
 
 def _may_stand(name: str, text: str) -> bool:

@@ -67,23 +67,23 @@ async def stand_still(app: StokerApp, pilot: Pilot[None]) -> None:
         alike, before = (alike + 1 if now == before else 0), now
 
 
-def run_app(run: RunPaths, taste: Appearance, later_s: float = 2.0) -> StokerApp:
+def run_app(run: RunPaths, appearance: Appearance, later_s: float = 2.0) -> StokerApp:
     """The app on a recorded run; its clock stands."""
-    return StokerApp(run, clock=clock_after(run, later_s), taste=taste)
+    return StokerApp(run, clock=clock_after(run, later_s), appearance=appearance)
 
 
-def replayed(run: RunPaths, taste: Appearance, share: float) -> StokerApp:
+def replayed(run: RunPaths, appearance: Appearance, share: float) -> StokerApp:
     """A replay that stands at a share of its whole."""
     recording = record_of(run)
     clock = ReplayClock(recording.start_t, recording.end_t, monotonic=lambda: 0.0)
     clock.toggle()
     clock.seek(recording.start_t + share * (recording.end_t - recording.start_t))
-    return replay_app(recording, clock, taste=taste)
+    return replay_app(recording, clock, appearance=appearance)
 
 
-def browsed(runs: list[RunPaths], taste: Appearance) -> StokerApp:
+def browsed(runs: list[RunPaths], appearance: Appearance) -> StokerApp:
     """The list of runs."""
-    return StokerApp(None, known=lambda: runs, clock=lambda: recorded.T0 + 9000, taste=taste)
+    return StokerApp(None, known=lambda: runs, clock=lambda: recorded.T0 + 9000, appearance=appearance)
 
 
 def some_runs(folder: Path) -> list[RunPaths]:

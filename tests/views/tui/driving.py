@@ -21,7 +21,7 @@ from supervisor.views.tui.widgets.panel import Panel
 
 DEADLINE_S = 20.0
 OFFER = Offer(
-    deeds=(
+    actions=(
         "takes over what lives of it: pid 12 (python3)",
         "starts a new supervisor process on this host (box)",
     )

@@ -46,7 +46,7 @@ def _in_the_products_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def app_of(run: RunPaths) -> StokerApp:
-    return StokerApp(run, clock=clock_after(run), taste=Appearance(lang=Lang.ZH))
+    return StokerApp(run, clock=clock_after(run), appearance=Appearance(lang=Lang.ZH))
 
 
 def after(
@@ -176,7 +176,7 @@ def test_help_and_dialogs_are_told(tmp_path: Path) -> None:
 
 def test_the_list_of_runs_is_told(tmp_path: Path) -> None:
     runs = [state(tmp_path / f"20261121-141{at}-brave-otter") for at, state in enumerate(STATES.values())]
-    app = StokerApp(None, known=lambda: runs, clock=clock_after(runs[0]), taste=Appearance(lang=Lang.ZH))
+    app = StokerApp(None, known=lambda: runs, clock=clock_after(runs[0]), appearance=Appearance(lang=Lang.ZH))
 
     async def play() -> None:
         async with app.run_test(size=(120, 24)) as pilot:
@@ -197,7 +197,7 @@ def test_the_list_of_runs_is_told(tmp_path: Path) -> None:
 
 def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
     run = recorded.empty(tmp_path / NAME)
-    app = StokerApp(run, clock=clock_after(run), taste=Appearance(ascii=True, lang=Lang.ZH))
+    app = StokerApp(run, clock=clock_after(run), appearance=Appearance(ascii=True, lang=Lang.ZH))
     assert app.tr("elapsed") == "elapsed"
 
     async def play() -> None:

@@ -31,9 +31,9 @@ def held(root: Path, argv: tuple[str, ...] | None = None) -> RunPaths:
     rec = Recording(root)
     if argv is not None:
         rec.launch("first launch")
-        wish = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange(argv=argv))
+        request = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange(argv=argv))
         rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
-        rec.fact(ev.Decided(t=rec.t, attempt=1, decision=wish, by="ada"))
+        rec.fact(ev.Decided(t=rec.t, attempt=1, decision=request, by="ada"))
     rec.launch("again")
     rec.steps(1, 47)
     verdict, number = rec.out_of_memory(), rec.number

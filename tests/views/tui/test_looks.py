@@ -20,11 +20,11 @@ from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, until
 def drive(
     run: RunPaths,
     scenario: Callable[[StokerApp, Pilot[None]], Awaitable[None]],
-    taste: Appearance,
+    appearance: Appearance,
     keep: Path | None = None,
     size: tuple[int, int] = (120, 40),
 ) -> None:
-    app = StokerApp(run, clock=clock_after(run), taste=taste, keep=keep)
+    app = StokerApp(run, clock=clock_after(run), appearance=appearance, keep=keep)
 
     async def play() -> None:
         async with app.run_test(size=size) as pilot:

@@ -42,8 +42,8 @@ def compare(
     light: bool = False,
 ) -> None:
     """Compare the app on a run with its kept picture, after some keys."""
-    taste = Appearance(ThemeName.LIGHT if light else None)
-    app = StokerApp(run, clock=clock_after(run), taste=taste)
+    appearance = Appearance(ThemeName.LIGHT if light else None)
+    app = StokerApp(run, clock=clock_after(run), appearance=appearance)
 
     async def settle(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: is_read(app), "the whole of the run")
@@ -140,6 +140,8 @@ def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> No
 
 @pytest.mark.parametrize("state", ["healthy", "backing_off"])
 @pytest.mark.parametrize("taste", [Appearance(ThemeName.SAFE), Appearance(ascii=True)], ids=["safe", "ascii"])
-def test_other_tastes(snapshot: SnapshotAssertion, tmp_path: Path, state: str, taste: Appearance) -> None:
+def test_other_tastes(
+    snapshot: SnapshotAssertion, tmp_path: Path, state: str, appearance: Appearance
+) -> None:
     run = STATES[state](tmp_path / NAME)
-    keep_all(snapshot, shoot(run_app(run, taste), run, (Shot(state),), SIZES[1:2]))
+    keep_all(snapshot, shoot(run_app(run, appearance), run, (Shot(state),), SIZES[1:2]))

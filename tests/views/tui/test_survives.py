@@ -26,7 +26,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.adopt import AdoptScreen
-from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.request_client import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.integration.harness import environment
 from tests.views.tui import recorded
@@ -77,7 +77,7 @@ def test_keeper_is_gone(tmp_path: Path) -> None:
         assert "restart: the keeper is gone, nobody would do it" in shown(app)
         await pilot.press("n", "A")
         await until(pilot, lambda: isinstance(app.screen, AdoptScreen), "the question")
-        assert all(deed in shown(app) for deed in OFFER.deeds)
+        assert all(deed in shown(app) for deed in OFFER.actions)
         assert not adopted, "nothing is done before it is said what"
         await pilot.press("y")
         await until(pilot, lambda: bool(adopted), "the adoption")
@@ -128,7 +128,7 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
             await until(pilot, lambda: app.screen is app.dashboard, "no question")
             assert "A adopt" not in pane(app, "footer")
             told: list[Answer] = []
-            Desk(copy).sender(RequestKind.STOP, 1, None, 0.0, told.append)()
+            RequestClient(copy).sender(RequestKind.STOP, 1, None, 0.0, told.append)()
             assert "this folder is a copy" in told[0].text
 
         drive(copy, play, keeper=False, adopt=lambda _run: None, size=(200, 50))
@@ -139,7 +139,7 @@ def test_a_copy_is_only_looked_at(tmp_path: Path) -> None:
 def test_a_request_goes_to_no_folder_without_a_keeper(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / "run")
     told: list[Answer] = []
-    put = Desk(run).sender(RequestKind.STOP, 1, None, 0.0, told.append)
+    put = RequestClient(run).sender(RequestKind.STOP, 1, None, 0.0, told.append)
     put()
     assert "the keeper is gone" in told.pop().text
     elsewhere = tmp_path / "elsewhere"

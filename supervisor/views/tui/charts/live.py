@@ -143,17 +143,17 @@ class UsePanel(Panel):
         what, track = self._track(self.view.snapshot)
         if not track:
             return row(Span(self.tr(what), TextStyle.STRONG)), EMPTY
-        self._age = self._said_age(self.view)
+        self._age = self._age_text(self.view)
         value = Span(self._text(track[-1].mean), TextStyle.DIM if self._age else TextStyle.LIVE)
         return row(Span(self.tr(what), TextStyle.STRONG)), row(value, Span(self._age, TextStyle.WARN))
 
     def tick(self, view: View) -> None:
         """Time has gone on: that matters to a reading that is old."""
         self.view = view
-        if self._said_age(view) != self._age:
+        if self._age_text(view) != self._age:
             self.repaint()
 
-    def _said_age(self, view: View) -> str:
+    def _age_text(self, view: View) -> str:
         """How old the newest reading of a run that goes on is; empty while it is as new as they are."""
         _, track = self._track(view.snapshot)
         if not track or view.snapshot.state.is_over or view.now - track[-1].t < fm.STALE_S:
@@ -248,12 +248,12 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
     """An empty chart says why it is empty."""
     state = snapshot.state
     if len(snapshot.metrics["loss"]) == 1:
-        said = "one loss seen; a second one makes a curve"
+        text = "one loss seen; a second one makes a curve"
     elif not state.attempts:
-        said = "nothing launched yet: the loss appears with the first step"
+        text = "nothing launched yet: the loss appears with the first step"
     else:
-        said = "no loss seen yet: it appears with the first log line that names one"
-    lines = wrap(tr(said), max(width - 4, 1), 3)
+        text = "no loss seen yet: it appears with the first log line that names one"
+    lines = wrap(tr(text), max(width - 4, 1), 3)
     below = _wanting(snapshot, width, height - len(lines) - 2, tr)
     rows: list[Row] = [EMPTY] * max(0, (height - len(lines) - len(below)) // 2)
     rows += [row(Span(" " * max((width - cell_len(line)) // 2, 0) + line, TextStyle.DIM)) for line in lines]
@@ -264,11 +264,11 @@ def _wanting(snapshot: Snapshot, width: int, most: int, tr: Tr) -> list[Row]:
     """What pre-flight warned of, while nobody needs the room: a blank row, then each with what to do."""
     rows: list[Row] = []
     for finding in warnings_of(snapshot.state):
-        said = [Span(line, TextStyle.WARN) for line in wrap(f"⚠ {tr(finding.what)}", max(width - 6, 1), 6)]
-        said += [Span(line) for line in wrap(f"→ {tr(finding.fix)}", max(width - 6, 1), 3) if finding.fix]
-        if len(rows) + len(said) + 1 > most:
+        entries = [Span(line, TextStyle.WARN) for line in wrap(f"⚠ {tr(finding.what)}", max(width - 6, 1), 6)]
+        entries += [Span(line) for line in wrap(f"→ {tr(finding.fix)}", max(width - 6, 1), 3) if finding.fix]
+        if len(rows) + len(entries) + 1 > most:
             break
-        rows += [EMPTY, *((Span("   "), span) for span in said)]
+        rows += [EMPTY, *((Span("   "), span) for span in entries)]
     return rows
 
 

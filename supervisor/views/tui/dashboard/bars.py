@@ -17,7 +17,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.condition_words import is_live
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.start_warnings import in_one_line, said_at_start
+from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # The words beside q give way when fewer than this many other keys would fit.
 WANTED_HINTS = 8
@@ -72,16 +72,16 @@ class NoticeBar(Panel):
         snapshot, tr = self.view.snapshot, self.tr
         state = snapshot.state
         if snapshot.gone:
-            said = " ✗ the run directory is gone: what you see is the last that was read"
-            return [row(Span(tr(said), TextStyle.BAD))]
+            text = " ✗ the run directory is gone: what you see is the last that was read"
+            return [row(Span(tr(text), TextStyle.BAD))]
         if state.started_t is None:
-            said = " no journal yet: a keeper has not begun, or this is not a run directory"
-            return [row(Span(tr(said), TextStyle.WARN))]
+            text = " no journal yet: a keeper has not begun, or this is not a run directory"
+            return [row(Span(tr(text), TextStyle.WARN))]
         if self._answer is not None:
             return [row(" ", spoken(self._answer, tr))]
         if snapshot.misplaced:
-            said = f" ⚠ {snapshot.misplaced}"
-            return [row(Span(fit(tr(said), width), TextStyle.WARN if is_live(snapshot) else TextStyle.DIM))]
+            text = f" ⚠ {snapshot.misplaced}"
+            return [row(Span(fit(tr(text), width), TextStyle.WARN if is_live(snapshot) else TextStyle.DIM))]
         if is_live(snapshot) and not snapshot.keeper_alive:
             if state.mode == "observed":
                 return [row(Span(tr(" ⚠ it is no longer watched"), TextStyle.WARN))]
@@ -90,8 +90,8 @@ class NoticeBar(Panel):
         if worth_saying is not None:
             return [worth_saying]
         if state.unknown_events:
-            said = f" {state.unknown_events} facts of a newer version are not shown"
-            return [row(Span(tr(said), TextStyle.DIM))]
+            text = f" {state.unknown_events} facts of a newer version are not shown"
+            return [row(Span(tr(text), TextStyle.DIM))]
         if state.timeline:
             newest_fact = state.timeline[-1]
             return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", TextStyle.DIM))]
@@ -102,9 +102,9 @@ class NoticeBar(Panel):
         offered = self.can_adopt and not self.read_only
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"
-        said = self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}; {more}")
+        text = self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}; {more}")
         return (
-            said if cell_len(said) < width else self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}")
+            text if cell_len(text) < width else self.tr(f" ⚠ the keeper is gone; ranks may live on. {then}")
         )
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
@@ -114,10 +114,10 @@ class NoticeBar(Panel):
         stall = attempt.stall if attempt is not None else None
         if attempt is not None and stall is not None and isinstance(state.condition, Running):
             # The advisory says how long it was when it was written; here it is counted.
-            said = f"nothing moves for {fm.duration(now - stall.since)}"
+            text = f"nothing moves for {fm.duration(now - stall.since)}"
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(
-                tr(f"{said}{where}"),
+                tr(f"{text}{where}"),
                 row(Span("a", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)),
                 width,
             )
@@ -128,7 +128,7 @@ class NoticeBar(Panel):
                 row(Span(tr(f"{others} more "), TextStyle.DIM), Span("a ", TextStyle.KEY)) if others else ()
             )
             return _warned(tr(newest.text), more, width)
-        wanting = said_at_start(state, now)
+        wanting = shown_at_start(state, now)
         if not wanting:
             return None
         count = tr(f"{len(wanting) - 1} more ") if len(wanting) > 1 else ""
@@ -142,8 +142,8 @@ class NoticeBar(Panel):
 
 def _warned(text: str, more: Row, width: int) -> Row:
     """A warning, cut where the key that says more would not fit."""
-    said = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
-    return between(row(Span(said, TextStyle.WARN)), more, width)
+    shown = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
+    return between(row(Span(shown, TextStyle.WARN)), more, width)
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:

@@ -103,9 +103,9 @@ class FailureCard(Panel, can_focus=True):
         return [(Span(" "), *spans) for spans in rows]
 
 
-def _labelled(label: str, said: Span, width: int, tr: Tr) -> Row:
+def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:
     return row(
-        Span(fit(tr(label), LABEL), TextStyle.DIM), Span(fit(said.text, width - LABEL).rstrip(), said.ink)
+        Span(fit(tr(label), LABEL), TextStyle.DIM), Span(fit(text.text, width - LABEL).rstrip(), text.ink)
     )
 
 
@@ -222,10 +222,10 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
     left = max(0.0, condition.until - now)
     whole = max(decision.delay_s, left, 0.001)
     full = round(COUNT_CELLS * (1 - left / whole))
-    said = f"restarts by itself in {fm.duration(left)}  " if left > 0 else "restarts now  "
+    text = f"restarts by itself in {fm.duration(left)}  " if left > 0 else "restarts now  "
     return row(
         Span(fit(tr("next"), LABEL), TextStyle.DIM),
-        Span(tr(said), TextStyle.WARN),
+        Span(tr(text), TextStyle.WARN),
         Span("▰" * full, TextStyle.WARN),
         Span("▱" * (COUNT_CELLS - full), TextStyle.DIM),
     )

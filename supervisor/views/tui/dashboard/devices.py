@@ -92,12 +92,12 @@ class DevicesPanel(ListPanel, can_focus=True):
         """How many there are, and how busy: the range, and each side by side."""
         name = "util_ratio" if self.view is not None and self.view.snapshot.gpus else "cpu_ratio"
         busy = [value for device in self._devices[first:] if (value := device.values.get(name)) is not None]
-        said = super().rest(first, width)
+        text = super().rest(first, width)
         if not busy:
-            return self._set_in(said)
+            return self._set_in(text)
         span = row(Span(f"  {100 * min(busy):.0f}–{100 * max(busy):.0f} % "))
-        line = spark(busy, min(len(busy), max(width - cells((*said, *span)) - 1, 0)), 0.0, max(1.0, *busy))
-        return self._set_in((*said, *span, Span(line, TextStyle.LIVE)))
+        line = spark(busy, min(len(busy), max(width - cells((*text, *span)) - 1, 0)), 0.0, max(1.0, *busy))
+        return self._set_in((*text, *span, Span(line, TextStyle.LIVE)))
 
     def _set_in(self, found: Row) -> Row:
         """Without a frame, a cell from the edge as all else is."""
@@ -126,7 +126,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         shared = self._is_shared()
         extras = [
             Span(self.tr("✗ lost") if values.get("lost") else "", TextStyle.BAD),
-            Span(fit(self.tr(_others_said(gpu)), OTHERS_CELLS) if shared else "", TextStyle.WARN),
+            Span(fit(self.tr(_others_text(gpu)), OTHERS_CELLS) if shared else "", TextStyle.WARN),
             Span(
                 f"{sign} {heat:3.0f} °C" if heat is not None else "",
                 TextStyle.WARN if slowed else TextStyle.PLAIN,
@@ -163,8 +163,8 @@ class DevicesPanel(ListPanel, can_focus=True):
         values = rank.values
         threads = values.get("threads")
         many = "" if threads == 1 else "s"
-        said = self.tr(f"{threads:.0f} thread{many}") if threads is not None else ""
-        extras = [Span(fit(said, THREADS_CELLS, right=True), TextStyle.DIM)] if said else []
+        text = self.tr(f"{threads:.0f} thread{many}") if threads is not None else ""
+        extras = [Span(fit(text, THREADS_CELLS, right=True), TextStyle.DIM)] if text else []
         memory = (values.get("rss_bytes"), None, None)
         return _device(f"rank {rank.key}", values.get("cpu_ratio"), rank.cpu, memory, extras, width, None)
 
@@ -212,7 +212,7 @@ def _others(gpu: Gpu) -> float | None:
     return others if others and pid and own else None
 
 
-def _others_said(gpu: Gpu) -> str:
+def _others_text(gpu: Gpu) -> str:
     """How much others hold and the process that holds most of it."""
     others, pid = _others(gpu), gpu.values.get("others_pid")
     return f"⚠ {fm.memory(others)} pid {pid:.0f}" if others is not None and pid else ""

@@ -98,8 +98,8 @@ class HeaderPanel(Panel):
         took_s, is_derived = snapshot.step_time_s
         if self.app.size.height >= LOW or took_s is None or not isinstance(snapshot.state.condition, Running):
             return EMPTY
-        said = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
-        return row(Span(self.tr(f"{said}/step"), TextStyle.PLAIN), "  ")
+        text = (fm.about(fm.seconds) if is_derived else fm.seconds)(took_s)
+        return row(Span(self.tr(f"{text}/step"), TextStyle.PLAIN), "  ")
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
@@ -140,8 +140,8 @@ def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
     batch = state.attempt.batch if state.attempt else None
     forms = batch_forms(batch) if batch is not None else ()
     left = room - cells(tuple(parts))
-    said = next((said for form in forms if cells((Span(said := f" · {tr(form)}"),)) <= left), "")
-    return (*parts, Span(said, TextStyle.DIM))
+    text = next((text for form in forms if cells((Span(text := f" · {tr(form)}"),)) <= left), "")
+    return (*parts, Span(text, TextStyle.DIM))
 
 
 def batch_forms(batch: BatchSpec) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "wi
 
 
 def _key(
-    key: str, action: str, word: str, shown: str, group: str, said: str, *, show: bool = True
+    key: str, action: str, word: str, shown: str, group: str, text: str, *, show: bool = True
 ) -> Binding:
     return Binding(
-        key, action, word, key_display=shown, show=show, tooltip=said, id=f"{group}.{action}.{key}"
+        key, action, word, key_display=shown, show=show, tooltip=text, id=f"{group}.{action}.{key}"
     )
 
 

@@ -30,7 +30,7 @@ from supervisor.views.tui.kept import memory_of
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
 from supervisor.views.tui.pages.book import PAGES
-from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.wording.places import is_stacks
@@ -52,7 +52,7 @@ class LookingScreen(PaneScreen):
     """Moves between what can be seen.
 
     Args:
-        desk: the run, and where requests are put.
+        client: the run, and where requests are put.
         feeder: the reading thread.
         clock: wall time.
         back: goes back to the list of runs; None where the run was not opened from one.
@@ -67,18 +67,18 @@ class LookingScreen(PaneScreen):
 
     def __init__(
         self,
-        desk: Desk,
+        client: RequestClient,
         feeder: Feeder[Snapshot],
         clock: Callable[[], float],
         back: Callable[[], None] | None,
     ) -> None:
         super().__init__(clock)
-        self._desk = desk
+        self._client = client
         self._feeder = feeder
         self._back = back
         self._log_screen: LogScreen | None = None
         session = LogSession(
-            desk.node,
+            client.node,
             self._deliver_log,
             newest=PANE_ATTEMPTS,
             watch_after_s=WATCH_AFTER_S,
@@ -157,7 +157,7 @@ class LookingScreen(PaneScreen):
         ink = TextStyle.PLAIN if answer.good is None else TextStyle.LIVE if answer.good else TextStyle.BAD
         self.notice.say(answer.text, ink)
 
-    def _told(self, answer: Answer) -> None:
+    def _report(self, answer: Answer) -> None:
         """From the reading thread: say it on the screen's."""
         self.app.call_later(self.tell, answer)
 
@@ -240,9 +240,9 @@ class LookingScreen(PaneScreen):
         from supervisor.views.tui.runs.compare import load_other
 
         try:
-            other = load_other(self._desk.run, text)
+            other = load_other(self._client.run, text)
         except RunNotFound as error:
-            self._told(Answer(f"compare: {error}", False))
+            self._report(Answer(f"compare: {error}", False))
             return
         self.app.call_later(self._lay_beside, other)
 
@@ -340,11 +340,11 @@ class LookingScreen(PaneScreen):
         from supervisor.views.model.nearby import where_it_lies
         from supervisor.views.tui.pages.stacks_screen import read_stacks
 
-        path = where_it_lies(self._desk.run, cause.attempt or 1, cause.path or "")
+        path = where_it_lies(self._client.run, cause.attempt or 1, cause.path or "")
         try:
             lines = read_stacks(path)
         except OSError as error:
-            self._told(Answer(f"stacks: {error.strerror}: {path}", False))
+            self._report(Answer(f"stacks: {error.strerror}: {path}", False))
             return
         self.app.call_later(self._open_stacks, f"artifacts/{path.name}", lines, cause.line)
 
@@ -372,7 +372,7 @@ class LookingScreen(PaneScreen):
             if point is not None:
                 self._point_at(point)
 
-        screen = LogScreen(self._desk.node, snapshot.state, at=at, typed=self.logs.query.typed)
+        screen = LogScreen(self._client.node, snapshot.state, at=at, typed=self.logs.query.typed)
         self._log_screen = screen
         self.app.push_screen(screen, closed)
 

@@ -75,7 +75,7 @@ class RanksPanel(ListPanel, can_focus=True):
             return EMPTY, EMPTY
         ranks = _views(self.view.snapshot)
         attempt = self.view.snapshot.state.attempt
-        well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_by_wish)
+        well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_by_request)
         gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
         by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
         left = row(Span(self.tr(f"ranks · {len(ranks)}"), TextStyle.STRONG), Span(by, TextStyle.DIM))
@@ -104,9 +104,9 @@ class RanksPanel(ListPanel, can_focus=True):
         if not detail or not self._ranks:
             return rows
         who = rank_label(self._ranks[self.cursor])
-        said = self._last.get(who, self.tr("has not written a line yet"))
+        text = self._last.get(who, self.tr("has not written a line yet"))
         rows += [EMPTY] * (height - 1 - len(rows))
-        return [*rows, row(Span(self.tr(f"rank {who}") + "  ", TextStyle.STRONG), Span(said.strip()))]
+        return [*rows, row(Span(self.tr(f"rank {who}") + "  ", TextStyle.STRONG), Span(text.strip()))]
 
     def count(self) -> int:
         """One row a rank, or one that says that there is none."""
@@ -123,8 +123,8 @@ class RanksPanel(ListPanel, can_focus=True):
         if not self._ranks:
             attempt = self.view.snapshot.state.attempt
             stepped = attempt is not None and attempt.last_step is not None
-            said = "no process says its rank" if stepped else "no rank has started yet"
-            return row(Span(self.tr(said), TextStyle.DIM))
+            text = "no process says its rank" if stepped else "no rank has started yet"
+            return row(Span(self.tr(text), TextStyle.DIM))
         return self._row(self._ranks[index], self.view.snapshot, self._medians, width)
 
     def rest(self, first: int, width: int) -> Row:
@@ -136,12 +136,12 @@ class RanksPanel(ListPanel, can_focus=True):
         )
         took = [sample.values.get("step_time_s") or sample.pace_s for sample in samples if sample is not None]
         known = [value for value in took if value is not None]
-        said = super().rest(first, width)
+        text = super().rest(first, width)
         if len(known) < 2:
-            return said
+            return text
         name = Span(f"  {self.tr('ms/step')} ", TextStyle.DIM)
-        line = spark(known, min(len(known), width - cells((*said, name))), pick=max)
-        return (*said, name, Span(line, TextStyle.LIVE))
+        line = spark(known, min(len(known), width - cells((*text, name))), pick=max)
+        return (*text, name, Span(line, TextStyle.LIVE))
 
     def action_choose(self) -> None:
         """Show the log of the rank under the cursor."""
@@ -185,8 +185,8 @@ class RanksPanel(ListPanel, can_focus=True):
         """The newest values that nobody said the rank of."""
         progress = snapshot.state.progress
         step = progress.step if progress is not None else None
-        told_s, is_derived = snapshot.step_time_s
-        return {"step": step, "step_time_s": None if is_derived else told_s}
+        reported_s, is_derived = snapshot.step_time_s
+        return {"step": step, "step_time_s": None if is_derived else reported_s}
 
     def _row(self, rank: st.RankView, snapshot: Snapshot, medians: Medians, width: int) -> Row:
         assert self.view is not None
@@ -317,8 +317,8 @@ def _ordered(
         case "pid":
             return sorted(ranks, key=lambda rank: (rank.pid is None, rank.pid or 0))
         case "last line":
-            said = {rank_label(rank): last.get(rank_label(rank), "") for rank in ranks}
-            return sorted(ranks, key=lambda rank: (not said[rank_label(rank)], said[rank_label(rank)]))
+            entries = {rank_label(rank): last.get(rank_label(rank), "") for rank in ranks}
+            return sorted(ranks, key=lambda rank: (not entries[rank_label(rank)], entries[rank_label(rank)]))
         case _:
             return sorted(ranks, key=number)
 

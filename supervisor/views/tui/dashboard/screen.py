@@ -31,7 +31,7 @@ from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.request_client import Adopter, Answer, Desk
+from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Dashboard(LookingScreen):
     """One run on one screen.
 
     Args:
-        desk: where requests are put.
+        client: where requests are put.
         feeder: the reading thread; requests are put in it too.
         clock: wall time.
         read_only: no requests.
@@ -76,7 +76,7 @@ class Dashboard(LookingScreen):
 
     def __init__(
         self,
-        desk: Desk,
+        client: RequestClient,
         feeder: Feeder[Snapshot],
         clock: Callable[[], float],
         *,
@@ -84,7 +84,7 @@ class Dashboard(LookingScreen):
         adopter: Adopter | None = None,
         back: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(desk, feeder, clock, back)
+        super().__init__(client, feeder, clock, back)
         self._read_only = read_only
         self._adopter = adopter
         self._possible: frozenset[str] = frozenset()
@@ -138,7 +138,7 @@ class Dashboard(LookingScreen):
         """More than lines is new."""
         if self._log_screen is not None:
             self._log_screen.take(snapshot.state)
-        for answer in self._desk.answers(snapshot.state, self._clock()):
+        for answer in self._client.answers(snapshot.state, self._clock()):
             self.tell(answer)
         if self._adopting and snapshot.keeper_alive:
             self._adopting = False
@@ -158,8 +158,8 @@ class Dashboard(LookingScreen):
         if left_s is None or self.app.screen is self or self._read_only:
             return
         if before is None or hang_ends_in(before, now) is None:
-            said = tr_of(self)(f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting")
-            self.app.notify(said, severity="warning", timeout=left_s, markup=False)
+            text = tr_of(self)(f"hang: ending in {left_s:.0f} s, Esc on the dashboard keeps waiting")
+            self.app.notify(text, severity="warning", timeout=left_s, markup=False)
 
     def on_screen_resume(self) -> None:
         """In front again: what was not painted meanwhile is."""
@@ -175,7 +175,7 @@ class Dashboard(LookingScreen):
             self.on_screen_resume()
         if self.snapshot is None or self.snapshot.state.is_over:
             return
-        for answer in self._desk.answers(self.snapshot.state, self._clock()):
+        for answer in self._client.answers(self.snapshot.state, self._clock()):
             self.tell(answer)
         if covered:
             self._stale = True
@@ -211,9 +211,9 @@ class Dashboard(LookingScreen):
         """A key that would ask something of a keeper, and cannot now, says why: silence would look like a hang."""
         name = EXPLAINED.get(event.character or "")
         snapshot = self.snapshot
-        said = silence_of(self, event) if name is None else None
-        if said is not None and said != self.notice.says:  # not again for each repeat
-            self.tell(Answer(said, None))
+        text = silence_of(self, event) if name is None else None
+        if text is not None and text != self.notice.says:  # not again for each repeat
+            self.tell(Answer(text, None))
         if name is None or snapshot is None or self.check_action(name, ()) or self.app.screen is not self:
             return
         event.stop()
@@ -221,8 +221,8 @@ class Dashboard(LookingScreen):
         if can_adopt and name != "adopt":
             self.action_adopt(f"{name.replace('_', ' ')}: the keeper is gone, nobody would do it")
             return
-        said = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
-        self.tell(Answer(said, False))
+        text = why_not(name, snapshot, read_only=self._read_only, can_adopt=can_adopt, width=self.size.width)
+        self.tell(Answer(text, False))
 
     def action_help(self) -> None:
         """All keys."""
@@ -260,7 +260,7 @@ class Dashboard(LookingScreen):
 
     def action_adopt(self, why: str = "") -> None:
         """Say what it would be to let a new keeper take the run over, and ask. `why`: what a person wanted that needs one."""
-        adopter, run = self._adopter, self._desk.run
+        adopter, run = self._adopter, self._client.run
         if adopter is None:
             return
 
@@ -286,7 +286,7 @@ class Dashboard(LookingScreen):
                 return
             self._adopting = True
             self.tell(Answer("adopting the run…", None))
-            self._feeder.submit(lambda: adopter.adopt(self._desk.run))
+            self._feeder.submit(lambda: adopter.adopt(self._client.run))
 
         self.app.push_screen(AdoptScreen(offer, why), closed)
 
@@ -357,5 +357,5 @@ class Dashboard(LookingScreen):
     def _send(self, kind: RequestKind, args: RequestArgs | None = None) -> None:
         attempt = self.snapshot.state.attempt if self.snapshot else None
         number = attempt.number if attempt and kind is not RequestKind.NOTE else None
-        told = self._told
-        self._feeder.submit(self._desk.sender(kind, number, args, self._clock(), told))
+        report = self._report
+        self._feeder.submit(self._client.sender(kind, number, args, self._clock(), report))

@@ -106,7 +106,7 @@ def _ink(attempt: AttemptView) -> TextStyle:
         return TextStyle.LIVE
     return (
         TextStyle.DIM
-        if attempt.exit_code == 0 or attempt.ended_by_wish or _is_well(attempt)
+        if attempt.exit_code == 0 or attempt.ended_by_request or _is_well(attempt)
         else TextStyle.BAD
     )
 
@@ -125,8 +125,8 @@ def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
         return row(Span("●", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
     if attempt.failure is not None:
         return row(Span(f"✗ {attempt.failure}", TextStyle.BAD), Span(f" {span}", TextStyle.DIM))
-    if attempt.wish_text:
-        return row(Span(f"■ {tr(attempt.wish_text)}"), Span(f" {span}", TextStyle.DIM))
+    if attempt.request_text:
+        return row(Span(f"■ {tr(attempt.request_text)}"), Span(f" {span}", TextStyle.DIM))
     if attempt.exit_code == 0 and attempt.unread_text:
         return row(Span(f"! {tr(attempt.unread_text)}", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))
     if attempt.exit_code == 0 or _is_well(attempt):

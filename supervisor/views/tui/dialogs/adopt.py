@@ -42,8 +42,8 @@ class AdoptScreen(OverScreen[bool]):
         with box:
             if self.why:
                 yield Label(Content(tr(self.why)), classes="quiet")
-            for deed in self.offer.deeds:
-                yield Label(Content(f"· {tr(deed)}"))
+            for action in self.offer.actions:
+                yield Label(Content(f"· {tr(action)}"))
             for warning in self.offer.warnings:
                 yield Label(Content(f"⚠ {tr(warning)}"), classes="cost")
             yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet")

@@ -103,9 +103,9 @@ class BatchScreen(OverScreen[int | None]):
     def _show(self, text: str) -> None:
         effect = self.query_one("#effect", Label)
         try:
-            said = describe_change(BatchChange(self.now, self._after(text)))
+            shown = describe_change(BatchChange(self.now, self._after(text)))
             effect.set_class(False, "-wrong")
         except JobError as error:
-            said = str(error)
+            shown = str(error)
             effect.set_class(True, "-wrong")
-        effect.update(Content(tr_of(self)(said)))
+        effect.update(Content(tr_of(self)(shown)))

@@ -54,8 +54,8 @@ class HelpScreen(OverScreen[None]):
             if line.group != group:
                 group = line.group
                 parts.append(Content.styled(f"{'' if not parts else chr(10)}{group}", "bold $strong"))
-            said = f"  {line.key:<9} {line.word} "
-            parts.append(Content(said) if line.possible else Content.styled(said, "$dim"))
+            text = f"  {line.key:<9} {line.word} "
+            parts.append(Content(text) if line.possible else Content.styled(text, "$dim"))
         return Content("\n").join(parts)
 
     def action_close(self) -> None:

@@ -54,21 +54,21 @@ class FailurePage(Page):
         attempt = self._attempt(failed)
         if attempt is None:
             return left, right
-        said = f" · attempt {attempt.number}"
+        text = f" · attempt {attempt.number}"
         if len(failed) > 1:
-            said += f" ({failed.index(attempt) + 1} of {len(failed)}, ← →)"
+            text += f" ({failed.index(attempt) + 1} of {len(failed)}, ← →)"
         cause = cause_of(attempt)
         if cause is not None:
-            said += " · L opens the stacks" if is_stacks(cause.path) else " · L opens its log"
-        return (*left, Span(self.tr(said), TextStyle.DIM)), right
+            text += " · L opens the stacks" if is_stacks(cause.path) else " · L opens its log"
+        return (*left, Span(self.tr(text), TextStyle.DIM)), right
 
     def rows(self, view: View, width: int) -> Sequence[Row]:
         """The page."""
         snapshot = view.snapshot
         attempt = self._attempt(failures(snapshot.state))
         if attempt is None or attempt.verdict is None:
-            said = "nothing has failed yet: when something does, its cause stands here"
-            return [row(Span(view.tr(said), TextStyle.DIM))]
+            text = "nothing has failed yet: when something does, its cause stands here"
+            return [row(Span(view.tr(text), TextStyle.DIM))]
         verdict, tr = attempt.verdict, view.tr
         newest = attempt is snapshot.state.attempt
         return [
@@ -161,8 +161,8 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
     same = same_failure(state, verdict.fingerprint, attempt.number)
     if same:
         many = "s" if len(same) > 1 else ""
-        said = f"the same failure as attempt{many} {fm.ranges(same)}"
-        rows.append(row(Span(tr(said), TextStyle.WARN)))
+        text = f"the same failure as attempt{many} {fm.ranges(same)}"
+        rows.append(row(Span(tr(text), TextStyle.WARN)))
     return rows
 
 
@@ -194,8 +194,8 @@ def _cause(
     cause = verdict.cause
     context = snapshot.nearby.contexts.get(attempt.number)
     if cause is None:
-        said = "no line to point at: exit codes and silence told it"
-        return [*section(tr, "cause"), row(Span(tr(said), TextStyle.DIM))]
+        shown = "no line to point at: exit codes and silence told it"
+        return [*section(tr, "cause"), row(Span(tr(shown), TextStyle.DIM))]
     where = place_of(attempt, cause.path, cause.line, tr)
     rows = [*section(tr, "cause"), *own_code(snapshot, attempt, "code", width, tr)]
     label = "stacks" if is_stacks(cause.path) else "log"
@@ -242,8 +242,8 @@ def _followed(attempt: st.AttemptView, verdict: Verdict, width: int, tr: Tr) -> 
         ranks = tuple(sorted({item.rank for item in items if item.rank is not None}))
         who = f"{'ranks' if len(ranks) > 1 else 'rank'} {fm.ranges(ranks)}" if ranks else "a log"
         where = place_of(attempt, items[0].path, items[0].line, tr).removeprefix(f"{tr(who)} ")
-        said = f"{tr(what)}  {where}  {text}"
-        rows += labelled(tr(who), said, width, TextStyle.DIM, most=2)
+        shown = f"{tr(what)}  {where}  {text}"
+        rows += labelled(tr(who), shown, width, TextStyle.DIM, most=2)
     if len(folded) > FOLLOWED:
         rows.append(row(Span(tr(f"… {len(folded) - FOLLOWED} more kinds"), TextStyle.DIM)))
     return rows
@@ -323,5 +323,5 @@ def _instead(snapshot: Snapshot, tr: Tr) -> list[Row]:
     if not keys:
         return []
     rows = section(tr, "instead")
-    rows += [row(Span(fit(key, 9), TextStyle.KEY), Span(tr(said))) for key, said, _ in keys]
+    rows += [row(Span(fit(key, 9), TextStyle.KEY), Span(tr(text))) for key, text, _ in keys]
     return rows

@@ -134,8 +134,8 @@ class MetricsPage(ChartPanel):
         names = self.names()
         self.plotted = None
         if not names:
-            said = " no metric seen yet: the first log line that names one starts a series"
-            return [row(Span(self.tr(said), TextStyle.DIM))]
+            text = " no metric seen yet: the first log line that names one starts a series"
+            return [row(Span(self.tr(text), TextStyle.DIM))]
         self._at = min(self._at, len(names) - 1)
         if width < LIST_FROM:
             if self.look.cursor is not None or self.look.window is not None:

@@ -89,8 +89,8 @@ def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
 def _stacks(view: View, width: int) -> list[Row]:
     dump = view.snapshot.nearby.stacks
     if dump is None:
-        said = "none were taken yet: K takes those of all ranks now"
-        return [*section(view.tr, "stacks"), row(Span(view.tr(said), TextStyle.DIM))]
+        shown = "none were taken yet: K takes those of all ranks now"
+        return [*section(view.tr, "stacks"), row(Span(view.tr(shown), TextStyle.DIM))]
     age = fm.age(max(0.0, view.now - dump.taken_t))
     rows = section(view.tr, "stacks", f"{dump.name}, taken {age} ago · K takes new ones")
     for text in dump.lines:

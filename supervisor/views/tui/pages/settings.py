@@ -31,10 +31,10 @@ class SettingsPage(Page):
         record = snapshot.run_file
         if record is None:
             if snapshot.state.mode == "observed":
-                said = "stoker only watches this run: what it was started with is not known"
+                text = "stoker only watches this run: what it was started with is not known"
             else:
-                said = "run.json cannot be read: what this run was started with is not known"
-            return [row(Span(view.tr(said), TextStyle.DIM))]
+                text = "run.json cannot be read: what this run was started with is not known"
+            return [row(Span(view.tr(text), TextStyle.DIM))]
         tr = view.tr
         return [
             *_command(snapshot, width, tr),

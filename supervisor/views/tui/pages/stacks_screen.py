@@ -74,8 +74,8 @@ class StackPage(MovingPanel):
                 f"{'▸' if here else ' '}{number:>{NUMBER_CELLS - 2}} ",
                 TextStyle.BAD if here else TextStyle.FRAME,
             )
-            said = self._first_line(text, width) if number == 1 else fit(text, width - NUMBER_CELLS).rstrip()
-            rows.append(row(mark, Span(said, TextStyle.STRONG if here else self._ink(number, text))))
+            shown = self._first_line(text, width) if number == 1 else fit(text, width - NUMBER_CELLS).rstrip()
+            rows.append(row(mark, Span(shown, TextStyle.STRONG if here else self._ink(number, text))))
         return rows
 
     def _first_line(self, text: str, width: int) -> str:

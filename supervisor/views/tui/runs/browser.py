@@ -24,8 +24,8 @@ from supervisor.views.tui.widgets.panel import tr_of
 TICK_S = 1.0
 
 
-def _key(key: str, action: str, word: str, shown: str, said: str, *, show: bool = True) -> Binding:
-    return Binding(key, action, word, key_display=shown, show=show, tooltip=said)
+def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool = True) -> Binding:
+    return Binding(key, action, word, key_display=shown, show=show, tooltip=text)
 
 
 class BrowserScreen(QuickFrames, Screen[None]):
@@ -164,9 +164,9 @@ class BrowserScreen(QuickFrames, Screen[None]):
 
     def on_key(self, event: events.Key) -> None:
         """A key that nothing here answers says so, once."""
-        said = silence_of(self, event)
-        if said is not None and said != self.panel.said:
-            self.tell(said, ANSWER_S)
+        text = silence_of(self, event)
+        if text is not None and text != self.panel.said:
+            self.tell(text, ANSWER_S)
 
     def action_sort(self) -> None:
         """The next sort key."""

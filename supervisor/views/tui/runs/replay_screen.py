@@ -15,7 +15,7 @@ from supervisor.views.model.replay import Recording, ReplayClock, next_fact
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.request_client import Answer, Desk
+from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, row
 from supervisor.views.tui.widgets.panel import Panel
 
@@ -106,7 +106,7 @@ class ReplayScreen(Dashboard):
     ]
 
     def __init__(self, recording: Recording, clock: ReplayClock, feeder: Feeder[Snapshot]) -> None:
-        super().__init__(Desk(recording.run), feeder, clock.now, read_only=True)
+        super().__init__(RequestClient(recording.run), feeder, clock.now, read_only=True)
         self._recording = recording
         self._replay = clock
         self._bar = ReplayBar(clock, recording, id="replay")

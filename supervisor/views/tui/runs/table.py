@@ -112,18 +112,18 @@ class RunsPanel(Panel, can_focus=True):
         """How many, filtered how, sorted by what."""
         total = len(self.list.rows) if self.list else 0
         tr = self.tr
-        left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_said()]
+        left = [Span(tr("runs"), TextStyle.STRONG), *self._scope_text()]
         if self.said:
             left.append(Span(tr(f" · {self.said}"), TextStyle.WARN))
         if self.query_text:
             left.append(Span(f" · {self.query_text}", TextStyle.LIVE))
-        chosen = self.chosen if self._tells_folders else None
+        chosen = self.chosen if self._shows_folders else None
         where = f"{fm.near_path(str(chosen.root.parent))} · " if chosen is not None else ""
         reading = "" if self.list is None or self.list.complete else " · reading…"
         counted = tr(f"{len(self.rows)} of {total} · by {self.sort}{reading}")
         return tuple(left), row(Span(f"{where}{counted}", TextStyle.DIM))
 
-    def _scope_said(self) -> Row:
+    def _scope_text(self) -> Row:
         """Where the listed runs lie, and what shows more or fewer."""
         place = self.scope.place
         if place is None:
@@ -133,10 +133,12 @@ class RunsPanel(Panel, can_focus=True):
             return row(
                 Span(self.tr(" in all folders"), TextStyle.PLAIN), Span(self.tr(narrower), TextStyle.DIM)
             )
-        said = [Span(self.tr(f" in {fm.near_path(str(place))}"), TextStyle.PLAIN)]
+        entries = [Span(self.tr(f" in {fm.near_path(str(place))}"), TextStyle.PLAIN)]
         if self.list is not None and self.list.elsewhere:
-            said.append(Span(self.tr(f" · {self.list.elsewhere} in other folders (a: all)"), TextStyle.DIM))
-        return tuple(said)
+            entries.append(
+                Span(self.tr(f" · {self.list.elsewhere} in other folders (a: all)"), TextStyle.DIM)
+            )
+        return tuple(entries)
 
     def body(self, width: int, height: int) -> Sequence[Row]:
         """A head line and the rows around the cursor."""
@@ -146,19 +148,19 @@ class RunsPanel(Panel, can_focus=True):
                 *(
                     row(
                         Span(
-                            f"  {fit(self.tr(said), TEACH_CELLS)}{how}",
+                            f"  {fit(self.tr(text), TEACH_CELLS)}{how}",
                             TextStyle.DIM if how else TextStyle.STRONG,
                         )
                     )
-                    for said, how in TEACH
+                    for text, how in TEACH
                 ),
             ]
         if not self.rows:
             trouble = filter_trouble(self.query_text)
-            said = "no run matches; / changes the filter, Esc clears it"
+            text = "no run matches; / changes the filter, Esc clears it"
             return [
                 EMPTY,
-                row(Span(f"  {self.tr(trouble or said)}", TextStyle.WARN if trouble else TextStyle.DIM)),
+                row(Span(f"  {self.tr(trouble or text)}", TextStyle.WARN if trouble else TextStyle.DIM)),
             ]
         room = max(height - 1, 1)
         cursor = self.cursor
@@ -166,7 +168,7 @@ class RunsPanel(Panel, can_focus=True):
         now = self._clock()
         shown = self.rows[self._top : self._top + room]
         return [
-            _head(width, self.tr, folders=self._tells_folders),
+            _head(width, self.tr, folders=self._shows_folders),
             *(
                 _line(
                     found,
@@ -175,14 +177,14 @@ class RunsPanel(Panel, can_focus=True):
                     self.tr,
                     here=found.run == self.chosen,
                     marked=found.run == self.marked,
-                    folders=self._tells_folders,
+                    folders=self._shows_folders,
                 )
                 for found in shown
             ),
         ]
 
     @property
-    def _tells_folders(self) -> bool:
+    def _shows_folders(self) -> bool:
         """Whether runs of several folders are listed."""
         return self.scope.everywhere and self.can_widen
 
@@ -256,8 +258,8 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
     }
     head = Span(("▸" if here else " ") + ("◆" if marked else " "), TextStyle.KEY)
     ink = TextStyle.STRONG if here else TextStyle.PLAIN
-    said = Span(_columns(width, texts), ink)
-    return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.ink), said), width)
+    text = Span(_columns(width, texts), ink)
+    return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.ink), text), width)
 
 
 def _mark(found: RunRow) -> Span:

@@ -39,7 +39,7 @@ def inks_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
 
 @lru_cache(8)
 def _styles(colours: tuple[str, ...]) -> Mapping[TextStyle, Style]:
-    known = {name: Color.parse(said).rich_color for name, said in zip(_COLOURS, colours, strict=True)}
+    known = {name: Color.parse(shown).rich_color for name, shown in zip(_COLOURS, colours, strict=True)}
     return {
         ink: Style(color=known[text], bgcolor=known[behind], bold=bold or None)
         for ink, (text, behind, bold) in LOOKS.items()

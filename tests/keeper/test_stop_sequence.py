@@ -1,4 +1,4 @@
-"""The stop ladder, rung by rung, with a clock that a test moves; and what each request means when."""
+"""The stop sequence, step by step, with a clock that a test moves; and what each request means when."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from supervisor.run.records import Decision, DecisionKind
 from tests.keeper.fakes import verdict_of
 
 
-def ladder(*, can_ask: bool = False, now: bool = False, grace_s: float = 10.0) -> StopSequence:
+def stop_sequence(*, can_ask: bool = False, now: bool = False, grace_s: float = 10.0) -> StopSequence:
     return StopSequence(StopWhy.REQUEST, "kim", grace_s, started=100.0, can_ask=can_ask, now=now)
 
 
-def climb(climber: StopSequence, *times: float) -> list[StopStep | None]:
-    return [climber.tick(100.0 + t, alive=True) for t in times]
+def run_through(sequence: StopSequence, *times: float) -> list[StopStep | None]:
+    return [sequence.tick(100.0 + t, alive=True) for t in times]
 
 
 def test_every_rung_in_its_order() -> None:
-    climber = ladder(can_ask=True)
-    assert climb(climber, 0, 0, 10 * ASK_SHARE - 0.1) == [StopStep.ASK, None, None]
-    assert climb(climber, 10 * ASK_SHARE, 9.9) == [StopStep.SIGTERM, None]
-    assert climb(climber, 10, 10.4) == [StopStep.SIGKILL, None]
-    assert climb(climber, 10.5, 10.5 + KILL_WAIT_S - 0.1) == [StopStep.SWEEP, None]
-    assert climb(climber, 10.5 + KILL_WAIT_S, 1e6) == [StopStep.SURVIVORS, None]
+    sequence = stop_sequence(can_ask=True)
+    assert run_through(sequence, 0, 0, 10 * ASK_SHARE - 0.1) == [StopStep.ASK, None, None]
+    assert run_through(sequence, 10 * ASK_SHARE, 9.9) == [StopStep.SIGTERM, None]
+    assert run_through(sequence, 10, 10.4) == [StopStep.SIGKILL, None]
+    assert run_through(sequence, 10.5, 10.5 + KILL_WAIT_S - 0.1) == [StopStep.SWEEP, None]
+    assert run_through(sequence, 10.5 + KILL_WAIT_S, 1e6) == [StopStep.SURVIVORS, None]
 
 
 def test_who_cannot_be_asked_gets_sigterm_and_all_of_the_grace() -> None:
-    assert climb(ladder(), 0, 9.9, 10) == [StopStep.SIGTERM, None, StopStep.SIGKILL]
+    assert run_through(stop_sequence(), 0, 9.9, 10) == [StopStep.SIGTERM, None, StopStep.SIGKILL]
 
 
 @pytest.mark.parametrize("waited", [None, StopStep.ASK, StopStep.SIGTERM])
 def test_now_is_sigkill_from_any_rung_before_it(waited: StopStep | None) -> None:
-    climber = ladder(can_ask=waited is StopStep.ASK)
+    sequence = stop_sequence(can_ask=waited is StopStep.ASK)
     if waited is not None:
-        assert climb(climber, 0) == [waited]
-    climber.hurry()
-    assert climb(climber, 0.1) == [StopStep.SIGKILL]
+        assert run_through(sequence, 0) == [waited]
+    sequence.hurry()
+    assert run_through(sequence, 0.1) == [StopStep.SIGKILL]
 
 
 @settings(deadline=None)
@@ -56,22 +56,22 @@ def test_now_is_sigkill_from_any_rung_before_it(waited: StopStep | None) -> None
 def test_rungs_never_go_down_and_end_within_a_bounded_time(
     steps: list[float], can_ask: bool, now: bool, grace_s: float, hurried_at: int
 ) -> None:
-    climber = ladder(can_ask=can_ask, now=now, grace_s=grace_s)
+    sequence = stop_sequence(can_ask=can_ask, now=now, grace_s=grace_s)
     order = list(StopStep)
     t, taken = 0.0, []
     for index, step in enumerate([*steps, *[1.0] * 80]):
         if index == hurried_at:
-            climber.hurry()
+            sequence.hurry()
         t += step
-        rung = climber.tick(100.0 + t, alive=True)
-        taken += [rung] if rung is not None else []
+        newest = sequence.tick(100.0 + t, alive=True)
+        taken += [newest] if newest is not None else []
     assert [order.index(r) for r in taken] == sorted({order.index(r) for r in taken})
     assert taken[-1] is StopStep.SURVIVORS
     assert StopStep.SIGKILL in taken
 
 
 def test_the_dead_need_no_rung() -> None:
-    assert ladder(now=True).tick(1e9, alive=False) is None
+    assert stop_sequence(now=True).tick(1e9, alive=False) is None
 
 
 DECISION = Decision(DecisionKind.RESTART, "why")

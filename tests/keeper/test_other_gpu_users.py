@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from supervisor.keeper.monitoring import other_gpu_users as neighbours
-from supervisor.keeper.monitoring.other_gpu_users import Neighbours, Use
+from supervisor.keeper.monitoring import other_gpu_users
+from supervisor.keeper.monitoring.other_gpu_users import OtherGpuUsers, Use
 from supervisor.keeper.monitoring.sensors import gpu_values
 from supervisor.sources.gpu import GpuDevice, GpuProcess, GpuSample
 
@@ -24,13 +24,13 @@ def sample(*processes: GpuProcess, throttle: tuple[str, ...] | None = None) -> G
 
 @pytest.fixture(autouse=True)
 def _same_pids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "pids_are_the_drivers", lambda: True)
+    monkeypatch.setattr(other_gpu_users, "pids_are_the_drivers", lambda: True)
 
 
 def test_children_of_ours_are_ours_and_others_are_named() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         reading = sample(GpuProcess(child.pid, 40 * GIB), GpuProcess(INIT, 5 * GIB))
-        (use,) = Neighbours().uses([reading], {os.getpid()})
+        (use,) = OtherGpuUsers().uses([reading], {os.getpid()})
         child.communicate(b"\n")
     assert [process.pid for process in use.own] == [child.pid]
     assert use.values() == {"own_memory_bytes": 40 * GIB, "others_memory_bytes": 5 * GIB, "others_pid": INIT}
@@ -41,7 +41,7 @@ def test_children_of_ours_are_ours_and_others_are_named() -> None:
 
 
 def test_a_rank_that_was_orphaned_stays_ours() -> None:
-    told = Neighbours()
+    told = OtherGpuUsers()
     reading = sample(GpuProcess(INIT, GIB))
     assert [use.own for use in told.uses([reading], {INIT})] == [reading.processes]
     assert [use.own for use in told.uses([reading], set())] == [reading.processes]
@@ -53,8 +53,8 @@ def test_nothing_is_said_where_pids_mean_nothing_or_nobody_matters(monkeypatch: 
     assert Use(0, (), (GpuProcess(8, 9 * GIB),)).advice() is None, "a GPU that the run does not use"
     unknown = Use(0, (GpuProcess(7, None),), (GpuProcess(8, GIB),))
     assert unknown.values()["own_memory_bytes"] is None
-    monkeypatch.setattr(neighbours, "pids_are_the_drivers", lambda: False)
-    assert list(Neighbours().uses([sample(GpuProcess(INIT, GIB))], set())) == []
+    monkeypatch.setattr(other_gpu_users, "pids_are_the_drivers", lambda: False)
+    assert list(OtherGpuUsers().uses([sample(GpuProcess(INIT, GIB))], set())) == []
 
 
 def test_a_series_tells_why_a_gpu_is_slow() -> None:
