@@ -21,8 +21,8 @@ from supervisor.run.records import Verdict
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
-from supervisor.text.ownline import LOOKED_AT, CodeLine, own_line
 from supervisor.text.prefixes import NOWHERE, origin_of_path
+from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 HEAD_BYTES = 65536

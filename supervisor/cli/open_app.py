@@ -17,7 +17,7 @@ from supervisor.views.palette import chosen
 from supervisor.views.splash.first_look import run_scene
 from supervisor.views.splash.glimpse import Glimpse
 from supervisor.views.splash.picture import Look, depth_of
-from supervisor.views.tui.kept import load
+from supervisor.views.tui.saved_layout import load
 from supervisor.views.wording.translate import speech
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.keeper.context import RunContext
-from supervisor.keeper.monitoring.attempt_monitor import Watching
+from supervisor.keeper.monitoring.attempt_monitor import AttemptMonitor
+from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.fit_batch import Prober
-from supervisor.keeper.planning.judge import decide_next, diagnose_attempt, log_bytes
-from supervisor.keeper.planning.judging import Judging
 from supervisor.keeper.planning.readiness import ReadinessCheck
+from supervisor.keeper.planning.verdict_and_decision import decide_next, diagnose_attempt, log_bytes
 from supervisor.keeper.recording.recovery_report import RecoveryReport
 from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.run.records import Decision, Verdict
@@ -20,18 +20,18 @@ from supervisor.run.records import Decision, Verdict
 class Components:
     """One a keeper. `judging` gives the verdict on an attempt, `decide` what follows the newest one."""
 
-    watching: Watching
+    monitor: AttemptMonitor
     readiness: ReadinessCheck
     recovery_report: RecoveryReport
     prober: Prober
-    judging: Judging
+    judging: BackgroundVerdict
     decide: Callable[[], Decision]
 
     def close(self) -> None:
         """Stop the sensors, a probe and what is still being asked."""
         self.prober.stop()
         self.readiness.close()
-        self.watching.close()
+        self.monitor.close()
 
 
 def make_components(context: RunContext, engine: EngineLoader, *, same_boot: bool) -> Components:
@@ -46,10 +46,10 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
 
     engine.begin()
     recovery_report = RecoveryReport(context)
-    judging = Judging(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
-    watching = Watching(
+    judging = BackgroundVerdict(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
+    monitor = AttemptMonitor(
         context, engine, judging=judging, stepped=recovery_report.say_recovery, same_boot=same_boot
     )
     readiness = ReadinessCheck(record.job, node, context.env, context.clock, ledger.emit)
     prober = Prober(context, engine.get)
-    return Components(watching, readiness, recovery_report, prober, judging, decide)
+    return Components(monitor, readiness, recovery_report, prober, judging, decide)

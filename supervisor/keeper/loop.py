@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from supervisor.job.errors import JobError
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.planning import launch_plans as plans
@@ -126,8 +126,8 @@ class Keeper:
         while not isinstance(self.state.condition, st.Finished):
             self._show_life()
             if not self._launches_first():
-                self._components.watching.receive(self._patience_s())
-                self._components.watching.write()
+                self._components.monitor.receive(self._patience_s())
+                self._components.monitor.write()
             self._clock_watch.look()
             self._control.look()
             self._act()
@@ -136,11 +136,11 @@ class Keeper:
     def settle(self) -> None:
         """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
-            if self._components.watching.busy:
+            if self._components.monitor.busy:
                 self._show_life()
-                self._components.watching.receive(self._patience_s())
-                self._components.watching.write()
-                self._components.watching.look()
+                self._components.monitor.receive(self._patience_s())
+                self._components.monitor.write()
+                self._components.monitor.look()
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
                 # Not known to be the run's: it is not waited for. A person was asked about it.
                 number = self._attempt_number()
@@ -148,7 +148,7 @@ class Keeper:
                 code = status.exit_code if status is not None else None
                 self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
             else:
-                self._components.watching.adopt()
+                self._components.monitor.adopt()
         if isinstance(self.state.condition, st.Ended):
             self._diagnose(self.state.condition.attempt, hurried=True)
         view = self.state.attempt
@@ -197,9 +197,9 @@ class Keeper:
                 return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
-            case st.Running() | st.Stopping() if self._components.watching.reads_out:
+            case st.Running() | st.Stopping() if self._components.monitor.reads_out:
                 return MIN_TICK_S
-            case st.Running() if self._components.watching.ends_by_itself:
+            case st.Running() if self._components.monitor.ends_by_itself:
                 return ENDING_TICK_S
             case st.Backoff(until=until):
                 left_s = until - self._clock.wall()
@@ -293,15 +293,15 @@ class Keeper:
             self._hold_or_fail(self._attempt_number(), str(alive))
             return
         if child is not None:
-            self._components.watching.follow(child, self._attempt_number())
+            self._components.monitor.follow(child, self._attempt_number())
 
     def _watch(self) -> None:
-        if self._components.watching.busy:
-            self._components.watching.look()
+        if self._components.monitor.busy:
+            self._components.monitor.look()
             return
         launching = isinstance(self.state.condition, st.Launching)
-        self._components.watching.adopt()
-        if launching and not self._components.watching.busy:
+        self._components.monitor.adopt()
+        if launching and not self._components.monitor.busy:
             self._launch("the keeper died before it was launched")
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
@@ -312,7 +312,7 @@ class Keeper:
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
-        self._components.watching.find_checkpoints()
+        self._components.monitor.find_checkpoints()
         self._components.recovery_report.measure(self.state)
 
     def _decide(self) -> None:
@@ -358,13 +358,13 @@ class Keeper:
         """End the attempt by the stop sequence, or the run where no attempt lives."""
         if isinstance(self.state.condition, st.Finished):
             return
-        watching = self._components.watching
-        if not watching.busy and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
-            watching.adopt()
-        if watching.lives:
-            watching.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
+        monitor = self._components.monitor
+        if not monitor.busy and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
+            monitor.adopt()
+        if monitor.lives:
+            monitor.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
         elif why is ev.StopWhy.RESTART:
-            watching.cut()  # the decision stands, and nothing else is in its way
+            monitor.cut()  # the decision stands, and nothing else is in its way
         else:
             self.end_stopped(by, why)
 
@@ -382,11 +382,11 @@ class Keeper:
 
     def _settle(self) -> None:
         """Come to what follows an attempt whose processes are gone: somebody does not wait for all of its logs to be read."""
-        watching = self._components.watching
-        while watching.reads_out or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
-            watching.cut()
+        monitor = self._components.monitor
+        while monitor.reads_out or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
+            monitor.cut()
             if self._reads_on:  # another keeper's, which is not looked at yet
-                watching.receive(MIN_TICK_S)
+                monitor.receive(MIN_TICK_S)
             self._act(hurried=True)
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
@@ -423,11 +423,11 @@ class Keeper:
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
         """Begin to write the stacks of all ranks to artifacts/; the answer is the file's name."""
-        return self._components.watching.dump_stacks()
+        return self._components.monitor.dump_stacks()
 
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
-        self._components.watching.keep_waiting(by)
+        self._components.monitor.keep_waiting(by)
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

@@ -13,7 +13,7 @@ from supervisor.run import state as st
 from supervisor.run import timeline as tl
 from supervisor.run.timeline import mark as _mark
 
-_NO_MEASURE = {"t", "v", "attempt", "lows", "lag_bytes", "log_bytes"}
+_NO_MEASURE = {"t", "v", "attempt", "minima", "lag_bytes", "log_bytes"}
 MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
 """What a progress says of the job itself."""
 _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
@@ -278,7 +278,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
     }
     if stepping and (event.step is not None or event.loss is not None):
         condition = st.Running(attempt=event.attempt, phase=ev.Phase.STEPPING)
-    for step, loss in (*event.lows, (merged.step, event.loss)):
+    for step, loss in (*event.minima, (merged.step, event.loss)):
         s = _record(s, step, loss)
     return replace(
         s,
@@ -313,7 +313,7 @@ def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
         return new
     entries = [name for name in MEASURED if getattr(new, name) is not None]
     if not entries:
-        return replace(old, lows=new.lows, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
+        return replace(old, minima=new.minima, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
     return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in entries})
 
 

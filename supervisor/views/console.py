@@ -30,7 +30,7 @@ from supervisor.run.timeline import left as processes_left
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
-from supervisor.views.model.nearby import read_context
+from supervisor.views.model.cause_context import read_context
 
 POLL_S = 0.2
 PROGRESS_INTERVAL_S = 5.0

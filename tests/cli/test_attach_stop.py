@@ -18,7 +18,7 @@ from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.sources.writers import any_is_written
-from supervisor.views.model.nearby import read_context
+from supervisor.views.model.cause_context import read_context
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in, run_in
 

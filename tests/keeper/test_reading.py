@@ -22,8 +22,8 @@ from supervisor.keeper.loop import Keeper
 from supervisor.keeper.monitoring import last_reading
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
-from supervisor.keeper.planning import judge as judgement
-from supervisor.keeper.planning.judging import Judging
+from supervisor.keeper.planning import verdict_and_decision as judgement
+from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -368,7 +368,7 @@ def test_a_verdict_on_large_logs_is_made_beside_the_loop() -> None:
         assert gate.wait(10)
         return verdict_of()
 
-    judging = Judging(judge, lambda _number: 1 << 30, lambda: True)
+    judging = BackgroundVerdict(judge, lambda _number: 1 << 30, lambda: True)
     assert judging.look(1, whole=False) is None
     assert judging.busy
     assert judging.look(1, whole=True) is None, "one at a time"
@@ -381,7 +381,7 @@ def test_a_verdict_that_cannot_be_made_is_heard_of() -> None:
     def judge(number: int, *, whole: bool) -> Verdict:
         raise RuntimeError(f"no tables for {number}, {whole}")
 
-    judging = Judging(judge, lambda _number: 1 << 30, lambda: True)
+    judging = BackgroundVerdict(judge, lambda _number: 1 << 30, lambda: True)
     with pytest.raises(RuntimeError, match="no tables"):
         wait_until(lambda: judging.look(1, whole=True), 10)
     assert isinstance(judging._making, Background)

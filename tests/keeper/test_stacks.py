@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.process.child import own_identity
 from supervisor.keeper.requests.control_input import CONTROL_INTERVAL_S, ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused

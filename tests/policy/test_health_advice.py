@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.policy.health.advice import Advice, Quota
-from supervisor.policy.health.early import EarlySigns
+from supervisor.policy.health.early_signs import EarlySigns
 from supervisor.policy.health.straggler import WINDOW, Stragglers
 from supervisor.policy.health.trend import Creep
 

@@ -9,7 +9,7 @@ from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import Examination
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
-from supervisor.text.ownline import CodeLine
+from supervisor.text.user_line import CodeLine
 
 MOST_CONSEQUENCES = 5
 MOST_CANDIDATES = 30

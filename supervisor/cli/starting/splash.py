@@ -12,7 +12,7 @@ from supervisor.run.records import Finding
 from supervisor.views.appearance import Appearance
 from supervisor.views.splash.first_look import start_scene
 from supervisor.views.splash.glimpse import Glimpse
-from supervisor.views.tui.kept import load
+from supervisor.views.tui.saved_layout import load
 from supervisor.views.wording.translate import speech
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.found_checkpoints import FoundCheckpoints
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning.judging import Judging
+from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, adopt, read_exit
 from supervisor.keeper.process.launch import started
@@ -55,7 +55,7 @@ class _Ending:
     reading: LastReading
 
 
-class Watching:
+class AttemptMonitor:
     """Sensors, health and stop sequence of one attempt after the other. Used by the keeper's one thread.
 
     Args:
@@ -69,7 +69,7 @@ class Watching:
         context: RunContext,
         engine: EngineLoader,
         *,
-        judging: Judging,
+        judging: BackgroundVerdict,
         stepped: Callable[[st.RunState], None],
         same_boot: bool,
     ) -> None:

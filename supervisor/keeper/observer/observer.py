@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
-from supervisor.keeper.background import Background
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import Background, BackgroundTask
 from supervisor.keeper.clock import Clock, ClockWatch, SystemClock
 from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch

@@ -26,7 +26,7 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import Observation, StepSeen
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, remember_trial
-from supervisor.keeper.planning.judge import evidence_of
+from supervisor.keeper.planning.verdict_and_decision import evidence_of
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import SpawnError, adopt, kill_all, spawn
 from supervisor.keeper.process.members import find_members

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
-from supervisor.keeper.planning.judge import memory_point_of
+from supervisor.keeper.planning.verdict_and_decision import memory_point_of
 from supervisor.run import events as ev
 from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.journal import facts_in

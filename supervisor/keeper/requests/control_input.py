@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.planning.launch_plans import BadChange
 from supervisor.keeper.requests.request_rules import Refused, RequestAction, judge

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.job.spec import HangSettings
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
@@ -24,7 +24,7 @@ from supervisor.keeper.stalls.pace_history import Past, past_of
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
 from supervisor.policy.health.advice import Advice, Quota
-from supervisor.policy.health.early import EarlySigns
+from supervisor.policy.health.early_signs import EarlySigns
 from supervisor.policy.health.pace import Paces
 from supervisor.policy.health.stall import StallWatch
 from supervisor.policy.health.straggler import Stragglers

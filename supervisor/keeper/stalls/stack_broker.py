@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.keeper.background import JOIN_S, Background
-from supervisor.keeper.background_task import BackgroundTask
+from supervisor.keeper.background import JOIN_S, Background, BackgroundTask
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, probe
 from supervisor.run import events as ev

@@ -198,7 +198,7 @@ class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
 
 
 class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
-    """One a second at most; each field may be unknown. `lows`: step and loss of each new least since the one before.
+    """One a second at most; each field may be unknown. `minima`: step and loss of each new least since the one before.
 
     `lag_bytes`: of the `log_bytes` in the logs so many are not read yet; only where the reading is behind, and then every 10 s
     at least, though nothing else is new.
@@ -218,7 +218,7 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
     data_wait_s: float | None = None
     mfu: float | None = None
     eta_s: float | None = None
-    lows: tuple[tuple[int | None, float], ...] = ()
+    minima: tuple[tuple[int | None, float], ...] = msgspec.field(default=(), name="lows")
     lag_bytes: int | None = None
     log_bytes: int | None = None
 

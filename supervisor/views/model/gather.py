@@ -12,8 +12,8 @@ from supervisor.run import series as se
 from supervisor.run.series import Rollup, Sample
 from supervisor.run.state import RunState
 from supervisor.views.logs.commands import RecordedLogs
+from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Point, Recent, Track, Whole, single, smooth
-from supervisor.views.model.nearby import Nearby
 from supervisor.views.model.snapshot import Gpu, Machine, Rank, Snapshot
 from supervisor.views.model.step_pace import Pace
 

@@ -17,8 +17,8 @@ from supervisor.run.ownership import place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
 from supervisor.run.viewers import Presence
+from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
-from supervisor.views.model.nearby import NearbyReader
 from supervisor.views.model.snapshot import Snapshot
 
 if TYPE_CHECKING:

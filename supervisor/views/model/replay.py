@@ -22,8 +22,8 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.run.series import Sample, SeriesReader, read_rollups
 from supervisor.run.state import RunState
+from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
-from supervisor.views.model.nearby import NearbyReader
 from supervisor.views.model.replay_log import LogTimes, TimedLine, recorded_lines
 from supervisor.views.model.snapshot import Snapshot
 

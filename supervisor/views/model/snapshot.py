@@ -8,8 +8,8 @@ import msgspec
 
 from supervisor.run.state import RunState
 from supervisor.views.logs.commands import RecordedLogs
+from supervisor.views.model.cause_context import Nearby
 from supervisor.views.model.history import Track
-from supervisor.views.model.nearby import Nearby
 
 if TYPE_CHECKING:
     from supervisor.run.runfile import RunFile

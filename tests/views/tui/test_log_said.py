@@ -9,10 +9,10 @@ import pytest
 from textual.pilot import Pilot
 
 from supervisor.views.logs.commands import LogAt
-from supervisor.views.tui import outside
+from supervisor.views.tui import external_editor as outside
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv
 from supervisor.views.tui.logs import screen as log_screen
-from supervisor.views.tui.outside import Spot, editor_argv, pager_argv
 from tests.diagnosis.launcher_logs import REPORT
 from tests.views.tui.driving import drive, shown
 from tests.views.tui.log_driving import counted, cursor, opened, page, settled

@@ -15,7 +15,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.views.splash.first_look import newest_log
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.frames import FRAME_S
+from supervisor.views.tui.frame_rate import FRAME_S
 from tests.integration.harness import STOKER, environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until

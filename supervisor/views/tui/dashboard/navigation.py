@@ -26,11 +26,11 @@ from supervisor.views.tui.dashboard.panes import PaneScreen
 from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
-from supervisor.views.tui.kept import memory_of
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.book import PAGES
+from supervisor.views.tui.pages.registry import PAGES
 from supervisor.views.tui.request_client import Answer, RequestClient
+from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel, tr_of
 from supervisor.views.wording.places import is_stacks
@@ -337,7 +337,7 @@ class LookingScreen(PaneScreen):
 
     def _load_stacks(self, cause: LogAt) -> None:
         """In the reading thread."""
-        from supervisor.views.model.nearby import where_it_lies
+        from supervisor.views.model.cause_context import where_it_lies
         from supervisor.views.tui.pages.stacks_screen import read_stacks
 
         path = where_it_lies(self._client.run, cause.attempt or 1, cause.path or "")

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Label
 
 from supervisor.run.ownership import Offer
-from supervisor.views.tui.dialogs.over import OverScreen
+from supervisor.views.tui.dialogs.overlay import OverScreen
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.widgets.panel import tr_of
 

@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Input, Label
 
-from supervisor.views.tui.dialogs.over import OverScreen
+from supervisor.views.tui.dialogs.overlay import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.translate import Tr
 

@@ -13,7 +13,7 @@ from supervisor.run.history.recurrence import same_failure
 from supervisor.run.records import Consequence, Decision, DecisionKind, FailureClass, Verdict
 from supervisor.views import format as fm
 from supervisor.views.logs.commands import LogAt
-from supervisor.views.model.nearby import AFTER_LINES, BEFORE_LINES
+from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
 from supervisor.views.tui.dashboard.card import LABEL, UNSURE, change_text, own_code

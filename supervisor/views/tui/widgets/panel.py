@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.harmless import HarmlessFilter
+from supervisor.views.tui.control_filter import HarmlessFilter
 from supervisor.views.tui.theme.styles import inks_of
 from supervisor.views.tui.widgets.paint import (
     EMPTY,

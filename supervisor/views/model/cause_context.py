@@ -16,7 +16,7 @@ from supervisor.run.records import Cause
 from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
-from supervisor.text.ownline import LOOKED_AT, CodeLine, own_line
+from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 BEFORE_LINES = 14
 AFTER_LINES = 8

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
 from supervisor.run.state import RunState
-from supervisor.views.model import nearby
-from supervisor.views.model.nearby import NearbyReader, read_context
+from supervisor.views.model import cause_context as nearby
+from supervisor.views.model.cause_context import NearbyReader, read_context
 
 
 def context_of(path: Path, line: int) -> nearby.Context:

@@ -16,7 +16,7 @@ from supervisor.run.journal import read_state
 from supervisor.run.state import AttemptView, Finished
 from supervisor.text.stamps import span_of
 from tests.conftest import wait_until
-from tests.keeper.test_observe import observing
+from tests.keeper.test_observer import observing
 
 # 2026-11-20 10:00:00 UTC: yesterday's.
 BEGAN = 1795168800.0

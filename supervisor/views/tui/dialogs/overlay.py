@@ -11,7 +11,7 @@ from textual.color import Color
 from textual.renderables.background_screen import BackgroundScreen
 from textual.screen import ModalScreen, ScreenResultType
 
-from supervisor.views.tui.frames import QuickFrames
+from supervisor.views.tui.frame_rate import QuickFrames
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

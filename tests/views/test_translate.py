@@ -62,7 +62,7 @@ RECORDS = [
     ROOT / "keeper/monitoring/other_gpu_users.py",
     *sorted((ROOT / "views/logs").glob("*.py")),
     *(ROOT / "views/wording" / f"{name}.py" for name in ("start_warnings", "places")),
-    ROOT / "views/model/nearby.py",
+    ROOT / "views/model/cause_context.py",
 ]
 # What stands in a sentence's gaps.
 FILLERS = (

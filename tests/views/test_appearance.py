@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from supervisor.cli.appearance_flags import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
-from supervisor.views.tui.kept import Kept, load, save
+from supervisor.views.tui.saved_layout import Kept, load, save
 from supervisor.views.tui.theme.ascii import plain
 
 

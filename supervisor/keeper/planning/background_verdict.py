@@ -21,7 +21,7 @@ class Judge(Protocol):
         ...
 
 
-class Judging:
+class BackgroundVerdict:
     """One verdict at a time. Used by the keeper's one thread.
 
     Args:

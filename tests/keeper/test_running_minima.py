@@ -81,18 +81,18 @@ def test_a_low_that_the_dead_keeper_had_not_told_is_told_by_the_next(tmp_path: P
 
 
 def test_too_many_lows_are_thinned_and_the_least_stays() -> None:
-    lows = RunningMinima()
+    minima = RunningMinima()
     for step in range(1000):
-        lows.add(step, 1000.0 - step)
-    found = lows.take()
+        minima.add(step, 1000.0 - step)
+    found = minima.take()
     assert len(found) <= MAX_MINIMA
     assert found[-1] == (999, 1.0)
     assert list(found) == sorted(found, key=lambda low: -low[1])
-    assert lows.take() == ()
+    assert minima.take() == ()
 
 
 def test_a_loss_without_a_step_belongs_to_the_newest_and_no_number_tells_nothing() -> None:
-    lows = RunningMinima()
+    minima = RunningMinima()
     for step, loss in (
         (None, 9.0),
         (4.0, None),
@@ -101,8 +101,8 @@ def test_a_loss_without_a_step_belongs_to_the_newest_and_no_number_tells_nothing
         (5.0, math.nan),
         (6.0, -math.inf),
     ):
-        lows.add(step, loss)
-    assert lows.take() == ((None, 9.0), (4, 8.0), (4, 7.0))
+        minima.add(step, loss)
+    assert minima.take() == ((None, 9.0), (4, 8.0), (4, 7.0))
 
 
 def test_facts_of_older_keepers_still_fold() -> None:

@@ -1,1 +1,0 @@
-"""Screens: the dashboard and what opens over it."""
