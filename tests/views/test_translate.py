@@ -51,7 +51,7 @@ RECORDS = [
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
     ),
-    *(ROOT / "policy/health" / f"{name}.py" for name in ("early", "straggler", "ending")),
+    *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
     *(ROOT / "run" / f"{name}.py" for name in ("fold", "timeline", "trash", "ownership")),
     ROOT / "keeper/requests/request_rules.py",
