@@ -126,22 +126,11 @@ def build_plan(
     }
     under_torchrun = spec.entry_kind is not EntryKind.COMMAND
     log_dir = (torchrun_dir or f"{attempt_dir}/torchrun") if under_torchrun else None
-    if under_torchrun:
-        chosen = spec.master_port if spec.master_port is not None else port if wants_port(spec) else None
-        launcher = [
-            interpreter,
-            "-m",
-            "torch.distributed.run",
-            *_torchrun_flags(spec, chosen),
-            f"--log-dir={log_dir}",
-        ]
-        argv = (*launcher, *_entry(spec, trainer_main), *args)
-    else:
-        chosen = None
-        argv = (spec.entry, *args)
+    chosen = _port(spec, port) if under_torchrun else None
+    head = _torchrun_head(spec, interpreter, chosen, log_dir, trainer_main) if log_dir else (spec.entry,)
     return LaunchPlan(
         attempt=attempt,
-        argv=argv,
+        argv=(*head, *args),
         cwd=spec.cwd,
         env=environment(spec, base=base_env, wire=wire, extra={**variables, **dict(env)}),
         supervised_as="torchrun" if under_torchrun else "command",
@@ -185,6 +174,27 @@ def _placed(
         args = with_config(args, file, copy)
         edits.append(ConfigEdit(file, copy, tuple(values.items())))
     return args, variables, tuple(edits)
+
+
+def _port(spec: JobSpec, free: int | None) -> int | None:
+    """The port that this launch names; None where torchrun finds its own."""
+    if spec.master_port is not None:
+        return spec.master_port
+    return free if wants_port(spec) else None
+
+
+def _torchrun_head(
+    spec: JobSpec, interpreter: str, port: int | None, log_dir: str, trainer_main: str | None
+) -> tuple[str, ...]:
+    """The command line up to the script, inclusive."""
+    launcher = (
+        interpreter,
+        "-m",
+        "torch.distributed.run",
+        *_torchrun_flags(spec, port),
+        f"--log-dir={log_dir}",
+    )
+    return (*launcher, *_entry(spec, trainer_main))
 
 
 def _torchrun_flags(spec: JobSpec, port: int | None) -> list[str]:

@@ -20,7 +20,7 @@ from supervisor.sources import signature_files
 from supervisor.sources.metrics import MetricReader, compile_rules
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.widgets.panel import Panel
-from tests.contract.test_layout import ROOT, layers
+from tests.contract.test_layout import ROOT
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, shown
 
@@ -42,17 +42,6 @@ def paths_named() -> tuple[str, ...]:
 def test_every_file_and_folder_that_is_named_exists() -> None:
     assert len(paths_named()) > 10
     assert [name for name in paths_named() if not (ROOT / name).exists()] == []
-    table = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", PAGE, re.MULTILINE)
-    begins = [(package, name) for package, cell in table for name in re.findall(r"`([\w./]+)`", cell)]
-    assert len(begins) > 15
-    assert [one for one in begins if not (ROOT / "supervisor" / "/".join(one)).exists()] == []
-
-
-def test_the_map_lists_the_packages_in_the_order_of_their_layers() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
-    ranks = {name.strip(): rank for rank, layer in enumerate(layers()) for name in layer.split("|")}
-    assert sorted(named) == sorted(ranks)
-    assert [ranks[name] for name in named] == sorted(ranks.values())
 
 
 def test_commands_that_are_named_exist() -> None:

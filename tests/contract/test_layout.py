@@ -67,6 +67,24 @@ def test_the_architecture_page_states_the_layers_that_are_enforced() -> None:
     assert stated == [" > ".join(layers())]
 
 
+def test_the_map_lists_the_packages_from_the_lowest_layer_up_with_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)
+    ranks = {name.strip(): -rank for rank, layer in enumerate(layers()) for name in layer.split("|")}
+    named = [package for package, _, _ in table if package in ranks]
+    assert sorted(named) == sorted(ranks)
+    assert [ranks[name] for name in named] == sorted(ranks.values())
+    files = [
+        (package, name)
+        for package, *cells in table
+        for cell in cells
+        for name in re.findall(r"`([\w./]+)`", cell)
+    ]
+    assert len(files) > 40
+    subs = [(p, n) for p, n in files if not any((SUPERVISOR / p / top / n).exists() for top in (".", "tui"))]
+    assert subs == []
+
+
 def test_every_package_has_its_layer() -> None:
     named = {name.strip() for layer in layers() for name in layer.split("|")}
     packages = {path.parent.name for path in SUPERVISOR.glob("*/__init__.py")}
@@ -98,6 +116,33 @@ def test_a_module_name_occurs_once_in_a_package() -> None:
         "name what each one is about"
     )
     assert set(SAME_NAME) - set(twice) == set(), "once only now: take it out of SAME_NAME"
+
+
+MOST_LINES = 60
+"""Of a function on one of the walks, without its docstring."""
+
+
+def functions_of(path: Path) -> dict[str, ast.FunctionDef]:
+    """A module's functions and its classes' methods, by name."""
+    found: dict[str, ast.FunctionDef] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        inner = (
+            [("", node)] if not isinstance(node, ast.ClassDef) else [(f"{node.name}.", n) for n in node.body]
+        )
+        found |= {f"{owner}{each.name}": each for owner, each in inner if isinstance(each, ast.FunctionDef)}
+    return found
+
+
+def test_the_walks_name_functions_that_exist_and_can_be_read_at_once() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    steps = re.findall(r"^\d+\. `(\S+\.py)` (.+?):", page, re.MULTILINE)
+    assert len(steps) > 40
+    for module, names in steps:
+        functions = functions_of(SUPERVISOR / module)
+        for name in re.findall(r"`([\w.]+)`", names):
+            assert name in functions, f"{module}: {name}"
+            body = functions[name].body[1 if ast.get_docstring(functions[name]) else 0 :]
+            assert (body[-1].end_lineno or 0) - body[0].lineno < MOST_LINES, f"{module}: {name}"
 
 
 @cache
