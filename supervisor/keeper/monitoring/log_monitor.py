@@ -233,17 +233,16 @@ class LogWatch:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
         lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
         now = self._clock.wall()
-        read = reader.read([line.raw for line in lines])
-        found = [(line, sample) for line, sample in zip(lines, read, strict=True) if sample is not None]
-        if len(found) > BATCH_SAMPLES:
-            for place in thinned([None if sample.sums_up else sample.loss for _, sample in found]):
-                self._put(self._step_seen(key, batch, *found[place], now))
-            return
+        rows = reader.read_rows([line.raw for line in lines])
+        few = len(rows) <= BATCH_SAMPLES
+        kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows])]
         both: list[tuple[int, StepSeen | StepHint]] = [
-            (line.offset + len(line.raw), self._step_seen(key, batch, line, sample, now))
-            for line, sample in found
+            (line.offset + len(line.raw), self._step_seen(key, batch, line, MetricSample(columns, at), now))
+            for row, columns, at, _ in kept
+            for line in [lines[row]]
         ]
-        both += self._hints(key, batch, now)
+        if few:
+            both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, repeat
+from operator import itemgetter
 from typing import NamedTuple
 
 from supervisor.sources.metrics.context import State, parse
@@ -99,12 +101,29 @@ class MetricReader:
 
     def read(self, lines: Sequence[bytes]) -> list[MetricSample | None]:
         """Read lines as they stand in the log, without newlines; None for those that report nothing."""
-        if self._rules:
-            return [self.feed(clean(raw)) for raw in lines]
         found: list[MetricSample | None] = [None] * len(lines)
-        for rows, columns in self.read_columns(lines):
-            for row, sample in zip(rows, columns.samples(), strict=True):
-                found[row] = sample
+        for row, columns, at, _ in self.read_rows(lines):
+            found[row] = MetricSample(columns, at)
+        return found
+
+    def read_rows(self, lines: Sequence[bytes]) -> list[tuple[int, Columns, int, float | None]]:
+        """The same without a sample a line: (which line, its columns, the row in them, its loss), by line.
+
+        For a backlog, of which few lines are kept: the rest need no object of their own.
+        """
+        if self._rules:
+            samples = ((row, self.feed(clean(raw))) for row, raw in enumerate(lines))
+            return [
+                (row, one.columns, one.at, None if one.sums_up else one.loss)
+                for row, one in samples
+                if one is not None
+            ]
+        found = [
+            cell
+            for rows, columns in self.read_columns(lines)
+            for cell in zip(rows, repeat(columns), count(), columns.losses(len(rows)))
+        ]
+        found.sort(key=itemgetter(0))
         return found
 
     def read_columns(self, lines: Sequence[bytes]) -> Iterator[tuple[Sequence[int], Columns]]:
@@ -153,8 +172,8 @@ class MetricReader:
 
     def feed(self, line: str) -> MetricSample | None:
         """Read a clean line (see `text.decode.clean`); None when it reports nothing."""
-        _, columns = self._read_clean(line).reporting((0,))
-        sample = next(iter(columns.samples()), None)
+        rows, columns = self._read_clean(line).reporting((0,))
+        sample = MetricSample(columns, 0) if rows else None
         return self._with_rules(sample, line) if self._rules else sample
 
     def _read_clean(self, line: str) -> Columns:
