@@ -113,13 +113,13 @@ def _sentence(rule: Rule) -> str:
     what = WORDS[rule.answer]
     what = what[0].upper() + what[1:]
     if rule.answer in {Answer.STOP, Answer.HOLD}:
-        return f"{what}: {rule.else_}."
+        return f"{what}: {rule.advice_if_not_restarted}."
     if rule.answer is Answer.REQUEUE:
         return f"{what}."
     times = {None: "while `--max-retries` lasts", 1: "once"}.get(
         rule.max_times, f"{rule.max_times} times at most"
     )
-    progress = ", only after progress" if rule.if_progress else ""
+    progress = ", only after progress" if rule.requires_progress else ""
     proofs = [proof.value.replace("_", " ") for proof in rule.show_first if proof.value != "gpu_memory"]
     first = f"; first it waits for the {' and the '.join(proofs)}" if proofs else ""
     return f"{what} ({times}{progress}{first})."

@@ -43,7 +43,7 @@ def rules_table() -> str:
 def _row(name: str, rule: Rule) -> str:
     restarts = rule.answer not in {Answer.STOP, Answer.HOLD, Answer.REQUEUE}
     often = ("`--max-retries`" if rule.max_times is None else str(rule.max_times)) if restarts else "-"
-    often += ", only after progress" if rule.if_progress and restarts else ""
+    often += ", only after progress" if rule.requires_progress and restarts else ""
     first = ", ".join(proof.value.replace("_", " ") for proof in rule.show_first)
     shown = f"{first} ({rule.wait_s:.0f} s)" if restarts else "-"
     return f"| {name} | {WORDS[rule.answer]} | {often} | {shown} |"

@@ -11,7 +11,7 @@ from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.spec import JobSpec
 from supervisor.run.events import StopWhy
 from supervisor.run.events.health import RanksAt
-from supervisor.run.state import AttemptView, RankView, RunState
+from supervisor.run.state import AttemptState, RankState, RunState
 
 # Stops that are our doing alone; "rank_died" and "hang" follow a failure.
 OUR_STOPS = frozenset((StopWhy.REQUEST, StopWhy.SIGNAL, StopWhy.RESTART, StopWhy.REQUEUE))
@@ -22,7 +22,7 @@ FROM_ATTEMPT = "../../../.."
 
 def with_journal_facts(
     job: JobEvidence,
-    nodes: Iterable[tuple[RunState, AttemptView]],
+    nodes: Iterable[tuple[RunState, AttemptState]],
     *,
     spec: JobSpec | None = None,
     run_root: str = FROM_ATTEMPT,
@@ -56,19 +56,19 @@ def with_journal_facts(
     )
 
 
-def _stops(views: Sequence[AttemptView]) -> tuple[str | None, str | None]:
+def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
     """Why we stopped the attempt by our own doing; else the failure for which we ended what was left of it."""
     stops = [own.stop.why for own in views if own.stop is not None]
     ours = next((why.value for why in stops if why in OUR_STOPS), None)
     return (ours, None) if ours is not None else (None, next((why.value for why in stops), None))
 
 
-def _launcher_exit(views: Sequence[AttemptView], known: int | None) -> int | None:
+def _launcher_exit(views: Sequence[AttemptState], known: int | None) -> int | None:
     exits = [own.exit_code for own in views if own.exit_code is not None]
     return next((code for code in exits if code != 0), exits[0] if exits else known)
 
 
-def _with_kills(machine: MachineRecords, views: Sequence[AttemptView]) -> MachineRecords:
+def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:
     """None was killed only if every node says so; one that counted some is enough for the other."""
     counted = [own.memory_kills for own in views if own.memory_kills is not None]
     if counted and (any(counted) or len(counted) == len(views)):
@@ -76,7 +76,7 @@ def _with_kills(machine: MachineRecords, views: Sequence[AttemptView]) -> Machin
     return machine
 
 
-def _hang(views: Iterable[AttemptView], run_root: str) -> SeenHang | None:
+def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
     """The hang for which the attempt was ended; one that was found and not acted on does not count."""
     for view in views:
         found = view.hang
@@ -87,7 +87,7 @@ def _hang(views: Iterable[AttemptView], run_root: str) -> SeenHang | None:
     return None
 
 
-def _silence(state: RunState, view: AttemptView, run_root: str) -> SeenHang | None:
+def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | None:
     """What the newest stacks showed, if no step came after them and they tell who kept the others waiting."""
     taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
@@ -104,8 +104,8 @@ def _groups(found: Iterable[RanksAt]) -> tuple[SeenGroup, ...]:
     return tuple(SeenGroup(at.ranks, at.doing, at.what, at.line_at, at.lines) for at in found)
 
 
-def _exit_codes(views: Iterable[AttemptView]) -> dict[int, int]:
-    ended: list[RankView] = [rank for view in views for rank in view.ranks.values()]
+def _exit_codes(views: Iterable[AttemptState]) -> dict[int, int]:
+    ended: list[RankState] = [rank for view in views for rank in view.ranks.values()]
     return {
         rank.rank: rank.exit_code for rank in ended if rank.rank is not None and rank.exit_code is not None
     }
@@ -115,7 +115,7 @@ def _exit_codes(views: Iterable[AttemptView]) -> dict[int, int]:
 
 
 def run_values_of(
-    state: RunState, view: AttemptView, own_pids: Iterable[int], job: JobSpec | None
+    state: RunState, view: AttemptState, own_pids: Iterable[int], job: JobSpec | None
 ) -> RunValues:
     """What the run had set when this attempt ran; without its job (a run that was only observed), less."""
     batch = view.batch
@@ -147,7 +147,7 @@ def _behind_entry(job: JobSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names_of(job.entry_args) if name in known))
 
 
-def _allocator_set(state: RunState, view: AttemptView, job: JobSpec | None) -> bool:
+def _allocator_set(state: RunState, view: AttemptState, job: JobSpec | None) -> bool:
     """Whether growing segments were asked for already: by the job, or by what was decided before this attempt."""
     env = list(job.env) if job is not None else []
     for earlier in state.attempts:

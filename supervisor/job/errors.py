@@ -1,4 +1,4 @@
-"""The one error of this room: a job that cannot be run as asked."""
+"""The one error of this package: a job that cannot be run as asked."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The only room that acts: spawns, stops, relaunches, writes the run directory."""
+"""The only package that acts: spawns, stops, relaunches, writes the run directory."""

@@ -136,7 +136,7 @@ class Keeper:
     def settle(self) -> None:
         """Learn how an attempt ended of which nothing lives any more, and why; a run that had succeeded ends with it."""
         while isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
-            if self._components.monitor.busy:
+            if self._components.monitor.is_active:
                 self._show_life()
                 self._components.monitor.receive(self._patience_s())
                 self._components.monitor.write()
@@ -197,9 +197,9 @@ class Keeper:
                 return MIN_TICK_S
             case st.Ended() | st.DiagnosedAs():
                 return 0.0
-            case st.Running() | st.Stopping() if self._components.monitor.reads_out:
+            case st.Running() | st.Stopping() if self._components.monitor.is_draining_logs:
                 return MIN_TICK_S
-            case st.Running() if self._components.monitor.ends_by_itself:
+            case st.Running() if self._components.monitor.is_about_to_end:
                 return ENDING_TICK_S
             case st.Backoff(until=until):
                 left_s = until - self._clock.wall()
@@ -296,12 +296,12 @@ class Keeper:
             self._components.monitor.follow(child, self._attempt_number())
 
     def _watch(self) -> None:
-        if self._components.monitor.busy:
+        if self._components.monitor.is_active:
             self._components.monitor.look()
             return
         launching = isinstance(self.state.condition, st.Launching)
         self._components.monitor.adopt()
-        if launching and not self._components.monitor.busy:
+        if launching and not self._components.monitor.is_active:
             self._launch("the keeper died before it was launched")
 
     def _diagnose(self, number: int, *, hurried: bool) -> None:
@@ -359,9 +359,11 @@ class Keeper:
         if isinstance(self.state.condition, st.Finished):
             return
         monitor = self._components.monitor
-        if not monitor.busy and isinstance(self.state.condition, st.Launching | st.Running | st.Stopping):
+        if not monitor.is_active and isinstance(
+            self.state.condition, st.Launching | st.Running | st.Stopping
+        ):
             monitor.adopt()
-        if monitor.lives:
+        if monitor.is_stoppable:
             monitor.stop(why, by, grace_s=self._record.job.timing.grace_s, now=now)
         elif why is ev.StopWhy.RESTART:
             monitor.cut()  # the decision stands, and nothing else is in its way
@@ -383,7 +385,7 @@ class Keeper:
     def _settle(self) -> None:
         """Come to what follows an attempt whose processes are gone: somebody does not wait for all of its logs to be read."""
         monitor = self._components.monitor
-        while monitor.reads_out or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
+        while monitor.is_draining_logs or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
             if self._reads_on:  # another keeper's, which is not looked at yet
                 monitor.receive(MIN_TICK_S)

@@ -24,7 +24,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
         case Answer.FEWER_WORKERS:
             return _fewer_workers(history, rule)
         case Answer.NEW_PORT if history.port_named or not history.leads:
-            return None, f"the port was chosen by a person and is never moved; {rule.else_}"
+            return None, f"the port was chosen by a person and is never moved; {rule.advice_if_not_restarted}"
         case Answer.NEW_PORT:
             return SpecChange(new_port=True), "the port was taken: another one"
         case Answer.NO_LIBUV:
@@ -63,7 +63,7 @@ def _earlier(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         text = f"resume from before the loss rose at step {step}, once: {path}"
         return SpecChange(set_args=((knob, path),)), text
     if history.earlier_checkpoint is None or knob is None:
-        return None, f"no earlier checkpoint is known; {rule.else_}"
+        return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
     path = history.earlier_checkpoint
     return SpecChange(set_args=((knob, path),)), f"resume from the checkpoint before: {path}"
 
@@ -86,13 +86,16 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
             return accepted, f"{describe_change(accepted.batch)}: allowed by --allow-smaller-global"
         return None, kn.why_not_changeable(history.knobs)
     if batch is None:
-        return None, f"the present micro-batch or the number of ranks is not known; {rule.else_}"
+        return (
+            None,
+            f"the present micro-batch or the number of ranks is not known; {rule.advice_if_not_restarted}",
+        )
     choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)
     if choice is None:
         least = max(history.retry.min_micro_batch, 1)
         return (
             None,
-            f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left; {rule.else_}",
+            f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left; {rule.advice_if_not_restarted}",
         )
     change_of = BatchChange(batch, choice.batch)
     return SpecChange(batch=change_of), f"{describe_change(change_of)}: {choice.how}"
@@ -102,7 +105,7 @@ def _fewer_workers(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None,
     step = next_step(history.loader, history.changes, SHARED)
     if step is not None:
         return step
-    return None, f"no DataLoader knob is known, or none is left to lower; {rule.else_}"
+    return None, f"no DataLoader knob is known, or none is left to lower; {rule.advice_if_not_restarted}"
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:

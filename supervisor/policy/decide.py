@@ -59,7 +59,7 @@ def decide(history: PolicyInput) -> Decision:
         )
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
-        return _requeue(history, rule.else_)
+        return _requeue(history, rule.advice_if_not_restarted)
     if failure is FailureClass.TERMINATED and verdict and verdict.reason is Reason.USER:
         return Decision(DecisionKind.STOP, "stopped by its user", exit_code=EXIT_STOPPED)
     return _restart_or_not(history, failure, rule)
@@ -120,7 +120,7 @@ def _aborted_at_exit(history: PolicyInput) -> Decision:
 def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision:
     change, what = change_for(history, rule)
     if rule.answer in {Answer.STOP, Answer.HOLD}:
-        return _hold(history, f"{failure.value}: {rule.else_}", SpecChange())
+        return _hold(history, f"{failure.value}: {rule.advice_if_not_restarted}", SpecChange())
     if change is None:
         return _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
     if not history.retry.enabled or history.retry.max_retries == 0:
@@ -175,7 +175,9 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
     """Why the budget is spent, or None while it lasts."""
     same_class = alike_since_progress(history, failure)
     if rule.max_times is not None and len(same_class) >= rule.max_times:
-        return f"restarted {_times(len(same_class))} for this without progress; {rule.else_}"
+        return (
+            f"restarted {_times(len(same_class))} for this without progress; {rule.advice_if_not_restarted}"
+        )
     if rule.answer in HAS_OWN_COUNT:
         return None
     counted = counted_retries(history)
@@ -196,13 +198,13 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
 def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
     """Why a restart may not be made without a person, or None where it may."""
     now = history.now
-    if rule.if_progress and not any(a.stepped for a in history.attempts):
-        return rule.else_
+    if rule.requires_progress and not any(a.stepped for a in history.attempts):
+        return rule.advice_if_not_restarted
     if history.resume_known or history.retry.restart_from_scratch:
         return None
     if any(a.stepped for a in history.attempts):
         return _why_not_resumed(history)
-    if rule.before_step or all(a.steps_seen for a in history.attempts):
+    if rule.only_before_first_step or all(a.steps_seen for a in history.attempts):
         return None
     if rule.answer is Answer.SHRINK and now.lived_s is not None and now.lived_s < UNSEEN_START_S:
         return None

@@ -38,16 +38,16 @@ class Rule:
     """How one failure class is answered.
 
     `max_times`: restarts for this class without progress; None leaves it to ``--max-retries`` alone.
-    `before_step`: the class can only strike before a first step, so that nothing can be lost.
-    `else_`: what a person is told when the answer is not, or no longer, to restart.
+    `only_before_first_step`: the class can only strike before a first step, so that nothing can be lost.
+    `advice_if_not_restarted`: what a person is told when the answer is not, or no longer, to restart.
     `show_first`: what must be shown before the next launch, waited for `wait_s` seconds at most.
     """
 
     answer: Answer
     max_times: int | None = None
-    before_step: bool = False
-    if_progress: bool = False
-    else_: str = ""
+    only_before_first_step: bool = False
+    requires_progress: bool = False
+    advice_if_not_restarted: str = ""
     show_first: tuple[Precondition, ...] = (Precondition.GPU_MEMORY,)
     wait_s: float = DRAIN_S
 
@@ -55,16 +55,23 @@ class Rule:
 _NO_CAUSE = "no known cause and no step made, so no restart by itself"
 _CODE = "a restart would meet the same line again: fix it first"
 _SHRINK = Rule(
-    Answer.SHRINK, max_times=12, else_="gradient checkpointing, shorter sequences or sharding would help"
+    Answer.SHRINK,
+    max_times=12,
+    advice_if_not_restarted="gradient checkpointing, shorter sequences or sharding would help",
 )
-_RESTART = Rule(Answer.RESTART, else_="it comes back: look at the cause before another try")
+_RESTART = Rule(Answer.RESTART, advice_if_not_restarted="it comes back: look at the cause before another try")
 _ONCE = Rule(
-    Answer.RESTART, max_times=1, else_="it came back after a restart: look at the stacks and the device"
+    Answer.RESTART,
+    max_times=1,
+    advice_if_not_restarted="it came back after a restart: look at the stacks and the device",
 )
 _IF_PROGRESS = Rule(
-    Answer.RESTART, max_times=1, if_progress=True, else_="no known cause, so no restart by itself"
+    Answer.RESTART,
+    max_times=1,
+    requires_progress=True,
+    advice_if_not_restarted="no known cause, so no restart by itself",
 )
-_STOP = Rule(Answer.STOP, else_=_CODE)
+_STOP = Rule(Answer.STOP, advice_if_not_restarted=_CODE)
 
 RULES: Final = MappingProxyType(
     {
@@ -73,15 +80,15 @@ RULES: Final = MappingProxyType(
         FailureClass.SHM_EXHAUSTED: Rule(
             Answer.FEWER_WORKERS,
             max_times=3,
-            else_="enlarge /dev/shm, or lower the number of DataLoader workers",
+            advice_if_not_restarted="enlarge /dev/shm, or lower the number of DataLoader workers",
         ),
         FailureClass.FD_LIMIT: Rule(
-            Answer.RAISE_FILES, max_times=1, else_="raise the hard limit (ulimit -Hn)"
+            Answer.RAISE_FILES, max_times=1, advice_if_not_restarted="raise the hard limit (ulimit -Hn)"
         ),
         FailureClass.DISK_FULL: Rule(
             Answer.RESTART,
             max_times=2,
-            else_="free some space, then restart",
+            advice_if_not_restarted="free some space, then restart",
             show_first=(Precondition.GPU_MEMORY, Precondition.DISK),
             wait_s=DISK_WAIT_S,
         ),
@@ -90,49 +97,63 @@ RULES: Final = MappingProxyType(
         FailureClass.LIBUV: Rule(
             Answer.NO_LIBUV,
             max_times=1,
-            before_step=True,
-            else_="USE_LIBUV=0 did not help: install another PyTorch",
+            only_before_first_step=True,
+            advice_if_not_restarted="USE_LIBUV=0 did not help: install another PyTorch",
         ),
         FailureClass.PORT_IN_USE: Rule(
             Answer.NEW_PORT,
             max_times=5,
-            before_step=True,
-            else_="name a free port, or none: then stoker picks one",
+            only_before_first_step=True,
+            advice_if_not_restarted="name a free port, or none: then stoker picks one",
             show_first=(Precondition.GPU_MEMORY, Precondition.PORT),
         ),
-        FailureClass.RENDEZVOUS: replace(_RESTART, before_step=True),
+        FailureClass.RENDEZVOUS: replace(_RESTART, only_before_first_step=True),
         FailureClass.DATALOADER_WORKER: _RESTART,
         FailureClass.WORKER_CRASH: _RESTART,
         FailureClass.HANG: _ONCE,
         FailureClass.DDP_MISMATCH: _STOP,
         FailureClass.CUDA_ERROR: _ONCE,
         FailureClass.GPU_FAULT: Rule(
-            Answer.EXCLUDE_GPU, max_times=2, else_="the GPU fails again: have it looked at, or leave it out"
+            Answer.EXCLUDE_GPU,
+            max_times=2,
+            advice_if_not_restarted="the GPU fails again: have it looked at, or leave it out",
         ),
         FailureClass.CUDA_UNAVAILABLE: Rule(
-            Answer.STOP, else_="no GPU is usable: see the driver and the PyTorch build"
+            Answer.STOP, advice_if_not_restarted="no GPU is usable: see the driver and the PyTorch build"
         ),
         FailureClass.NAN_LOSS: Rule(
             Answer.RESUME_EARLIER,
             max_times=1,
-            else_="lower the learning rate, or resume from before the rise",
+            advice_if_not_restarted="lower the learning rate, or resume from before the rise",
         ),
         FailureClass.CHECKPOINT_LOAD: Rule(
-            Answer.RESUME_EARLIER, max_times=1, else_="name another checkpoint, or start from scratch"
+            Answer.RESUME_EARLIER,
+            max_times=1,
+            advice_if_not_restarted="name another checkpoint, or start from scratch",
         ),
         FailureClass.MISSING_FILE: Rule(
-            Answer.STOP, else_="a restart would not find it either: correct the path"
+            Answer.STOP, advice_if_not_restarted="a restart would not find it either: correct the path"
         ),
         FailureClass.PERMISSION_DENIED: Rule(
-            Answer.STOP, else_="a restart has the same rights: correct them"
+            Answer.STOP, advice_if_not_restarted="a restart has the same rights: correct them"
         ),
-        FailureClass.AUTH_OR_HUB: Rule(Answer.STOP, else_="log in, or switch to offline mode"),
-        FailureClass.IMPORT_ERROR: Rule(Answer.STOP, else_="a restart would not find it either: install it"),
-        FailureClass.USAGE_ERROR: Rule(Answer.STOP, else_="the script refused its arguments: correct them"),
-        FailureClass.COMPILE_ERROR: Rule(Answer.STOP, else_="correct it, or turn torch.compile off"),
+        FailureClass.AUTH_OR_HUB: Rule(
+            Answer.STOP, advice_if_not_restarted="log in, or switch to offline mode"
+        ),
+        FailureClass.IMPORT_ERROR: Rule(
+            Answer.STOP, advice_if_not_restarted="a restart would not find it either: install it"
+        ),
+        FailureClass.USAGE_ERROR: Rule(
+            Answer.STOP, advice_if_not_restarted="the script refused its arguments: correct them"
+        ),
+        FailureClass.COMPILE_ERROR: Rule(
+            Answer.STOP, advice_if_not_restarted="correct it, or turn torch.compile off"
+        ),
         FailureClass.CODE_ERROR: _STOP,
         FailureClass.TERMINATED: Rule(
-            Answer.RESTART, max_times=1, else_="something outside ended it again: find out what"
+            Answer.RESTART,
+            max_times=1,
+            advice_if_not_restarted="something outside ended it again: find out what",
         ),
         FailureClass.HEALTHY: _IF_PROGRESS,
         FailureClass.UNKNOWN: _IF_PROGRESS,
@@ -142,14 +163,20 @@ RULES: Final = MappingProxyType(
 # Where the reason decides more than the class does.
 REASON_RULES: Final = MappingProxyType(
     {
-        (FailureClass.DATALOADER_WORKER, Reason.RAISED): Rule(Answer.STOP, else_=_CODE),
-        (FailureClass.WORKER_CRASH, Reason.EXIT_CODE): replace(_RESTART, if_progress=True, else_=_NO_CAUSE),
+        (FailureClass.DATALOADER_WORKER, Reason.RAISED): Rule(Answer.STOP, advice_if_not_restarted=_CODE),
+        (FailureClass.WORKER_CRASH, Reason.EXIT_CODE): replace(
+            _RESTART, requires_progress=True, advice_if_not_restarted=_NO_CAUSE
+        ),
         (FailureClass.WORKER_CRASH, Reason.SILENT): _IF_PROGRESS,
         (FailureClass.TERMINATED, Reason.TIME_LIMIT): Rule(
-            Answer.REQUEUE, else_="the time limit was reached"
+            Answer.REQUEUE, advice_if_not_restarted="the time limit was reached"
         ),
-        (FailureClass.TERMINATED, Reason.PREEMPTED): Rule(Answer.REQUEUE, else_="the job was preempted"),
-        (FailureClass.TERMINATED, Reason.NODE_FAIL): Rule(Answer.REQUEUE, else_="a node failed"),
+        (FailureClass.TERMINATED, Reason.PREEMPTED): Rule(
+            Answer.REQUEUE, advice_if_not_restarted="the job was preempted"
+        ),
+        (FailureClass.TERMINATED, Reason.NODE_FAIL): Rule(
+            Answer.REQUEUE, advice_if_not_restarted="a node failed"
+        ),
     }
 )
 
@@ -172,9 +199,9 @@ def rule_for(failure: FailureClass, reason: Reason | None, overrides: tuple[Clas
         rule = replace(rule, answer=Answer.RESTART if override.change == "none" else Answer(override.change))
     match override.answer:
         case "stop":
-            return replace(rule, answer=Answer.STOP, else_="[policy] says stop")
+            return replace(rule, answer=Answer.STOP, advice_if_not_restarted="[policy] says stop")
         case "hold":
-            return replace(rule, answer=Answer.HOLD, else_="[policy] says hold")
+            return replace(rule, answer=Answer.HOLD, advice_if_not_restarted="[policy] says hold")
         case "restart" if rule.answer in {Answer.STOP, Answer.HOLD}:
             wanted = override.change or "none"
             return replace(rule, answer=Answer.RESTART if wanted == "none" else Answer(wanted))

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class FailureClass(StrEnum):
-    """What kind of failure ended a run. One closed set, shared by every room."""
+    """What kind of failure ended a run. One closed set, shared by every package."""
 
     CUDA_OOM = "cuda_oom"
     HOST_OOM = "host_oom"

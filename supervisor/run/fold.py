@@ -149,7 +149,7 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
             assert_never(unreachable)
 
 
-def _find(s: st.RunState, number: int) -> st.AttemptView | None:
+def _find(s: st.RunState, number: int) -> st.AttemptState | None:
     return next((a for a in reversed(s.attempts) if a.number == number), None)
 
 
@@ -193,7 +193,7 @@ def _clock_set(s: st.RunState, event: ev.ClockSet) -> st.RunState:
 
 
 def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
-    view = st.AttemptView(
+    view = st.AttemptState(
         number=event.attempt,
         argv=event.argv,
         reason=event.reason,
@@ -216,7 +216,7 @@ def _rank_started(s: st.RunState, event: ev.RankStarted) -> st.RunState:
     found = _find(s, event.attempt)
     if found is None:
         return s
-    known = found.ranks.get(event.local_rank, st.RankView(local_rank=event.local_rank))
+    known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
     seen = replace(
         known,
         rank=event.rank if event.rank is not None else known.rank,
@@ -232,7 +232,7 @@ def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
     found = _find(s, event.attempt)
     if found is None:
         return s
-    known = found.ranks.get(event.local_rank, st.RankView(local_rank=event.local_rank))
+    known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
     code = event.exit_code if event.exit_code is not None else known.exit_code
     gone = replace(known, exited=True, exit_code=code)
     return _edit(s, event.attempt, ranks={**found.ranks, event.local_rank: gone})
@@ -343,7 +343,7 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     found = _find(s, event.attempt)
     ranks = dict(found.ranks) if found else {}
     for local_rank, code in event.rank_exit_codes.items():
-        known = ranks.get(local_rank, st.RankView(local_rank=local_rank))
+        known = ranks.get(local_rank, st.RankState(local_rank=local_rank))
         ranks[local_rank] = replace(known, exited=True, exit_code=code)
     changes: dict[str, object] = {
         "ended_t": found.gone_t if found and found.gone_t is not None else event.t,

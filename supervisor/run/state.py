@@ -102,7 +102,7 @@ Condition: TypeAlias = (
 )
 
 
-class RankView(Part, frozen=True, kw_only=True):
+class RankState(Part, frozen=True, kw_only=True):
     """What the journal knows of one worker of this node."""
 
     local_rank: int
@@ -115,7 +115,7 @@ class RankView(Part, frozen=True, kw_only=True):
     exit_code: int | None = None
 
 
-class AttemptView(Part, frozen=True, kw_only=True):
+class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
     `found_over`: its logs were watched after its end; `started_t` is then what they say, None where they say nothing.
@@ -137,7 +137,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     pid: int | None = None
     start_time: float | None = None
     exit_code: int | None = None
-    ranks: dict[int, RankView] = {}
+    ranks: dict[int, RankState] = {}
     phase: ev.Phase | None = None
     phase_t: float | None = None
     resumed_step: int | None = None
@@ -253,7 +253,7 @@ class RunState(Part, frozen=True, kw_only=True):
     total_steps: int | None = None
     world_size: int | None = None
     findings: tuple[Finding, ...] = ()
-    attempts: tuple[AttemptView, ...] = ()
+    attempts: tuple[AttemptState, ...] = ()
     progress: ev.Progress | None = None
     best_loss: float | None = None
     records: tuple[tuple[int, float], ...] = ()
@@ -270,7 +270,7 @@ class RunState(Part, frozen=True, kw_only=True):
     clock_ahead_s: float = 0.0
 
     @property
-    def attempt(self) -> AttemptView | None:
+    def attempt(self) -> AttemptState | None:
         """The newest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
 

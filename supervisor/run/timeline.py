@@ -41,7 +41,7 @@ def said(s: st.RunState, t: float, words: Said | None) -> st.RunState:
     return s if words is None else mark(s, t, *words)
 
 
-def launching(event: ev.LaunchIntended, before: st.AttemptView | None) -> Said:
+def launching(event: ev.LaunchIntended, before: st.AttemptState | None) -> Said:
     """A launch, after `before`. Who asked for it stands right above."""
     requested = before is not None and before.decision is not None and before.decided_by not in {"", POLICY}
     return "info", f"attempt {event.attempt}: {'as asked' if requested else event.reason}"
@@ -56,7 +56,7 @@ def stopping(event: ev.StopIntended) -> Said | None:
     return tone, f"stopping: {_WHY[event.why]}{by}"
 
 
-def ended(event: ev.AttemptEnded, attempt: st.AttemptView | None) -> Said:
+def ended(event: ev.AttemptEnded, attempt: st.AttemptState | None) -> Said:
     """The end, whose it was or how it came, and how far its logs were read if that was not all."""
     unread, code = event.unread_text, event.exit_code
     said = f"attempt {event.attempt} ended, {unread}" if unread else f"attempt {event.attempt} ended"
@@ -85,7 +85,7 @@ def left(event: ev.ProcessesLeft) -> str:
             assert_never(unreachable)
 
 
-def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:
+def judged(event: ev.Diagnosed, attempt: st.AttemptState | None) -> Said | None:
     """A failure's headline."""
     requested = attempt is not None and attempt.ended_by_request
     if event.verdict.failure is FailureClass.HEALTHY or requested:
@@ -93,7 +93,7 @@ def judged(event: ev.Diagnosed, attempt: st.AttemptView | None) -> Said | None:
     return "bad", f"verdict: {event.verdict.title}"
 
 
-def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
+def decided(event: ev.Decided, attempt: st.AttemptState | None) -> Said | None:
     """What policy settled on, once: a person's wish stands there as a request, and a stop as the attempt's end."""
     decision = event.decision
     if event.by != POLICY or decision.kind in _IN_THE_NEXT_EVENT:
@@ -106,14 +106,14 @@ def decided(event: ev.Decided, attempt: st.AttemptView | None) -> Said | None:
     return tone, f"{decision.kind.replace('_', ' ')}: {decision.reason}"
 
 
-def recovered(event: ev.Recovered, before: st.AttemptView | None) -> Said:
+def recovered(event: ev.Recovered, before: st.AttemptState | None) -> Said:
     """The first step after an end."""
     if before is not None and before.ended_by_request:
         return "info", f"the next step came {event.total_s:.1f} s after the stop"
     return "good", f"the next step came {event.total_s:.1f} s after the failure"
 
 
-def asked(event: ev.RequestDone, attempt: st.AttemptView | None) -> Said:
+def asked(event: ev.RequestDone, attempt: st.AttemptState | None) -> Said:
     """A person's request; of a restart also what it changes."""
     wish = event.request.replace("_", " ")
     decision = attempt.decision if attempt is not None and attempt.decided_by == event.by else None

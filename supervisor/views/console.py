@@ -25,7 +25,7 @@ from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import left as processes_left
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
@@ -375,7 +375,7 @@ def _at_step(step: float | None) -> str:
     return "" if step is None else f" at step {step:.0f}"
 
 
-def _attempt_story(attempt: AttemptView, run: RunPaths) -> list[str]:
+def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
     span = ""
     if attempt.started_t is not None and attempt.ended_t is not None:
         span = f" after {attempt.ended_t - attempt.started_t:.0f} s"
@@ -398,7 +398,7 @@ def _attempt_story(attempt: AttemptView, run: RunPaths) -> list[str]:
     return lines
 
 
-def _change_story(attempt: AttemptView) -> str:
+def _change_story(attempt: AttemptState) -> str:
     decision = attempt.decision
     if decision is None or decision.change is None:
         return "none: relaunched as it was"

@@ -9,7 +9,7 @@ from supervisor.diagnosis.wording.classes import class_texts
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.records import Action, FailureClass, Verdict
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.prefixes import Origin
 
@@ -226,7 +226,7 @@ def test_a_flag_of_stoker_behind_the_script_is_named(engine: Engine) -> None:
 def test_what_stands_behind_the_script_and_is_known_before_it() -> None:
     def behind(kind: EntryKind, *args: str) -> tuple[str, ...]:
         job = JobSpec(name="x", entry_kind=kind, entry="train.py", entry_args=args, python="python", cwd="/")
-        return run_values_of(RunState(), AttemptView(number=1, planned_t=0.0), (), job).behind_entry
+        return run_values_of(RunState(), AttemptState(number=1, planned_t=0.0), (), job).behind_entry
 
     words = ("--lr", "3", "--no-ui", "--theme=dark", "--nproc_per_node", "2")
     assert behind(EntryKind.SCRIPT, *words) == ("--no-ui", "--theme", "--nproc_per_node")

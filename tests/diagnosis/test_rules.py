@@ -232,7 +232,7 @@ def test_corrections_stand_in_the_order_of_their_stages() -> None:
 def test_the_rules_that_yielded_are_on_record(engine: Engine) -> None:
     found = examined(one(STEPS + raised("KeyError: 'x'") + GLOO + exited(-11)), engine)
     assert found.choice.rule.name == "earliest_cause"
-    assert [rule.name for rule in found.choice.yielded()] == [
+    assert [rule.name for rule in found.choice.also_matched()] == [
         "fatal_signal",
         "silent_exit",
         "complaint",

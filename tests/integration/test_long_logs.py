@@ -19,7 +19,7 @@ from supervisor.run import events as ev
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.state import AttemptView, Ended
+from supervisor.run.state import AttemptState, Ended
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import wait_until
 from tests.integration.harness import (
@@ -81,7 +81,7 @@ def kept_run() -> RunPaths:
     return RunPaths(root)
 
 
-def attempt_of(run: RunPaths) -> AttemptView:
+def attempt_of(run: RunPaths) -> AttemptState:
     attempt = read_state(run.node().journal).attempt
     assert attempt is not None
     return attempt

@@ -16,7 +16,7 @@ from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, spawn
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
-from supervisor.run.state import AttemptView, RankView
+from supervisor.run.state import AttemptState, RankState
 from supervisor.sources.processes import ProcessId, is_alive, read_environ, send_signal
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, fake_torchrun, plan_of
@@ -54,7 +54,7 @@ def watched(
     ranks: int = 2,
     *,
     ends: Callable[[], bool] = lambda: False,
-    crash_grace_s: float = 0.2,
+    death_grace_s: float = 0.2,
     whole_tree: bool = False,
     adopt: Child | None = None,
 ) -> Iterator[Watched]:
@@ -66,7 +66,7 @@ def watched(
         clock=SystemClock(),
         local_world_size=ranks,
         one_node=True,
-        crash_grace_s=crash_grace_s,
+        death_grace_s=death_grace_s,
         ends=ends,
         whole_tree=whole_tree,
     )
@@ -240,11 +240,11 @@ def test_an_adopting_keeper_knows_ranks_whose_agent_is_gone(tmp_path: Path) -> N
         ranks = first.live.ranks
         send_signal(first.live.child.pid, signal.SIGKILL)
         assert wait_until(lambda: first.live.child.poll() is not None, 5)
-        view = AttemptView(
+        view = AttemptState(
             number=1,
             planned_t=0.0,
             ranks={
-                n: RankView(local_rank=n, rank=n, pid=p.pid, start_time=p.start_time, stderr="e")
+                n: RankState(local_rank=n, rank=n, pid=p.pid, start_time=p.start_time, stderr="e")
                 for n, p in ranks.items()
             },
         )

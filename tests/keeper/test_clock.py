@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.clock import ClockWatch, SystemClock, of_others
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.monitoring.telemetry_observations import from_wire
+from supervisor.keeper.monitoring.telemetry_observations import from_telemetry
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.history.recovery_time import recovery_of
@@ -141,7 +141,7 @@ def test_steps_told_with_a_clock_that_was_set_are_neither_old_nor_of_the_future(
         bench.clock.now += 0.2
         assert not bench.health.tick()
         line = wire(bench.clock.wall() + by_s, bench.clock.mono(), step)
-        for seen in from_wire(line, rank=0, clock=bench.clock):
+        for seen in from_telemetry(line, rank=0, clock=bench.clock):
             assert seen.t == pytest.approx(bench.clock.wall(), abs=0.01)
             bench.health.observe(seen)
     assert not bench.facts(ev.StallFlagged)

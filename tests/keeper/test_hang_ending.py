@@ -18,7 +18,7 @@ from supervisor.run.fold import replay
 from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import METRICS, SeriesWriter
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 from tests.keeper.test_stalls import (
     LOCKED,
     LOOPS,
@@ -59,7 +59,7 @@ def state_of(bench: Bench) -> RunState:
     return replay([*begun, *bench.told.facts])
 
 
-def attempt_of(bench: Bench) -> AttemptView:
+def attempt_of(bench: Bench) -> AttemptState:
     """Its attempt."""
     view = state_of(bench).attempt
     assert view is not None

@@ -21,7 +21,7 @@ from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 from tests.keeper.fakes import BATCH, KNOBS, job_of
 
 TOKEN_VALUE = "hf_" + "a" * 24
@@ -29,7 +29,7 @@ TOKEN_VALUE = "hf_" + "a" * 24
 
 def state_of(changes: Sequence[SpecChange | None], kind: DecisionKind = DecisionKind.RESTART) -> RunState:
     decisions = [Decision(kind, "why", change=change) for change in changes]
-    views = [AttemptView(number=n + 1, planned_t=0.0, decision=d) for n, d in enumerate(decisions)]
+    views = [AttemptState(number=n + 1, planned_t=0.0, decision=d) for n, d in enumerate(decisions)]
     return RunState(attempts=tuple(views))
 
 
@@ -215,7 +215,7 @@ def test_an_edited_script_has_another_hash(tmp_path: Path) -> None:
     assert first is not None
     assert plans.script_hash(job) not in {None, first}
     views = [
-        AttemptView(number=n, planned_t=0.0, script_hash=h) for n, h in enumerate([first, None, first, "x"])
+        AttemptState(number=n, planned_t=0.0, script_hash=h) for n, h in enumerate([first, None, first, "x"])
     ]
     assert plans.script_was_edited(RunState(attempts=tuple(views)))
     assert not plans.script_was_edited(RunState(attempts=tuple(views[:3])))

@@ -13,7 +13,7 @@ from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.journal import read_state
-from supervisor.run.state import AttemptView, Finished
+from supervisor.run.state import AttemptState, Finished
 from supervisor.text.stamps import span_of
 from tests.conftest import wait_until
 from tests.keeper.test_observer import observing
@@ -32,7 +32,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
-def watched(tmp_path: Path, lines: list[str], *, packed: bool = False, ended: bool = True) -> AttemptView:
+def watched(tmp_path: Path, lines: list[str], *, packed: bool = False, ended: bool = True) -> AttemptState:
     """The attempt of an observed log, once it is closed (or, of a live one, judged)."""
     log = tmp_path / ("x.log.gz" if packed else "x.log")
     data = "".join(f"{line}\n" for line in lines).encode()

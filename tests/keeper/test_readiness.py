@@ -136,8 +136,8 @@ def test_nothing_to_show_waits_for_nothing() -> None:
 
 
 def dead_ranks(pid: int) -> st.RunState:
-    view = st.AttemptView(
-        number=1, planned_t=0.0, started_t=0.0, ranks={0: st.RankView(local_rank=0, pid=pid)}
+    view = st.AttemptState(
+        number=1, planned_t=0.0, started_t=0.0, ranks={0: st.RankState(local_rank=0, pid=pid)}
     )
     return st.RunState(attempts=(view,))
 

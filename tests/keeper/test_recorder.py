@@ -125,9 +125,9 @@ def test_a_rank_that_was_read_before_rank_0_leaves_no_points(bench: Bench) -> No
 
 def test_samples_without_a_step_are_not_written_again_after_an_adoption(tmp_path: Path) -> None:
     def said(loss: float) -> StepSeen:
-        return StepSeen(1.0, 0, {"loss": loss, "epoch": 0.5}, from_wire=False)
+        return StepSeen(1.0, 0, {"loss": loss, "epoch": 0.5}, from_telemetry=False)
 
-    bar = StepSeen(1.0, 0, {"step": 5.0, "total_steps": 9.0}, from_wire=False, drawn=True)
+    bar = StepSeen(1.0, 0, {"step": 5.0, "total_steps": 9.0}, from_telemetry=False, drawn=True)
     bench = Bench(tmp_path)
     bench.see(said(3.0), bar, said(2.5), said(2.5), said(float("nan")))
     bench.recorder.close()

@@ -38,7 +38,7 @@ class Run:
         for step, loss, after_s in steps:
             self.clock.now += after_s
             self.recorder.record(
-                number, StepSeen(1.0, 0, {"step": float(step), "loss": loss}, from_wire=True)
+                number, StepSeen(1.0, 0, {"step": float(step), "loss": loss}, from_telemetry=True)
             )
             self.recorder.tick()
 

@@ -10,11 +10,11 @@ from supervisor.keeper.recording.sample_steps import WAIT_S, StepSense
 
 def bar(step: int, total: int, **values: float) -> StepSeen:
     said = {"step": float(step), "total_steps": float(total), **values}
-    return StepSeen(0.0, 0, said, from_wire=False, drawn=True)
+    return StepSeen(0.0, 0, said, from_telemetry=False, drawn=True)
 
 
 def line(**values: float) -> StepSeen:
-    return StepSeen(0.0, 0, values, from_wire=False)
+    return StepSeen(0.0, 0, values, from_telemetry=False)
 
 
 def shown(samples: Iterable[StepSeen]) -> list[tuple[float | None, float | None]]:
@@ -139,7 +139,7 @@ def test_an_evaluations_bar_is_not_the_trainings() -> None:
 def test_ranks_are_told_apart() -> None:
     sense = StepSense()
     list(sense.take(bar(3, 40), 0.0))
-    other = StepSeen(0.0, 1, {"loss": 1.0}, from_wire=False)
+    other = StepSeen(0.0, 1, {"loss": 1.0}, from_telemetry=False)
     assert shown(sense.take(other, 0.0)) == []
     assert shown(sense.take(bar(4, 40), 0.1)) == [(4, None)]
     assert shown(sense.due(9.0)) == [(None, 1.0)]
@@ -150,7 +150,7 @@ def test_a_bar_over_an_epoch_and_lines_over_the_training_are_two_counters() -> N
 
     def of(epoch: int, step: int, total: int) -> list[float]:
         said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
-        seen = StepSeen(0.0, 0, said, from_wire=False, drawn=True)
+        seen = StepSeen(0.0, 0, said, from_telemetry=False, drawn=True)
         return [one.values["step"] for one in sense.take(seen, 0.0)]
 
     assert of(1, 60, 64) == [60]
@@ -166,7 +166,7 @@ def test_epochs_of_unlike_lengths_are_one_counter() -> None:
 
     def of(epoch: int, step: int, total: int) -> list[float]:
         said = {"epoch": float(epoch), "step": float(step), "total_steps": float(total), "loss": 1.0}
-        return [one.values["step"] for one in sense.take(StepSeen(0.0, 0, said, from_wire=False), 0.0)]
+        return [one.values["step"] for one in sense.take(StepSeen(0.0, 0, said, from_telemetry=False), 0.0)]
 
     assert of(0, 100, 101) == [100]
     assert of(1, 10, 98) == [108]
@@ -180,7 +180,7 @@ def counted(sense: StepSense, *states: tuple[int, int], **values: float) -> list
     taken = (
         one
         for values in said
-        for one in sense.take(StepSeen(0.0, 0, values, from_wire=False, drawn=True), 0.0)
+        for one in sense.take(StepSeen(0.0, 0, values, from_telemetry=False, drawn=True), 0.0)
     )
     return [one.values["step"] for one in taken]
 

@@ -15,7 +15,7 @@ from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import EvidenceHit, PhaseSeen, Sampled, StepSeen
 from supervisor.keeper.process.child import own_identity
-from supervisor.keeper.stalls.hang_watch import Around
+from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets
 from supervisor.policy.health.stall import Activity
@@ -101,7 +101,7 @@ class Bench:
             self.step += 1
             for rank in (0, 1):
                 values = {"step": float(self.step), "total_steps": 10_000.0}
-                self.health.observe(StepSeen(self.clock.wall(), rank, values, from_wire=True))
+                self.health.observe(StepSeen(self.clock.wall(), rank, values, from_telemetry=True))
             assert not self.health.tick()
 
     def wait(self, seconds: float) -> bool:
@@ -134,7 +134,7 @@ def make(folder: Path, settings: HangSettings, *, group_timeout_s: float | None 
     targets = Targets(1, {0: own_identity(), 1: own_identity()}, folder, folder, {}, 0.0, "/nowhere/python")
     run = RunPaths(folder)
     run.node().root.mkdir(parents=True, exist_ok=True)
-    around = Around(lambda: bench.watched, lambda: bench.can_resume, group_timeout_s)
+    around = HangContext(lambda: bench.watched, lambda: bench.can_resume, group_timeout_s)
     bench.health = Health(run.node(), settings, told, clock, lambda: targets, bench.stacks, around)
     return bench
 
@@ -227,7 +227,9 @@ def test_a_keeper_that_slept_looks_at_the_logs_before_it_speaks(bench: Bench) ->
     bench.clock.now += 300
     assert not bench.health.tick()
     bench.step += 1
-    seen = StepSeen(bench.clock.wall(), 0, {"step": float(bench.step), "total_steps": 1e4}, from_wire=True)
+    seen = StepSeen(
+        bench.clock.wall(), 0, {"step": float(bench.step), "total_steps": 1e4}, from_telemetry=True
+    )
     bench.health.observe(seen)
     assert not bench.wait(1.5)
     assert not bench.facts(ev.StallFlagged)
@@ -270,7 +272,7 @@ def test_an_adopting_keeper_knows_the_pace_and_since_when_it_is_silent(tmp_path:
         series.append(METRICS, clock.wall() - 35 + 0.2 * step, "job", 1, {"step": float(step)})
     series.close()
     bench.health.begin(1, adopted=replay(past))
-    old = StepSeen(clock.wall() - 33, 0, {"step": 10.0}, from_wire=True)
+    old = StepSeen(clock.wall() - 33, 0, {"step": 10.0}, from_telemetry=True)
     bench.health.observe(old)
     assert not bench.wait(2.5), "first the logs are read again"
     assert not bench.facts(ev.StallFlagged)

@@ -105,7 +105,7 @@ def deed(kind: RequestKind, state: st.RunState, if_attempt: int | None = None) -
 
 
 def state_in(condition: st.Condition, mode: str = "launched") -> st.RunState:
-    attempts = () if isinstance(condition, st.Preflight) else (st.AttemptView(number=1, planned_t=0.0),)
+    attempts = () if isinstance(condition, st.Preflight) else (st.AttemptState(number=1, planned_t=0.0),)
     return st.RunState(mode=mode, condition=condition, attempts=attempts)
 
 

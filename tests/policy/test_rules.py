@@ -26,7 +26,7 @@ from tests.policy.cases import (
 
 def test_every_class_has_a_rule_and_every_rule_a_word_for_the_person() -> None:
     assert set(RULES) == set(FailureClass)
-    assert all(rule.else_ for rule in RULES.values())
+    assert all(rule.advice_if_not_restarted for rule in RULES.values())
 
 
 def test_a_taken_port_moves_unless_somebody_named_it() -> None:

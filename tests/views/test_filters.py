@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.run.state import AttemptView, RankView
+from supervisor.run.state import AttemptState, RankState
 from supervisor.views.logs.query import BadQueryError, Query
 from supervisor.views.model.run_list import filter_trouble
 from supervisor.views.wording.places import place_of
@@ -36,12 +36,12 @@ def test_words_that_only_look_like_it_are_words(typed: str) -> None:
 
 
 def test_a_watched_log_that_names_no_rank_is_said_by_its_name() -> None:
-    unknown = AttemptView(number=1, planned_t=0.0, ranks={0: RankView(local_rank=0, stdout="/w/train.log")})
-    known = AttemptView(
-        number=1, planned_t=0.0, ranks={0: RankView(local_rank=0, rank=0, stdout="/w/train.log")}
+    unknown = AttemptState(number=1, planned_t=0.0, ranks={0: RankState(local_rank=0, stdout="/w/train.log")})
+    known = AttemptState(
+        number=1, planned_t=0.0, ranks={0: RankState(local_rank=0, rank=0, stdout="/w/train.log")}
     )
-    early = AttemptView(
-        number=1, planned_t=0.0, ranks={0: RankView(local_rank=0, stdout="tree/0/stdout.log")}
+    early = AttemptState(
+        number=1, planned_t=0.0, ranks={0: RankState(local_rank=0, stdout="tree/0/stdout.log")}
     )
     assert place_of(unknown, "/w/train.log", 7) == "w/train.log:7"
     assert place_of(known, "/w/train.log", 7) == "rank 0 train.log:7"

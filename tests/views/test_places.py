@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.run.state import AttemptView, RankView
+from supervisor.run.state import AttemptState, RankState
 from supervisor.views.wording.places import below_run, of_project, place_of
 
 TREE = "torchrun/none_ab12/attempt_0"
-ATTEMPT = AttemptView(
+ATTEMPT = AttemptState(
     number=2,
     planned_t=0.0,
     ranks={
-        0: RankView(local_rank=0, rank=8, stdout=f"{TREE}/0/stdout.log", stderr=f"{TREE}/0/stderr.log"),
-        1: RankView(local_rank=1, stdout="/var/log/all.log", stderr="/var/log/all.log"),
+        0: RankState(local_rank=0, rank=8, stdout=f"{TREE}/0/stdout.log", stderr=f"{TREE}/0/stderr.log"),
+        1: RankState(local_rank=1, stdout="/var/log/all.log", stderr="/var/log/all.log"),
     },
 )
 

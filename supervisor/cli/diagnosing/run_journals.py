@@ -20,13 +20,13 @@ from supervisor.run.series import HOST, SeriesReader
 
 if TYPE_CHECKING:
     from supervisor.diagnosis.evidence import JobEvidence
-    from supervisor.run.state import AttemptView, RunState
+    from supervisor.run.state import AttemptState, RunState
 
 
 def with_run_facts(job: JobEvidence, path: str, attempt: int) -> JobEvidence:
     """Add what the nodes' journals and the run file know of an attempt; a damaged file adds what is whole of it."""
     run = RunPaths(Path(path))
-    pairs: list[tuple[RunState, AttemptView]] = []
+    pairs: list[tuple[RunState, AttemptState]] = []
     kills = 0
     for number in run.nodes():
         state = read_state(run.node(number).journal)

@@ -42,7 +42,7 @@ def explanation_to_wire(found: Examination) -> dict[str, object]:
     return {
         "candidates": [_candidate(item, case) for item in case.candidates],
         "rule": {"name": choice.rule.name, "why": choice.rule.why},
-        "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.yielded()],
+        "yielded": [{"name": rule.name, "why": rule.why} for rule in choice.also_matched()],
         "corrections": [{"name": item.name, "why": item.why} for item in found.corrections],
     }
 

@@ -94,10 +94,10 @@ def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
     if len(case.candidates) > len(shown):
         lines.append(f"    … {tr(f'and {len(case.candidates) - len(shown)} more')}")
     lines += ["", f"  {tr('rule that fired')}", f"    {choice.rule.name}: {tr(choice.rule.why)}"]
-    yielded = choice.yielded()
-    if yielded:
+    also_matched = choice.also_matched()
+    if also_matched:
         lines += ["", f"  {tr('rules that matched too, and yielded')}"]
-        lines += [f"    {rule.name}: {tr(rule.why)}" for rule in yielded]
+        lines += [f"    {rule.name}: {tr(rule.why)}" for rule in also_matched]
     if found.corrections:
         lines += ["", f"  {tr('corrected by other evidence')}"]
         lines += [f"    {item.name}: {tr(item.why)}" for item in found.corrections]

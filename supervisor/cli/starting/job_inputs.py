@@ -1,4 +1,4 @@
-"""From the words after ``stoker run`` to a job: opens the files that the pure room only parses."""
+"""From the words after ``stoker run`` to a job: opens the files that the pure package only parses."""
 
 from __future__ import annotations
 

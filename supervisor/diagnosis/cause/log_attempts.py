@@ -38,7 +38,7 @@ def last_attempt(case: Case) -> Case | None:
     )
 
 
-def ended_anew(first: Root, last: Root, case: Case) -> bool:
+def last_attempt_failed_differently(first: Root, last: Root, case: Case) -> bool:
     """Whether the last attempt came to steps again, and then failed of something else than the ones before."""
     if last.failure in (first.failure, FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED):
         return False

@@ -15,7 +15,7 @@ from supervisor.diagnosis.attribution.exits import Exit
 from supervisor.diagnosis.attribution.waiting import HangPlace, different_rendezvous, lagging_rank
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.facts import STOP_SIGNALS, Facts
-from supervisor.diagnosis.cause.log_attempts import ended_anew, last_attempt, later_runs
+from supervisor.diagnosis.cause.log_attempts import last_attempt, last_attempt_failed_differently, later_runs
 from supervisor.diagnosis.cause.roots import (
     at,
     from_candidate,
@@ -402,7 +402,7 @@ class Choice(NamedTuple):
     rule: Rule[Any]
     facts: Facts
 
-    def yielded(self) -> list[Rule[Any]]:
+    def also_matched(self) -> list[Rule[Any]]:
         """The rules below the one that fired that match too; fallbacks are left out."""
         later = RULES[RULES.index(self.rule) + 1 :]
         return [rule for rule in later if not rule.is_fallback and rule.when(self.facts) is not None]
@@ -425,6 +425,8 @@ def choose(case: Case) -> Choice:
         if (anew := decide(run)).root.failure is not FailureClass.UNKNOWN:
             return anew
     later = last_attempt(case)
-    if later is not None and ended_anew(choice.root, (last := decide(later)).root, later):
+    if later is not None and last_attempt_failed_differently(
+        choice.root, (last := decide(later)).root, later
+    ):
         return last
     return choice

@@ -97,7 +97,7 @@ FLAT: Final[dict[str, str]] = {
     "nnodes": "run.nnodes",
     "torch_local_path": "run.torch_local_path",
 }
-# Tables whose inside belongs to other rooms: the screen, and metric patterns of the user.
+# Tables whose inside belongs to other packages: the screen, and metric patterns of the user.
 METRICS: Final = "metrics"
 LAUNCH_SECTIONS: Final = frozenset({"run", "batch", "resume", "env", "policy", "hang"})
 # How the screen looks: in `stoker.toml` and `config.toml`, never in a job file.

@@ -15,7 +15,7 @@ from supervisor.job.arguments.assignments import Setting
 from supervisor.job.knobs.places import ENV, Places, bare, is_argument
 from supervisor.job.knobs.read_source import ScriptSource, called, leaf
 
-USUAL_S: Final = 600.0
+NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 """NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
 _GROUP: Final = frozenset(
     {"ddp", "dist", "distributed", "nccl", "gloo", "pg", "process", "group", "collective", "comm", "deepspeed", "c10d"}
@@ -57,7 +57,7 @@ def find_group_timeout(settings: Sequence[Setting], where: Places) -> float | No
 def longer_than_usual(seconds: object) -> float | None:
     """`seconds` where it is a number above PyTorch's default."""
     number = _number(seconds)
-    return number if number is not None and number > USUAL_S else None
+    return number if number is not None and number > NCCL_DEFAULT_TIMEOUT_S else None
 
 
 def timeout_in_log(data: bytes) -> float | None:

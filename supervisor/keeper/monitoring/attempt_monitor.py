@@ -21,7 +21,7 @@ from supervisor.keeper.process.launch import started
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.signature_engine import EngineLoader
-from supervisor.keeper.stalls.hang_watch import Around
+from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.policy.history import is_resume_known
@@ -36,7 +36,7 @@ from supervisor.sources.tail.tailer import Backlog
 PROVISIONAL_DELAY_S = 0.4
 RECEIVE_S = 0.1
 """So much of the loop's time goes into what the sensors saw: a flood of lines must not keep a stop waiting."""
-READS_ON_S = 0.2
+HURRIED_DRAIN_S = 0.2
 """A reading that takes longer is said, with a failure's provisional verdict: that stands within a second of the end."""
 CUT_S, LOOK_S = 1.0, 0.005
 """So long is read on when somebody does not want to wait: all of what a job mostly leaves unread."""
@@ -91,7 +91,7 @@ class AttemptMonitor:
             context.ledger.emit,
             context.clock,
             self._stack_targets,
-            around=Around(
+            around=HangContext(
                 watched=lambda: self._viewers.watched(context.clock.mono()),
                 can_resume=self._can_resume,
                 group_timeout_s=context.record.job.group_timeout_s,
@@ -106,22 +106,22 @@ class AttemptMonitor:
         self._same_boot = same_boot
 
     @property
-    def busy(self) -> bool:
+    def is_active(self) -> bool:
         """Whether there is an attempt that this keeper watches: it lives, or its logs are being read."""
         return self._live is not None or self._ending is not None
 
     @property
-    def lives(self) -> bool:
+    def is_stoppable(self) -> bool:
         """Whether there is one that can be stopped."""
         return self._live is not None and self._ending is None
 
     @property
-    def reads_out(self) -> bool:
+    def is_draining_logs(self) -> bool:
         """Whether its processes are gone, and the next look may find all its logs read."""
         return self._ending is not None
 
     @property
-    def ends_by_itself(self) -> bool:
+    def is_about_to_end(self) -> bool:
         """Whether a rank has fallen and torchrun is about to leave: each moment until then is lost to the next launch."""
         live, collector = self._live, self._collector
         return (
@@ -160,7 +160,7 @@ class AttemptMonitor:
         if self._collector is None or self._is_our_signal(observation):
             return
         if self._live is not None:
-            self._live.sends_telemetry = self._live.sends_telemetry or observation.from_wire
+            self._live.sends_telemetry = self._live.sends_telemetry or observation.from_telemetry
         self._recorder.record(self._number, observation)
         self._health.observe(observation)
 
@@ -243,7 +243,7 @@ class AttemptMonitor:
             clock=self._clock,
             local_world_size=plans.changes_so_far(self._ledger.state).nproc_per_node or job.nproc_per_node,
             one_node=job.nnodes == "1",
-            crash_grace_s=job.timing.death_grace_s,
+            death_grace_s=job.timing.death_grace_s,
             ends=collector.agent_is_ending,
             whole_tree=job.entry_kind is EntryKind.COMMAND,
         )
@@ -292,7 +292,7 @@ class AttemptMonitor:
 
         Raises Refused where there are none.
         """
-        if not self.lives:
+        if not self.is_stoppable:
             raise Refused("nothing runs")
         task = self._health.stacks_now()
         if task is None:
@@ -364,7 +364,7 @@ class AttemptMonitor:
         too_long = took_s > SIGNAL_READ_S and why in {ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE}
         if too_long or (ending.reading.look() and self._queue.empty()):
             self._finish(ending)
-        elif took_s > READS_ON_S:
+        elif took_s > HURRIED_DRAIN_S:
             if view is not None and view.gone_t is None:
                 gone = ev.ProcessesGone(
                     t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code

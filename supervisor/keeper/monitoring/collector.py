@@ -16,7 +16,7 @@ from supervisor.keeper.monitoring.observations import Observation
 from supervisor.keeper.monitoring.sensors import Sensors
 from supervisor.run.events import RankStarted
 from supervisor.run.paths import AttemptPaths
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 from supervisor.sources.processes import ProcessId
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
@@ -69,7 +69,7 @@ class Collector:
         self.logs.start()
         self._sensors.start()
 
-    def know(self, view: AttemptView) -> None:
+    def know(self, view: AttemptState) -> None:
         """Follow what an earlier keeper had found."""
         for rank in view.ranks.values():
             fact = RankStarted(

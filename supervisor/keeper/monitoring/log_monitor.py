@@ -19,7 +19,7 @@ from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepHint, StepSeen
-from supervisor.keeper.monitoring.telemetry_observations import from_wire
+from supervisor.keeper.monitoring.telemetry_observations import from_telemetry
 from supervisor.run.series import LINE_T
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.signature_files import Engine
@@ -176,7 +176,7 @@ class LogWatch:
         match key.kind:
             case LogKind.TELEMETRY:
                 for line in batch.lines:
-                    for seen in from_wire(line.raw, rank=key.origin.rank, clock=self._clock):
+                    for seen in from_telemetry(line.raw, rank=key.origin.rank, clock=self._clock):
                         self._put(seen)
             case LogKind.AGENT:
                 self._on_agent(batch.data)
@@ -257,7 +257,7 @@ class LogWatch:
             stamp = stamp_of(line.text, changed_t)
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = line is batch.progress or b"\r" in line.raw
-        return StepSeen(t=now, rank=rank, values=values, from_wire=False, drawn=drawn)
+        return StepSeen(t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn)
 
     def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
         """The states that bars show after they were wiped for a line, and where they stand."""

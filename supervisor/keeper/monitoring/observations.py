@@ -13,7 +13,7 @@ from supervisor.run.records import FailureClass
 class StepSeen:
     """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
 
-    `rank` is None where nothing tells. `from_wire`: the trainer's telemetry, which is exact; a line of
+    `rank` is None where nothing tells. `from_telemetry`: the trainer's telemetry, which is exact; a line of
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
     `joined`: its line said no step, another line or a bar did.
     """
@@ -21,7 +21,7 @@ class StepSeen:
     t: float
     rank: int | None
     values: dict[str, float]
-    from_wire: bool
+    from_telemetry: bool
     drawn: bool = False
     joined: bool = False
 
@@ -33,7 +33,7 @@ class StepHint:
     t: float
     rank: int | None
     values: dict[str, float]
-    from_wire: bool = False
+    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PhaseSeen:
     rank: int | None
     phase: Phase
     step: int | None
-    from_wire: bool = True
+    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ReadySeen:
     rank: int | None
     resumed_step: int | None
     memory_base_bytes: int | None
-    from_wire: bool = True
+    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class CheckpointSeen:
     step: int
     path: str
     final: bool
-    from_wire: bool = True
+    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class WarningSeen:
     rank: int | None
     code: str
     text: str
-    from_wire: bool = True
+    from_telemetry: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class EvidenceHit:
     path: str
     line: int | None
     text: str
-    from_wire: bool = False
+    from_telemetry: bool = False
     stop_signal: bool = False
 
 
@@ -107,7 +107,7 @@ class Sampled:
     stream: str
     key: str
     values: dict[str, float | None]
-    from_wire: bool = False
+    from_telemetry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class SensorFact:
     t: float
     code: str
     text: str
-    from_wire: bool = False
+    from_telemetry: bool = False
 
 
 Observation: TypeAlias = (

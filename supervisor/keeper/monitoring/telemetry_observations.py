@@ -22,7 +22,7 @@ MAX_LINE_BYTES = 1 << 16
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 
 
-def from_wire(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
+def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
     """Observations of one telemetry line; none when it says nothing that we know. `rank`: whose file it is."""
     record = parse_telemetry(line) if len(line) <= MAX_LINE_BYTES else None
     if record is None:
@@ -33,7 +33,7 @@ def from_wire(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observ
             values = {n: v for n, v in record.values.items() if n not in NOT_METRICS}
             if record.step is not None:
                 values["step"] = float(record.step)
-            yield StepSeen(t=t, rank=rank, values=values, from_wire=True)
+            yield StepSeen(t=t, rank=rank, values=values, from_telemetry=True)
         case TelemetryKind.PHASE:
             yield from _phase(record, rank, t)
         case TelemetryKind.CHECKPOINT_COMMITTED:

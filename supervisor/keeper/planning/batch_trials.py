@@ -13,14 +13,14 @@ from supervisor.run.history.memory_trials import JobKind, MemoryLine, recall, re
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, highest
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 
 DRIVER_S = 5.0
 OUT_OF_MEMORY = frozenset({FailureClass.CUDA_OOM, FailureClass.HOST_OOM})
 
 
 def trial_of(
-    node: NodePaths, view: AttemptView, batch: BatchSpec | None, point: MemoryPoint | None
+    node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
     """What attempt `view` showed; None where its batch is unknown, or where it neither stepped nor ran out of memory."""
     if batch is None or view.verdict is None:

@@ -168,7 +168,7 @@ class Prober:
             clock=self._clock,
             local_world_size=job.nproc_per_node,
             one_node=job.nnodes == "1",
-            crash_grace_s=job.timing.death_grace_s,
+            death_grace_s=job.timing.death_grace_s,
             ends=self._collector.agent_is_ending,
             whole_tree=job.entry_kind is EntryKind.COMMAND,
         )
@@ -219,7 +219,7 @@ class Prober:
         if live.stop_sequence is not None and not self._fits:
             self._over(number, micro, None, f"made no {self.fit.steps} steps in {self.fit.timeout_s:.0f} s")
             return
-        view = st.AttemptView(number=number, planned_t=0.0, exit_code=code, ended_t=self._clock.wall())
+        view = st.AttemptState(number=number, planned_t=0.0, exit_code=code, ended_t=self._clock.wall())
         folder = NodePaths(self._paths(number).root)
         evidence = evidence_of(
             folder, view, st.RunState(attempts=(view,)), self._record.job, paths=live.paths

@@ -1,6 +1,6 @@
 """From an attempt's remains to a verdict, and from the run's history to a decision.
 
-Opens the files that the pure rooms only read: `diagnosis` gets chunks of bytes, `policy` frozen records.
+Opens the files that the pure packages only read: `diagnosis` gets chunks of bytes, `policy` frozen records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import HOST, METRICS, SeriesReader
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.gpu import probe_gpus, visible_devices
 from supervisor.sources.host.cgroup import read_cgroup_memory
 from supervisor.sources.host.kernel_log import oom_kills
@@ -82,7 +82,7 @@ def log_bytes(node: NodePaths, number: int) -> int:
 
 def evidence_of(
     node: NodePaths,
-    view: AttemptView,
+    view: AttemptState,
     state: RunState,
     job: JobSpec,
     *,
@@ -106,7 +106,7 @@ def evidence_of(
     return found._replace(ranks_per_node=job.nproc_per_node, run_values=values)
 
 
-def machine_records(node: NodePaths, view: AttemptView, state: RunState) -> MachineRecords:
+def machine_records(node: NodePaths, view: AttemptState, state: RunState) -> MachineRecords:
     """What was seen of the machine while the attempt lived: kills for memory, full disks, GPU faults."""
     reader = SeriesReader(node.series, HOST)
     reader.seek_tail(MACHINE_TAIL_BYTES)
@@ -136,7 +136,7 @@ def machine_records(node: NodePaths, view: AttemptView, state: RunState) -> Mach
     )
 
 
-def _kernel_log(view: AttemptView) -> str:
+def _kernel_log(view: AttemptState) -> str:
     """What the kernel's log says of our ranks being killed for memory since they began."""
     pids = {
         rank.pid: rank.start_time for rank in view.ranks.values() if rank.pid and rank.start_time is not None
@@ -238,7 +238,7 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
     )
 
 
-def _past(view: AttemptView) -> PastAttempt:
+def _past(view: AttemptState) -> PastAttempt:
     lived = None
     if view.started_t is not None and view.ended_t is not None:
         lived = max(view.ended_t - view.started_t, 0.0)
@@ -267,7 +267,7 @@ def _earlier_checkpoint(state: RunState) -> str | None:
     return next(found.path for found in reversed(state.checkpoints) if found.step == steps[-2])
 
 
-def memory_point_of(view: AttemptView, batch: BatchSpec | None) -> MemoryPoint | None:
+def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:
     """What the message of an attempt's memory failure said, if it said enough."""
     verdict = view.verdict
     if verdict is None or verdict.cause is None or batch is None or verdict.failure not in OUT_OF_MEMORY:
@@ -276,12 +276,12 @@ def memory_point_of(view: AttemptView, batch: BatchSpec | None) -> MemoryPoint |
     return memory_point(verdict.cause.text, batch.micro_batch_per_rank, base_bytes=base)
 
 
-def _has_final_checkpoint(state: RunState, view: AttemptView) -> bool:
+def _has_final_checkpoint(state: RunState, view: AttemptState) -> bool:
     found = state.checkpoint
     return found is not None and found.attempt == view.number and found.final
 
 
-def _logs(paths: AttemptPaths, view: AttemptView, *, whole: bool) -> Iterator[LogSource]:
+def _logs(paths: AttemptPaths, view: AttemptState, *, whole: bool) -> Iterator[LogSource]:
     chunks = _chunks if whole else _ends
     if paths.agent_log.is_file():
         yield LogSource("agent.log", chunks(paths.agent_log))
@@ -295,7 +295,7 @@ def _logs(paths: AttemptPaths, view: AttemptView, *, whole: bool) -> Iterator[Lo
                 yield LogSource(str(file.relative_to(paths.root)), chunks(file), origin)
 
 
-def _error_files(paths: AttemptPaths, view: AttemptView) -> Iterator[ErrorFile]:
+def _error_files(paths: AttemptPaths, view: AttemptState) -> Iterator[ErrorFile]:
     for local_rank, folder in paths.rank_folders().items():
         file = folder / "error.json"
         try:

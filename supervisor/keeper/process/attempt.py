@@ -17,7 +17,7 @@ from supervisor.keeper.process.members import MARK, Members, find_members, is_ma
 from supervisor.keeper.process.stop_sequence import StopSequence
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 from supervisor.sources.processes import (
     ProcessId,
     command_of,
@@ -49,7 +49,7 @@ class LiveAttempt:
         clock: Clock,
         local_world_size: int,
         one_node: bool,
-        crash_grace_s: float,
+        death_grace_s: float,
         ends: Callable[[], bool] = lambda: False,
         whole_tree: bool = False,
     ) -> None:
@@ -68,7 +68,7 @@ class LiveAttempt:
         self._clock = clock
         self._local_world_size = local_world_size
         self._one_node = one_node
-        self._crash_grace_s = crash_grace_s
+        self._death_grace_s = death_grace_s
         self._ends = ends
         self._whole_tree = whole_tree
         self._exited: set[int] = set()
@@ -84,7 +84,7 @@ class LiveAttempt:
         self._given_up = False
         self._over = False
 
-    def know(self, view: AttemptView) -> None:
+    def know(self, view: AttemptState) -> None:
         """Take over what an earlier keeper had learnt of the ranks, as far as they are known to be the run's own."""
         reported = {
             local_rank: ProcessId(rank.pid, rank.start_time)
@@ -259,14 +259,14 @@ class LiveAttempt:
     # -- how it ends -----------------------------------------------------------------------------
 
     def _crash(self, now: float) -> list[ev.Event]:
-        """A rank died by itself and torchrun is ending the others: they get `crash_grace_s`, not its 30 s."""
+        """A rank died by itself and torchrun is ending the others: they get `death_grace_s`, not its 30 s."""
         if self.exit is not None or not self._ends():
             return []
         if self._crash_deadline is None:
-            self._crash_deadline = now + self._crash_grace_s
+            self._crash_deadline = now + self._death_grace_s
         if now < self._crash_deadline:
             return []
-        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._crash_grace_s)
+        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._death_grace_s)
         assert intent is not None
         assert self.stop_sequence is not None
         # torchrun has sent the SIGTERM. The ranks alone are killed: it then writes its report and leaves by
@@ -279,7 +279,7 @@ class LiveAttempt:
         """The command failed and left processes behind: they are ended, as torchrun would have done."""
         if self.exit is None or self.exit.exit_code == 0 or not self.alive() or not self._settled(now):
             return []
-        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._crash_grace_s)
+        intent = self.stop(ev.StopWhy.RANK_DIED, "keeper", grace_s=self._death_grace_s)
         return [intent] if intent is not None else []
 
     def _settled(self, now: float) -> bool:
@@ -295,7 +295,7 @@ class LiveAttempt:
         if self._orphans_are_due(alive):
             # The command is gone: nobody else passes a signal on, and what is left gets no more grace than peers do.
             self._orphans_asked = True
-            self.stop_sequence.shorten(now, self._crash_grace_s)
+            self.stop_sequence.shorten(now, self._death_grace_s)
             return [self._step_taken(ev.StopStep.SIGTERM, kill_all(alive, signal.SIGTERM))]
         step = self.stop_sequence.tick(now, alive=bool(alive) or self.exit is None)
         if step is None:

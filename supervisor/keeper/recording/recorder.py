@@ -127,7 +127,7 @@ class Recorder:
     def record(self, attempt: int, seen: Observation) -> None:
         """Write one observation."""
         match seen:
-            case StepSeen(from_wire=True):
+            case StepSeen(from_telemetry=True):
                 self._step(attempt, seen)
             case StepSeen():
                 if "step" in seen.values or not self._is_repeated(seen):
@@ -228,15 +228,15 @@ class Recorder:
             self._step(attempt, seen)
 
     def _step(self, attempt: int, seen: StepSeen) -> None:
-        self._m.wire = self._m.wire or seen.from_wire
-        if self._m.wire and not seen.from_wire:
+        self._m.wire = self._m.wire or seen.from_telemetry
+        if self._m.wire and not seen.from_telemetry:
             return  # the console line of a trainer whose telemetry says the same, exactly
         key = str(seen.rank) if seen.rank is not None else JOB_KEY
         if seen.rank is not None and self._is_new(RANKS, key, seen):
             self._append(RANKS, seen.t, key, attempt, seen.values)
         # One rank speaks for the job: rank 0, or whoever has no rank. In foreign logs the first rank that
         # prints a metric may be another (the last stage of a pipeline prints the loss).
-        if not self._is_speaker(seen.rank, exact=seen.from_wire):
+        if not self._is_speaker(seen.rank, exact=seen.from_telemetry):
             return
         if self._m.speaker != 0 and (self._m.early or not self._is_settled()):
             self._m.early.append(seen)

@@ -20,7 +20,7 @@ from supervisor.policy.health.advice import Advice
 from supervisor.policy.health.ending import Act, LateRank, Silence, Wait, judge
 from supervisor.policy.health.stall import StallWatch, Threshold, moved
 from supervisor.run import events as ev
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 
 ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
@@ -32,7 +32,7 @@ KEPT_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class HangContext:
     """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.group_timeout`)."""
 
     watched: Callable[[], bool] = lambda: False
@@ -65,7 +65,7 @@ class HangWatch:
         emit: Callable[[ev.Event], None],
         clock: Clock,
         stacks: StackBroker,
-        around: Around,
+        around: HangContext,
         say: Callable[[Iterable[Advice]], None],
     ) -> None:
         self._settings, self._emit, self._clock, self._stacks = settings, emit, clock, stacks
@@ -78,7 +78,7 @@ class HangWatch:
         self._known_since = float("-inf")
         self._clear()
 
-    def adopt(self, view: AttemptView, settled: float, written_t: float | None) -> None:
+    def adopt(self, view: AttemptState, settled: float, written_t: float | None) -> None:
         """A silence that another keeper may have flagged.
 
         `settled`: when this one has read the logs again. `written_t`: wall time of the last change of any rank's log.

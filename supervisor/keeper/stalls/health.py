@@ -19,7 +19,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
 )
 from supervisor.keeper.monitoring.sensors import MACHINE
-from supervisor.keeper.stalls.hang_watch import Around, HangWatch
+from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.pace_history import Past, past_of
 from supervisor.keeper.stalls.stack_broker import StackBroker
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, take_round
@@ -65,7 +65,7 @@ class Health:
         clock: Clock,
         targets: Callable[[], Targets | None],
         take: Callable[[Targets, Clock], Round] = take_round,
-        around: Around | None = None,
+        around: HangContext | None = None,
     ) -> None:
         self._node = node
         self._settings = settings
@@ -74,7 +74,7 @@ class Health:
         self._stacks = StackBroker(emit, clock, targets, take)
         self._paces = Paces()
         self._quota = Quota()
-        self._hangs = HangWatch(settings, emit, clock, self._stacks, around or Around(), self._say)
+        self._hangs = HangWatch(settings, emit, clock, self._stacks, around or HangContext(), self._say)
         self._watch: StallWatch | None = None
         self._reset(0)
 
@@ -220,20 +220,20 @@ class Health:
     # -- signs of life ---------------------------------------------------------------------------
 
     def _step(self, watch: StallWatch, seen: StepSeen) -> None:
-        if seen.from_wire and self._is_past(seen.t):
+        if seen.from_telemetry and self._is_past(seen.t):
             return
-        self._wire = self._wire or seen.from_wire
-        if self._wire and not seen.from_wire:
+        self._wire = self._wire or seen.from_telemetry
+        if self._wire and not seen.from_telemetry:
             return  # the console line of what telemetry says exactly
         step = seen.values.get("step")
-        if not seen.from_wire:
+        if not seen.from_telemetry:
             known = self._past.last_step
             if self._clock.mono() < self._replayed or (
                 step is not None and known is not None and step <= known
             ):
                 return
         mono = self._mono(seen.t)
-        if not seen.from_wire and mono - self._log_step_mono < LOG_STEP_GAP_S:
+        if not seen.from_telemetry and mono - self._log_step_mono < LOG_STEP_GAP_S:
             watch.sign(mono)
         elif step is not None and (step > self._max_step or step < self._max_step - RESET_STEPS):
             self._max_step = step

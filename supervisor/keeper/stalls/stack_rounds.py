@@ -20,7 +20,7 @@ from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 from supervisor.sources.host.activity import helper_cpu_s, io_bytes, own_cpu_s
 from supervisor.sources.processes import ProcessId, is_alive, read_environ
 from supervisor.sources.stacks.nccl_ras import query_ras, ras_address
@@ -124,7 +124,7 @@ def targets_of(
     run: RunPaths,
     node: NodePaths,
     job: JobSpec,
-    view: AttemptView,
+    view: AttemptState,
     live: LiveAttempt,
     env: Mapping[str, str],
     python: str,

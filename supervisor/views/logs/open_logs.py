@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from supervisor.run.paths import NodePaths
-from supervisor.run.state import AttemptView, RunState
+from supervisor.run.state import AttemptState, RunState
 from supervisor.views.logs.clock import link_clocks
 from supervisor.views.logs.commands import RecordedLogs, Tally
 from supervisor.views.logs.counter import Task
@@ -107,7 +107,7 @@ class OpenLogs:
         self._first = before[-1]
         return self._choose(place)
 
-    def _views(self) -> list[AttemptView]:
+    def _views(self) -> list[AttemptState]:
         attempts = self.state.attempts
         if not self._newest:
             return [attempt for attempt in attempts if attempt.number == self.number]

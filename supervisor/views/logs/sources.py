@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.run.paths import NodePaths
-from supervisor.run.state import AttemptView, RankView, RunState
+from supervisor.run.state import AttemptState, RankState, RunState
 from supervisor.text.prefixes import split_prefix
 
 AGENT = "agent"
@@ -51,7 +51,7 @@ class LogRef(NamedTuple):
         return self.who in {AGENT, ""}
 
 
-def logs_of(state: RunState, node: NodePaths, attempts: Sequence[AttemptView]) -> Iterator[LogRef]:
+def logs_of(state: RunState, node: NodePaths, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
     """The logs of some attempts, launcher first, each file once an attempt."""
     for attempt in attempts:
         paths = node.attempt(attempt.number)
@@ -73,12 +73,12 @@ def split_rank(text: str, who: str) -> tuple[str, str]:
     return (str(rank), rest) if rank is not None else (who, text)
 
 
-def rank_label(rank: RankView) -> str:
+def rank_label(rank: RankState) -> str:
     """The global rank where it is known, else the local one."""
     return str(rank.rank if rank.rank is not None else rank.local_rank)
 
 
-def _label(rank: RankView, state: RunState) -> str:
+def _label(rank: RankState, state: RunState) -> str:
     """Who writes a file. An observed log may hold every rank: its own prefixes name them."""
     return "" if state.mode == "observed" and rank.rank is None else rank_label(rank)
 

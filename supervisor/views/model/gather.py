@@ -28,7 +28,7 @@ WHOLE_METRICS = ("loss", "val_loss", "lr", "grad_norm")
 # costs a bounded amount of memory (about 10 MiB).
 OTHER_SERIES = 80
 OTHER_POINTS = 1024
-PLACES = frozenset(["step", "total_steps", "epoch", "eta_s", se.LINE_T])
+AXIS_FIELDS = frozenset(["step", "total_steps", "epoch", "eta_s", se.LINE_T])
 RECENT_METRICS = ("tokens_per_sec", "samples_per_sec", "step_time_s", "data_wait_s", "mfu")
 TOGETHER_S = 0.5
 MACHINE = "machine"
@@ -67,7 +67,7 @@ class _Pool:
 
 
 @dataclass(slots=True)
-class _Keyed:
+class _DeviceTracks:
     """What is gathered of one GPU, rank or machine."""
 
     values: dict[str, float | None]
@@ -94,7 +94,7 @@ class _Keyed:
 
 
 @dataclass(slots=True)
-class _KeyedRank(_Keyed):
+class _RankTracks(_DeviceTracks):
     """The same of a rank: what it said in an earlier attempt is not of now."""
 
     def take(self, sample: Sample) -> None:
@@ -102,7 +102,7 @@ class _KeyedRank(_Keyed):
             self.attempt = sample.a
             self.values, self.seen_t, self.stepped_t, self.pace = {}, 0.0, None, Pace()
         if sample.a == self.attempt:
-            _Keyed.take(self, sample)
+            _DeviceTracks.take(self, sample)
         else:
             self._draw(sample)
 
@@ -116,9 +116,9 @@ class Gatherer:
         self._others: dict[str, Whole] = {}
         self._lost = Recent(LOST_POINTS)
         self._pace = Pace()
-        self._gpus: dict[str, _Keyed] = {}
+        self._gpus: dict[str, _DeviceTracks] = {}
         self._gpu_util, self._gpu_memory = _Pool(), _Pool()
-        self._ranks: dict[str, _KeyedRank] = {}
+        self._ranks: dict[str, _RankTracks] = {}
         self._machine = _keyed("cpu_ratio", "memory_used_bytes")
         self._smoothed: tuple[Track, tuple[float, ...]] = ((), ())
 
@@ -138,7 +138,7 @@ class Gatherer:
             rank = self._ranks.get(sample.k)
             if rank is None:
                 tracks = {name: Recent(RECENT_POINTS) for name in ("cpu_ratio", "rss_bytes")}
-                rank = self._ranks[sample.k] = _KeyedRank(values={}, tracks=tracks)
+                rank = self._ranks[sample.k] = _RankTracks(values={}, tracks=tracks)
             rank.take(sample)
 
     def _take_metrics(self, sample: Sample) -> None:
@@ -165,7 +165,7 @@ class Gatherer:
             self._take_other(name, point)
 
     def _take_other(self, name: str, point: Point | None) -> None:
-        if point is None or name in self._whole or name in PLACES:
+        if point is None or name in self._whole or name in AXIS_FIELDS:
             return
         other = self._others.get(name)
         if other is None:
@@ -220,8 +220,8 @@ class Gatherer:
         )
 
 
-def _keyed(*tracked: str) -> _Keyed:
-    return _Keyed(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
+def _keyed(*tracked: str) -> _DeviceTracks:
+    return _DeviceTracks(values={}, tracks={name: Recent(RECENT_POINTS) for name in tracked})
 
 
 def _numeric(item: tuple[str, object]) -> tuple[int, str]:
@@ -229,7 +229,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
     return (int(key), key) if key.isdigit() else (1 << 30, key)
 
 
-def _gpu(key: str, keyed: _Keyed) -> Gpu:
+def _gpu(key: str, keyed: _DeviceTracks) -> Gpu:
     return Gpu(
         index=int(key) if key.isdigit() else 0,
         seen_t=keyed.seen_t,
@@ -239,7 +239,7 @@ def _gpu(key: str, keyed: _Keyed) -> Gpu:
     )
 
 
-def _rank(key: str, keyed: _KeyedRank, attempt: int) -> Rank:
+def _rank(key: str, keyed: _RankTracks, attempt: int) -> Rank:
     """A rank as it is in `attempt`, the newest."""
     is_current = keyed.attempt >= attempt
     return Rank(
@@ -253,7 +253,7 @@ def _rank(key: str, keyed: _KeyedRank, attempt: int) -> Rank:
     )
 
 
-def _machine(keyed: _Keyed) -> Machine:
+def _machine(keyed: _DeviceTracks) -> Machine:
     return Machine(
         seen_t=keyed.seen_t,
         values=dict(keyed.values),

@@ -52,7 +52,7 @@ class Look(NamedTuple):
         """The sequence after which all is on the theme's background."""
         return "\x1b[0m" + self._sgr(48, self.palette.background) + self._sgr(38, self.palette.foreground)
 
-    def ink(self, colour: str, *, bold: bool = False) -> str:
+    def style(self, colour: str, *, bold: bool = False) -> str:
         """The sequence that begins text in a colour."""
         return self._sgr(38, colour) + ("\x1b[1m" if bold else "\x1b[22m") * (self.depth > Depth.NONE)
 
@@ -168,10 +168,10 @@ def paint(scene: Scene, look: Look, width: int, height: int) -> str:
     for row, pieces in enumerate(scene.header[:HEADER_ROWS]):
         parts.append(f"\x1b[{row + 1};1H\x1b[K")
         parts += [
-            look.ink(getattr(look.palette, text.colour), bold=text.bold) + _harmless(text.text)
+            look.style(getattr(look.palette, text.colour), bold=text.bold) + _harmless(text.text)
             for text in pieces
         ]
-    parts.append(look.ink(look.palette.foreground))
+    parts.append(look.style(look.palette.foreground))
     left, room = log.left + FRAME + scene.indent, log.width - 2 * FRAME - scene.indent
     if room > 0:
         for row, line in enumerate(scene.lines[-rows:], start=log.top + FRAME):
@@ -208,13 +208,13 @@ def _alone(title: str, look: Look, width: int, height: int) -> str:
     if box.width <= 2 * len(title) + 6 or box.height < 3:
         return ""
     frame = _frame(box, look, look.palette.live)
-    named = look.ink(look.palette.strong, bold=True) + _harmless(title) + look.ink(look.palette.live)
+    named = look.style(look.palette.strong, bold=True) + _harmless(title) + look.style(look.palette.live)
     return f"{look.ground()}{frame}\x1b[1;2H {named} "
 
 
 def _frame(box: Box, look: Look, colour: str) -> str:
     line = "─" * (box.width - 2)
-    parts = [look.ink(colour), f"\x1b[{box.top + 1};{box.left + 1}H╭{line}╮"]
+    parts = [look.style(colour), f"\x1b[{box.top + 1};{box.left + 1}H╭{line}╮"]
     rows = range(box.top + 2, box.top + box.height)
     parts += [f"\x1b[{row};{box.left + 1}H│\x1b[{row};{box.left + box.width}H│" for row in rows]
     parts.append(f"\x1b[{box.top + box.height};{box.left + 1}H╰{line}╯")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from supervisor.run.state import AttemptView, RankView
+from supervisor.run.state import AttemptState, RankState
 from supervisor.views.format import short_path
 from supervisor.views.wording.translate import Tr, english
 
@@ -13,7 +13,7 @@ from supervisor.views.wording.translate import Tr, english
 _ATTEMPTS = "nodes/0/attempts"
 
 
-def place_of(attempt: AttemptView, path: str, line: int | None, tr: Tr = english) -> str:
+def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
     """A line of a file that a verdict names: by its rank where it is a rank's, else below its run or by its name.
 
     Args:
@@ -61,7 +61,7 @@ def of_project(path: str, folder: str | None) -> str:
     return path if path.count("/") < 3 else f"…/{short_path(path)}"
 
 
-def _writer(ranks: Iterable[RankView], path: str) -> RankView | None:
+def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
     """The rank that writes a file; a log that several write is nobody's."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None

@@ -102,14 +102,14 @@ def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_
     assert max(faint) == drawn.x.dots // 2 - 1, "what was abandoned stays in sight to its end"
 
 
-def _columns_of(drawn: Plot, ink: TextStyle) -> list[tuple[int, int]]:
+def _columns_of(drawn: Plot, style: TextStyle) -> list[tuple[int, int]]:
     """Row and column of each braille cell in an ink."""
     found = []
     for number, spans in enumerate(drawn.rows):
         at = -drawn.left
         for span in spans:
             for character in span.text:
-                if span.ink is ink and "\u2801" <= character <= "\u28ff":
+                if span.style is style and "\u2801" <= character <= "\u28ff":
                     found.append((number, at))
                 at += 1
     return found

@@ -23,7 +23,7 @@ from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import Confirm
 from supervisor.views.tui.terminal import result_of
-from supervisor.views.tui.theme.styles import inks_of
+from supervisor.views.tui.theme.styles import styles_of
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel
 from tests.views.tui import recorded
@@ -194,13 +194,13 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
 
 def test_the_frame_shows_at_once_who_has_the_keys(tmp_path: Path) -> None:
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
-        inks = inks_of(app.theme_variables)
+        styles = styles_of(app.theme_variables)
         seen = set()
         for _ in range(3):
             panels = [p for p in app.dashboard.query(Panel) if p.can_focus and p.framed and p._strips]
             edges = {p.id: next(iter(p._strips[0])).style for p in panels}
             assert app.focused is not None
-            assert [name for name, style in edges.items() if style == inks[TextStyle.FOCUS]] == [
+            assert [name for name, style in edges.items() if style == styles[TextStyle.FOCUS]] == [
                 app.focused.id
             ]
             seen.add(app.focused.id)

@@ -340,7 +340,7 @@ def test_the_line_that_failed_is_kept_in_sight_until_a_person_scrolls(tmp_path: 
         await until(pilot, lambda: "torch.OutOfMemoryError" in pane(app, "log"), "the cause")
         assert "at the failure" in pane(app, "log")
         assert "part 39" not in pane(app, "log")
-        marked = [row for row in log._rows if any(span.ink is TextStyle.ROOT for span in row)]
+        marked = [row for row in log._rows if any(span.style is TextStyle.ROOT for span in row)]
         assert ["▌" in "".join(span.text for span in row) for row in marked] == [True]
         place = log.place()
         assert place is not None

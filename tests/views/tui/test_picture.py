@@ -144,7 +144,7 @@ def test_few_colours_are_the_app_s_own(palette: Palette) -> None:
     look = Look(palette, Depth.PALETTE)
     for colour in palette[2:]:
         number = Color.parse(str(colour)).downgrade(ColorSystem.EIGHT_BIT).number
-        assert look.ink(str(colour)).startswith(f"\x1b[38;5;{number}m")
+        assert look.style(str(colour)).startswith(f"\x1b[38;5;{number}m")
 
 
 def test_plain_ascii_is_nothing_else() -> None:

@@ -26,7 +26,7 @@ from supervisor.views.tui.widgets.paint import (
     wrap,
 )
 
-STYLES = {ink: Style() for ink in TextStyle}
+STYLES = {style: Style() for style in TextStyle}
 texts = st.text(st.characters(exclude_categories=["Co", "Cs"]), max_size=40)
 
 

@@ -40,10 +40,10 @@ class Canvas:
         """Height in dots."""
         return 4 * self.rows
 
-    def layer(self, ink: TextStyle) -> dict[int, int]:
+    def layer(self, style: TextStyle) -> dict[int, int]:
         """A new layer above the others: cell index to dot bits."""
         cells: dict[int, int] = {}
-        self._layers.append((ink, cells))
+        self._layers.append((style, cells))
         return cells
 
     def span(self, layer: dict[int, int], x: int, y0: int, y1: int) -> None:
@@ -77,26 +77,26 @@ class Canvas:
             self.span(layer, x, y if abs(y - before) <= 1 else start, y)
             before = y
 
-    def mark(self, column: int, row: int, character: str, ink: TextStyle) -> None:
+    def mark(self, column: int, row: int, character: str, style: TextStyle) -> None:
         """A character over whatever is drawn in a cell."""
         if 0 <= column < self.columns and 0 <= row < self.rows:
-            self._marks[row * self.columns + column] = (character, ink)
+            self._marks[row * self.columns + column] = (character, style)
 
-    def rule(self, column: int, character: str, ink: TextStyle) -> None:
+    def rule(self, column: int, character: str, style: TextStyle) -> None:
         """A vertical rule behind what is drawn."""
         if 0 <= column < self.columns:
             for row in range(self.rows):
-                self._under[row * self.columns + column] = (character, ink)
+                self._under[row * self.columns + column] = (character, style)
 
-    def under(self, column: int, row: int, character: str, ink: TextStyle) -> None:
+    def under(self, column: int, row: int, character: str, style: TextStyle) -> None:
         """A character behind what is drawn in one cell."""
-        self._under[row * self.columns + column] = (character, ink)
+        self._under[row * self.columns + column] = (character, style)
 
     def drawn(self) -> list[Row]:
         """The rows of cells, from the top; neighbours of one ink are one span."""
         shown = dict(self._under)
-        for ink, cells in self._layers:
-            shown |= {cell: (chr(BLANK + bits), ink) for cell, bits in cells.items() if bits}
+        for style, cells in self._layers:
+            shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items() if bits}
         shown |= self._marks
         columns = self.columns
         return [
@@ -107,5 +107,6 @@ class Canvas:
 
 def _spans(cells: list[tuple[str, TextStyle]]) -> Row:
     return tuple(
-        Span("".join([character for character, _ in run]), ink) for ink, run in groupby(cells, itemgetter(1))
+        Span("".join([character for character, _ in run]), style)
+        for style, run in groupby(cells, itemgetter(1))
     )

@@ -84,7 +84,7 @@ class Curve(msgspec.Struct, frozen=True):
 
     points: Track
     smoothed: tuple[float, ...] = ()
-    ink: TextStyle = TextStyle.LIVE
+    style: TextStyle = TextStyle.LIVE
     cuts: Mapping[int, float] = NONE
 
 
@@ -94,7 +94,7 @@ class Mark(msgspec.Struct, frozen=True):
     step: float | None
     t: float
     text: str
-    ink: TextStyle
+    style: TextStyle
 
 
 class Plot(NamedTuple):
@@ -174,15 +174,15 @@ def plot(
     canvas = Canvas(width - left, rows)
     x = Scale(low_x, high_x, canvas.dot_columns)
     below = _marked(marks, x, by_step=by_step)
-    for column, _, ink in below:
-        canvas.rule(column, "┊", ink)
+    for column, _, style in below:
+        canvas.rule(column, "┊", style)
     for curve in shown:
         _draw(canvas, curve, place, x, y)
     cuts = shown[-1].cuts
     for point in circles:
         if place is _time or point.step is not None:
-            ink = TextStyle.STRONG if lives_on(point, cuts) else TextStyle.DIM
-            canvas.mark(x.dot(place(point)) // 2, y.dot(point.mean) // 4, "○", ink)
+            style = TextStyle.STRONG if lives_on(point, cuts) else TextStyle.DIM
+            canvas.mark(x.dot(place(point)) // 2, y.dot(point.mean) // 4, "○", style)
     for point in lost:
         if place is _time or point.step is not None:
             canvas.mark(x.dot(place(point)) // 2, 0, "×", TextStyle.BAD)
@@ -248,7 +248,7 @@ def _draw(canvas: Canvas, curve: Curve, place: Callable[[Point], float], x: Scal
         return
     if values:
         draw_band(canvas, canvas.layer(TextStyle.DIM), buckets(points, place, x), y)
-    draw_line(canvas, canvas.layer(curve.ink), buckets(points, place, x, values or None), y)
+    draw_line(canvas, canvas.layer(curve.style), buckets(points, place, x, values or None), y)
 
 
 def lives_on(point: Point, cuts: Mapping[int, float]) -> bool:
@@ -268,7 +268,7 @@ def _marked(marks: Sequence[Mark], x: Scale, *, by_step: bool) -> list[tuple[int
     for mark in marks:
         at = mark.step if by_step else mark.t
         if at is not None and x.low <= at <= x.high:
-            found.append((x.dot(at) // 2, mark.text, mark.ink))
+            found.append((x.dot(at) // 2, mark.text, mark.style))
     return found
 
 
@@ -303,13 +303,14 @@ def _with_axes(
 def _below(taken: list[tuple[int, str, TextStyle]], width: int) -> Row:
     """Texts under their columns; the first in the list wins where two would touch."""
     line: list[tuple[str, TextStyle]] = [(" ", TextStyle.DIM)] * width
-    for column, text, ink in taken:
+    for column, text, style in taken:
         start = min(max(column - len(text) // 2, 0), max(width - len(text), 0))
         before, after = max(start - 1, 0), min(start + len(text) + 1, width)
         if len(text) <= width and all(character == " " for character, _ in line[before:after]):
-            line[start : start + len(text)] = [(character, ink) for character in text]
+            line[start : start + len(text)] = [(character, style) for character in text]
     return tuple(
-        Span("".join([character for character, _ in run]), ink) for ink, run in groupby(line, itemgetter(1))
+        Span("".join([character for character, _ in run]), style)
+        for style, run in groupby(line, itemgetter(1))
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from supervisor.run.records import FailureClass
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
 from supervisor.views.model.history import Point, Track
 from supervisor.views.model.snapshot import Snapshot
@@ -211,7 +211,7 @@ class UsePanel(Panel):
         return (machine.values.get("memory_total_bytes") if machine else None) or 1.0
 
 
-def attempt_marks(attempts: tuple[AttemptView, ...]) -> list[Mark]:
+def attempt_marks(attempts: tuple[AttemptState, ...]) -> list[Mark]:
     """Failures, then where each later attempt began; the newest first, so that it keeps its label."""
     found: list[Mark] = []
     for attempt in reversed(attempts):

@@ -45,14 +45,14 @@ class NoticeBar(Panel):
         self.read_only = False
         self.page: str | None = None  # what stands alone above this line
 
-    def say(self, text: str, ink: TextStyle = TextStyle.PLAIN) -> None:
+    def say(self, text: str, style: TextStyle = TextStyle.PLAIN) -> None:
         """Show an answer for a while, or until the next one."""
-        self._answer = Span(text, ink)
+        self._answer = Span(text, style)
         if self._fading is not None:
             self._fading.stop()
         # A timer of its own: of a run that is over nothing else moves, and recorded time may stand still.
         self._fading = self.set_timer(
-            REFUSAL_S if ink in {TextStyle.WARN, TextStyle.BAD} else ANSWER_S, self._fade
+            REFUSAL_S if style in {TextStyle.WARN, TextStyle.BAD} else ANSWER_S, self._fade
         )
         self.repaint()
 

@@ -105,7 +105,7 @@ class FailureCard(Panel, can_focus=True):
 
 def _labelled(label: str, text: Span, width: int, tr: Tr) -> Row:
     return row(
-        Span(fit(tr(label), LABEL), TextStyle.DIM), Span(fit(text.text, width - LABEL).rstrip(), text.ink)
+        Span(fit(tr(label), LABEL), TextStyle.DIM), Span(fit(text.text, width - LABEL).rstrip(), text.style)
     )
 
 
@@ -115,7 +115,7 @@ def _wrapped(label: str, text: str, width: int, most: int, tr: Tr) -> list[Row]:
     return [_labelled(label if not at else "", Span(line), width, tr) for at, line in enumerate(lines)]
 
 
-def _cause(attempt: st.AttemptView, verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
+def _cause(attempt: st.AttemptState, verdict: Verdict, width: int, most: int, tr: Tr) -> list[Row]:
     if verdict.cause is None:
         return [_labelled("cause", Span(tr("no line to point at"), TextStyle.DIM), width, tr)]
     where = place_of(attempt, verdict.cause.path, verdict.cause.line, tr)
@@ -129,7 +129,7 @@ def _cause(attempt: st.AttemptView, verdict: Verdict, width: int, most: int, tr:
     return [first, *(_labelled("", Span(line), width, tr) for line in wrap(text, width - LABEL, most))]
 
 
-def own_code(snapshot: Snapshot, attempt: st.AttemptView, label: str, width: int, tr: Tr) -> list[Row]:
+def own_code(snapshot: Snapshot, attempt: st.AttemptState, label: str, width: int, tr: Tr) -> list[Row]:
     """The user's own line of the traceback, where there is one: its place, then what stands there."""
     context = snapshot.nearby.contexts.get(attempt.number)
     own = context.own if context is not None else None
@@ -163,7 +163,7 @@ def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     return [_labelled("then", Span(" · ".join(map(tr, parts)), TextStyle.DIM), width, tr)]
 
 
-def _only_watched(attempt: st.AttemptView, width: int, tr: Tr) -> list[Row]:
+def _only_watched(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
     """What stoker did not start it cannot restart: said, with the command that would supervise."""
     command = f"-- {shlex.join(attempt.argv)}" if attempt.argv else "--nproc-per-node N SCRIPT …"
     watched = tr("stoker only watches this: it did not start it and restarts nothing")
@@ -174,7 +174,7 @@ def _only_watched(attempt: st.AttemptView, width: int, tr: Tr) -> list[Row]:
 
 
 def _plan(
-    snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, why_rows: int, tr: Tr
+    snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, why_rows: int, tr: Tr
 ) -> list[Row]:
     """What is about to happen, and why."""
     decision = attempt.decision

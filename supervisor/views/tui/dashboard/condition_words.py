@@ -124,6 +124,6 @@ def shows_failure(snapshot: Snapshot) -> bool:
             return False
 
 
-def failures(state: st.RunState) -> list[st.AttemptView]:
+def failures(state: st.RunState) -> list[st.AttemptState]:
     """The attempts that failed, oldest first; what a person ended is none of them."""
     return [attempt for attempt in state.attempts if attempt.failure is not None]

@@ -181,7 +181,7 @@ def _device(
 ) -> Row:
     """A device in `width` cells: what does not fit is left out from the end. `mark`: on the bar of memory."""
     used, total, full = memory
-    ink = TextStyle.BAD if full is not None and full > FULL_RATIO else TextStyle.LIVE
+    style = TextStyle.BAD if full is not None and full > FULL_RATIO else TextStyle.LIVE
     head = row(Span(fit(name, 7), TextStyle.STRONG), Span(fit(fm.percent(busy), 6, right=True)), " ")
     tail: Row = row(" ", Span(fit(fm.memory_pair(used, total), 12, right=True)))
     room = width - cells(head) - cells(tail) - SPARK_LEAST - (9 if full is not None else 0)
@@ -194,7 +194,7 @@ def _device(
     sparks = min(max(room + SPARK_LEAST, 0), SPARK_MOST)
     room -= sparks - SPARK_LEAST
     if full is not None and room >= 0:
-        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), ink, mark))
+        tail += (Span(" "), *bar(full, 8 + min(room, BAR_MOST - 8), style, mark))
     tail += tuple(kept)
     values = [point.mean for point in history[-max(SPARK_POINTS, sparks) :]]
     high = top if top is not None else max(1.0, max(values, default=1.0))

@@ -71,8 +71,8 @@ class HeaderPanel(Panel):
         )
         tail = row(Span(f" {fm.percent(ratio):>5} "))
         size = min(room - cells(text) - cells(tail), 32)
-        ink = TextStyle.DIM if state.is_over else TextStyle.LIVE
-        return (*text, *(bar(ratio, size, ink) if size >= 6 else ()), *tail)
+        style = TextStyle.DIM if state.is_over else TextStyle.LIVE
+        return (*text, *(bar(ratio, size, style) if size >= 6 else ()), *tail)
 
     def _times(self, snapshot: Snapshot, width: int) -> Row:
         assert self.view is not None

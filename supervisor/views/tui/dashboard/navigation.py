@@ -154,8 +154,8 @@ class LookingScreen(PaneScreen):
 
     def tell(self, answer: Answer) -> None:
         """Say what became of a request."""
-        ink = TextStyle.PLAIN if answer.good is None else TextStyle.LIVE if answer.good else TextStyle.BAD
-        self.notice.say(answer.text, ink)
+        style = TextStyle.PLAIN if answer.good is None else TextStyle.LIVE if answer.good else TextStyle.BAD
+        self.notice.say(answer.text, style)
 
     def _report(self, answer: Answer) -> None:
         """From the reading thread: say it on the screen's."""

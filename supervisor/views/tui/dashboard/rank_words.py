@@ -10,7 +10,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import TextStyle
 
 
-def rank_state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, TextStyle]:
+def rank_state(rank: st.RankState, snapshot: Snapshot) -> tuple[str, TextStyle]:
     """Glyph and word of what became of a rank."""
     attempt = snapshot.state.attempt
     if rank.exited:
@@ -33,14 +33,14 @@ def rank_state(rank: st.RankView, snapshot: Snapshot) -> tuple[str, TextStyle]:
             return "ended", TextStyle.DIM
 
 
-def _kept_waiting_by(attempt: st.AttemptView | None) -> tuple[int, ...]:
+def _kept_waiting_by(attempt: st.AttemptState | None) -> tuple[int, ...]:
     """The ranks that the others wait for, as the stacks of a silence that lasts tell; empty where they do not."""
     if attempt is None or attempt.stall is None or attempt.stacks is None:
         return ()
     return attempt.stacks.odd if attempt.stacks.t >= attempt.stall.since else ()
 
 
-def _hung(attempt: st.AttemptView | None) -> tuple[int, ...]:
+def _hung(attempt: st.AttemptState | None) -> tuple[int, ...]:
     """The ranks that the others waited for until we ended it, or until these gave up."""
     if attempt is None or attempt.verdict is None:
         return ()

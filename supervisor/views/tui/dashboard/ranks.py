@@ -56,7 +56,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
-        self._ranks: list[st.RankView] = []
+        self._ranks: list[st.RankState] = []
         self._medians = Medians(None, None)
         self._last: Mapping[str, str] = {}
         self.by = "rank"
@@ -188,7 +188,7 @@ class RanksPanel(ListPanel, can_focus=True):
         reported_s, is_derived = snapshot.step_time_s
         return {"step": step, "step_time_s": None if is_derived else reported_s}
 
-    def _row(self, rank: st.RankView, snapshot: Snapshot, medians: Medians, width: int) -> Row:
+    def _row(self, rank: st.RankState, snapshot: Snapshot, medians: Medians, width: int) -> Row:
         assert self.view is not None
         sample = snapshot.ranks.get(rank_label(rank))
         values = sample.values if sample else {}
@@ -204,11 +204,11 @@ class RanksPanel(ListPanel, can_focus=True):
         memory = values.get("memory_used_bytes") or values.get("rss_bytes")
         seen_t = _seen_t(sample, snapshot)
         seen = self.view.now - seen_t if seen_t else None
-        word, ink = rank_state(rank, snapshot)
+        word, style = rank_state(rank, snapshot)
         late, starved = _marks(values, medians)
         fields = {
             "rank": Span(rank_label(rank), TextStyle.STRONG),
-            "state": Span(self.tr(word), ink),
+            "state": Span(self.tr(word), style),
             "step": Span(fm.whole(values.get("step"))),
             # By when lines came all ranks of a job are as slow as the slowest: that is no skew.
             "ms/step": Span(fm.about(_milli)(pace) if pace and not step_time else _milli(step_time)),
@@ -228,7 +228,7 @@ class RanksPanel(ListPanel, can_focus=True):
         spans: list[Span] = []
         for name, size in _columns(width):
             span = fields[name]
-            spans += [Span(fit(span.text, size, right=name not in LEFT), span.ink), Span(" ")]
+            spans += [Span(fit(span.text, size, right=name not in LEFT), span.style), Span(" ")]
         return tuple(spans)
 
 
@@ -289,12 +289,12 @@ ORDERS: dict[str, tuple[str, bool]] = {
 
 
 def _ordered(
-    ranks: list[st.RankView], snapshot: Snapshot, by: str, last: Mapping[str, str]
-) -> list[st.RankView]:
+    ranks: list[st.RankState], snapshot: Snapshot, by: str, last: Mapping[str, str]
+) -> list[st.RankState]:
     """Ranks by a column; those whose value is not known come last, each in the order of ranks."""
     name, greatest = ORDERS[by]
 
-    def number(rank: st.RankView) -> tuple[bool, float]:
+    def number(rank: st.RankState) -> tuple[bool, float]:
         sample = snapshot.ranks.get(rank_label(rank))
         value = (
             _seen_t(sample, snapshot)
@@ -335,7 +335,7 @@ def _seen_t(sample: Rank | None, snapshot: Snapshot) -> float | None:
     return sample.stepped_t or (stall.since if stall is not None else sample.seen_t)
 
 
-def _views(snapshot: Snapshot) -> list[st.RankView]:
+def _views(snapshot: Snapshot) -> list[st.RankState]:
     attempt = snapshot.state.attempt
     return [rank for _, rank in sorted(attempt.ranks.items())] if attempt else []
 

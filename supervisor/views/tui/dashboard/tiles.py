@@ -37,8 +37,8 @@ class TilesPanel(Panel):
         shown = max(1, min(len(tiles), width // 20))
         size = width // shown
         spans: list[Span] = []
-        for label, text, ink, values, pick in tiles[:shown]:
-            tile = (Span(f" {self.tr(label)} ", TextStyle.DIM), Span(text, ink), Span(" "))
+        for label, text, style, values, pick in tiles[:shown]:
+            tile = (Span(f" {self.tr(label)} ", TextStyle.DIM), Span(text, style), Span(" "))
             room = size - cells(tile) - 1
             spans += [*tile, Span(spark(values, max(room, 0), pick=pick), TextStyle.LIVE), Span(" ")]
         return [tuple(spans)]

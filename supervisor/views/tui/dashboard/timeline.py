@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.lists import ListPanel
@@ -97,11 +97,11 @@ class TimelinePanel(ListPanel, can_focus=True):
         )
 
 
-def _end(attempt: AttemptView, now: float) -> float:
+def _end(attempt: AttemptState, now: float) -> float:
     return next((t for t in (attempt.ended_t, attempt.gone_t) if t is not None), now)
 
 
-def _ink(attempt: AttemptView) -> TextStyle:
+def _ink(attempt: AttemptState) -> TextStyle:
     if attempt.ended_t is None:
         return TextStyle.LIVE
     return (
@@ -111,13 +111,13 @@ def _ink(attempt: AttemptView) -> TextStyle:
     )
 
 
-def _is_well(attempt: AttemptView) -> bool:
+def _is_well(attempt: AttemptState) -> bool:
     """Whether nobody saw how it ended, and its log says nothing against it."""
     judged = attempt.verdict is not None and not attempt.verdict_provisional
     return attempt.exit_code is None and judged and attempt.failure is None and not attempt.unread_text
 
 
-def _words(attempt: AttemptView, end: float, tr: Tr) -> Row:
+def _words(attempt: AttemptState, end: float, tr: Tr) -> Row:
     """How it ended, or how long it has lived."""
     unknown = attempt.found_over and attempt.started_t is None
     span = "" if unknown else fm.duration(end - (attempt.started_t or attempt.planned_t))

@@ -160,10 +160,10 @@ class LogPanel(Panel, can_focus=True):
         if tone is TextStyle.PLAIN and page.logs[each.parts[0][0]].stream == JOURNAL:
             tone = TextStyle.DIM  # a replay's facts, which no rank wrote
         text = text_of(each, "o", self.tr).expandtabs(4)
-        ink = TextStyle.STRONG if is_match else tone
-        spans = tuple(text_spans(text, page.query, page.searched, ink, tone))
+        style = TextStyle.STRONG if is_match else tone
+        spans = tuple(text_spans(text, page.query, page.searched, style, tone))
         if is_cause:
-            spans = tuple(Span(s.text, TextStyle.ROOT if s.ink is tone else s.ink) for s in spans)
+            spans = tuple(Span(s.text, TextStyle.ROOT if s.style is tone else s.style) for s in spans)
         who = fit(who_text(each.who), WHO_WIDTH)
         head: Row = (Span(f"{who} ", TextStyle.KEY if is_match else TextStyle.DIM),)
         if is_cause:

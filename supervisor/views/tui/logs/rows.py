@@ -45,9 +45,11 @@ def text_of(row: LogRow, key: str, tr: Tr) -> str:
     return f"{row.text} ({tr(f'{fm.whole(len(row.parts))} lines, {key} opens')})"
 
 
-def text_spans(text: str, query: Query, searched: Query, ink: TextStyle, plain: TextStyle) -> Iterator[Span]:
-    """The text with what was searched for in `MATCH`, what was filtered for in `LIVE`; the rest in `ink` where it is plain."""
-    base = ink if plain is TextStyle.PLAIN else plain
+def text_spans(
+    text: str, query: Query, searched: Query, style: TextStyle, plain: TextStyle
+) -> Iterator[Span]:
+    """The text with what was searched for in `MATCH`, what was filtered for in `LIVE`; the rest in `style` where it is plain."""
+    base = style if plain is TextStyle.PLAIN else plain
     marks = [(a, b, TextStyle.MATCH) for term in searched.include for a, b in _places(term, text)]
     marks += [(a, b, TextStyle.LIVE) for term in query.include for a, b in _places(term, text)]
     at = 0
@@ -83,7 +85,7 @@ def cut_spans(spans: Row, start: int, stop: int) -> Row:
     for span in spans:
         low, high = max(start - at, 0), min(stop - at, len(span.text))
         if low < high:
-            kept.append(Span(span.text[low:high], span.ink))
+            kept.append(Span(span.text[low:high], span.style))
         at += len(span.text)
     return tuple(kept)
 

@@ -51,8 +51,8 @@ class LogStatus(Panel):
         page = self.page
         right = _found(page, self.tr) if page is not None else ()
         if self._remark is not None:
-            ink = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[self._remark.good]
-            return [between(row(Span(f" {self.tr(self._remark.text)}", ink)), (*right, Span(" ")), width)]
+            style = {None: TextStyle.DIM, False: TextStyle.WARN, True: TextStyle.LIVE}[self._remark.good]
+            return [between(row(Span(f" {self.tr(self._remark.text)}", style)), (*right, Span(" ")), width)]
         if page is None:
             return []
         return [between(row(Span(f" {self._place(page)}", TextStyle.DIM)), (*right, Span(" ")), width)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.run.events import StallFlagged
-from supervisor.run.state import AttemptView
+from supervisor.run.state import AttemptState
 from supervisor.views import format as fm
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, row
@@ -37,7 +37,7 @@ class AdvisoriesPage(Page):
             )
         return rows
 
-    def _stall(self, attempt: AttemptView, stall: StallFlagged, now: float, width: int) -> list[Row]:
+    def _stall(self, attempt: AttemptState, stall: StallFlagged, now: float, width: int) -> list[Row]:
         """Nothing moves: since when, what is usual, what will be done, and who stands where."""
         waited = max(0.0, now - stall.since)
         rows: list[Row] = [row(Span(self.tr(f"nothing moves for {fm.duration(waited)}"), TextStyle.WARN))]
@@ -53,7 +53,7 @@ class AdvisoriesPage(Page):
         return rows
 
 
-def _then(attempt: AttemptView, stall: StallFlagged, now: float) -> str:
+def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
     """What comes of a silence if it lasts."""
     flagged = attempt.only_flagged
     if attempt.kept is not None:

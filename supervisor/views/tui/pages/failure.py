@@ -119,13 +119,13 @@ class FailurePage(Page):
         self.to_top()
         self.repaint()
 
-    def _attempt(self, failed: list[st.AttemptView]) -> st.AttemptView | None:
+    def _attempt(self, failed: list[st.AttemptState]) -> st.AttemptState | None:
         if self._chosen is not None:
             return next((a for a in failed if a.number == self._chosen), None)
         return failed[-1] if failed else None
 
 
-def cause_of(attempt: st.AttemptView | None) -> LogAt | None:
+def cause_of(attempt: st.AttemptState | None) -> LogAt | None:
     """The line that an attempt's verdict points at."""
     cause = attempt.verdict.cause if attempt is not None and attempt.verdict is not None else None
     if attempt is None or cause is None:
@@ -133,7 +133,7 @@ def cause_of(attempt: st.AttemptView | None) -> LogAt | None:
     return LogAt(attempt=attempt.number, path=cause.path, line=cause.line)
 
 
-def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:
+def _head(attempt: st.AttemptState, verdict: Verdict, state: st.RunState, width: int, tr: Tr) -> list[Row]:
     reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
     rows = [row(Span(line, TextStyle.BAD)) for line in wrap(f"✗ {tr(verdict.title)}", width, 4)]
     name = f"{verdict.failure.value}{reason}"
@@ -166,7 +166,7 @@ def _head(attempt: st.AttemptView, verdict: Verdict, state: st.RunState, width: 
     return rows
 
 
-def _exits(attempt: st.AttemptView, verdict: Verdict) -> list[str]:
+def _exits(attempt: st.AttemptState, verdict: Verdict) -> list[str]:
     """The signal that felled a rank, and the launcher's exit code, which torchrun makes 1 for any.
 
     After other failures a signal is the launcher's or the keeper's own, sent to end what was left.
@@ -189,7 +189,7 @@ def _exits(attempt: st.AttemptView, verdict: Verdict) -> list[str]:
 
 
 def _cause(
-    snapshot: Snapshot, attempt: st.AttemptView, verdict: Verdict, width: int, height: int, tr: Tr
+    snapshot: Snapshot, attempt: st.AttemptState, verdict: Verdict, width: int, height: int, tr: Tr
 ) -> list[Row]:
     cause = verdict.cause
     context = snapshot.nearby.contexts.get(attempt.number)
@@ -228,7 +228,7 @@ def _cause(
     return rows
 
 
-def _followed(attempt: st.AttemptView, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
+def _followed(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     """What followed, folded: one row for what several ranks said alike."""
     if not verdict.consequences:
         return []
@@ -256,7 +256,7 @@ def _advice(verdict: Verdict, width: int, tr: Tr) -> list[Row]:
     return rows
 
 
-def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int, tr: Tr) -> list[Row]:
+def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int, tr: Tr) -> list[Row]:
     rows = section(tr, "what stoker does")
     if snapshot.state.mode == "observed":
         return [*rows, row(Span(tr("it only watches: it did not start this and restarts nothing")))]
@@ -279,7 +279,7 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptView, now: float, width: int,
     return rows
 
 
-def _when(snapshot: Snapshot, attempt: st.AttemptView, decision: Decision, now: float) -> str:
+def _when(snapshot: Snapshot, attempt: st.AttemptState, decision: Decision, now: float) -> str:
     condition = snapshot.state.condition
     if attempt is not snapshot.state.attempt:
         return f"done: attempt {attempt.number + 1} followed"

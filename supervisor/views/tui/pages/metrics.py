@@ -187,7 +187,7 @@ class MetricsPage(ChartPanel):
             track = mine or other
             here = at == self._at
             mark = Span("● " if name in chosen else "○ ", TextStyle.LIVE if name in chosen else TextStyle.DIM)
-            ink = (
+            style = (
                 TextStyle.CURSOR if here and self.has_focus else TextStyle.STRONG if here else TextStyle.PLAIN
             )
             value = Span(fit(say(name)(track[-1].mean) if track else fm.DASH, VALUE_CELLS, right=True) + " ")
@@ -196,7 +196,7 @@ class MetricsPage(ChartPanel):
             found.append(
                 row(
                     mark,
-                    Span(fit(name, NAME_CELLS), ink),
+                    Span(fit(name, NAME_CELLS), style),
                     value,
                     Span(line, TextStyle.LIVE if mine else TextStyle.DIM),
                 )
@@ -224,7 +224,7 @@ class MetricsPage(ChartPanel):
         assert self.view is not None
         mine, other = self._both(name)
         theirs = self.other.cuts if self.other is not None else NONE
-        curves = [Curve(other, ink=TextStyle.STRONG, cuts=theirs)] if other else []
+        curves = [Curve(other, style=TextStyle.STRONG, cuts=theirs)] if other else []
         smoothed = smooth(mine) if len(mine) >= SMOOTH_FROM and name not in EXACT else ()
         curves += [Curve(mine, smoothed, cuts=self.view.snapshot.state.cuts)] if mine else []
         drawn = plot(

@@ -84,7 +84,7 @@ def labelled(
     label: str,
     text: str,
     width: int,
-    ink: TextStyle = TextStyle.PLAIN,
+    style: TextStyle = TextStyle.PLAIN,
     *,
     most: int = 6,
     label_cells: int = LABEL,
@@ -92,6 +92,6 @@ def labelled(
     """A label, and its text in as many rows as it takes (at most `most`)."""
     lines = wrap(text, max(width - label_cells, 10), most) or [""]
     return [
-        row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, ink))
+        row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
         for at, line in enumerate(lines)
     ]

@@ -41,7 +41,7 @@ class ProcessesPage(Page):
         return [*rows, *_stacks(view, width)]
 
 
-def _machine(snapshot: Snapshot, attempt: st.AttemptView, tr: Tr) -> list[Row]:
+def _machine(snapshot: Snapshot, attempt: st.AttemptState, tr: Tr) -> list[Row]:
     state = snapshot.state
     keeper = tr("lives" if snapshot.keeper_alive else "gone")
     rows = [
@@ -58,16 +58,16 @@ def _machine(snapshot: Snapshot, attempt: st.AttemptView, tr: Tr) -> list[Row]:
     return rows
 
 
-def _rank(view: View, rank: st.RankView) -> Row:
+def _rank(view: View, rank: st.RankState) -> Row:
     sample = view.snapshot.ranks.get(rank_label(rank))
     values = sample.values if sample is not None else {}
-    word, ink = rank_state(rank, view.snapshot)
+    word, style = rank_state(rank, view.snapshot)
     seen = view.now - sample.seen_t if sample is not None and sample.seen_t else None
     threads = values.get("threads")
     return _line(
         f"  rank {rank_label(rank)}",
         rank.pid,
-        Span(view.tr(word), ink),
+        Span(view.tr(word), style),
         fm.percent(values.get("cpu_ratio")),
         fm.memory(values.get("rss_bytes")),
         fm.whole(threads) if threads is not None else fm.DASH,
@@ -80,7 +80,7 @@ def _line(name: str, pid: int | None, state: Span, *rest: str) -> Row:
     spans = [
         Span(fit(name, sizes[0]), TextStyle.STRONG),
         Span(fit(str(pid) if pid else fm.DASH, sizes[1])),
-        Span(fit(state.text, sizes[2]), state.ink),
+        Span(fit(state.text, sizes[2]), state.style),
     ]
     spans += [Span(fit(text, size, right=True)) for text, size in zip(rest, sizes[3:], strict=False)]
     return tuple(spans)
@@ -97,12 +97,12 @@ def _stacks(view: View, width: int) -> list[Row]:
         if not text.strip():
             rows.append(EMPTY)
             continue
-        ink = (
+        style = (
             TextStyle.STRONG
             if text.startswith("==")
             else TextStyle.DIM
             if text.startswith((" ", "\t"))
             else TextStyle.PLAIN
         )
-        rows.append(row(Span(fit(text, width).rstrip(), ink)))
+        rows.append(row(Span(fit(text, width).rstrip(), style)))
     return rows

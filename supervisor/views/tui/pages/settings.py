@@ -71,11 +71,11 @@ GLYPHS = {
 
 
 def _finding(finding: Finding, width: int, tr: Tr) -> list[Row]:
-    glyph, ink = GLYPHS[finding.level]
+    glyph, style = GLYPHS[finding.level]
     name = f"{glyph} {tr(finding.check.replace('_', ' '))}"
     rows = labelled(name, tr(finding.what), width, label_cells=22, most=4)
     first = rows[0]
-    rows[0] = (Span(first[0].text, ink), *first[1:])
+    rows[0] = (Span(first[0].text, style), *first[1:])
     if finding.fix:
         rows += labelled("", f"→ {tr(finding.fix)}", width, TextStyle.DIM, label_cells=22, most=4)
     return rows
@@ -150,11 +150,11 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
     value_cells = max(width - NAME_CELLS - origin_cells - 2, VALUE_LEAST)
     rows = section(tr, "settings", "each with where it came from")
     for name, value, origin in origins:
-        ink = TextStyle.DIM if origin == "default" else TextStyle.PLAIN
+        style = TextStyle.DIM if origin == "default" else TextStyle.PLAIN
         rows.append(
             row(
-                Span(fit(name, NAME_CELLS), ink),
-                Span(fit(value or fm.DASH, value_cells) + "  ", ink),
+                Span(fit(name, NAME_CELLS), style),
+                Span(fit(value or fm.DASH, value_cells) + "  ", style),
                 Span(fit(tr(origin), origin_cells), TextStyle.DIM),
             )
         )

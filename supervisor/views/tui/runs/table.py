@@ -257,9 +257,9 @@ def _line(found: RunRow, width: int, now: float, tr: Tr, *, here: bool, marked: 
         "folder": fm.near_path(str(found.run.root.parent)) if folders else "",
     }
     head = Span(("▸" if here else " ") + ("◆" if marked else " "), TextStyle.KEY)
-    ink = TextStyle.STRONG if here else TextStyle.PLAIN
-    text = Span(_columns(width, texts), ink)
-    return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.ink), text), width)
+    style = TextStyle.STRONG if here else TextStyle.PLAIN
+    text = Span(_columns(width, texts), style)
+    return clip((head, Span(fit(mark.text, STATE_CELLS) + " ", mark.style), text), width)
 
 
 def _mark(found: RunRow) -> Span:

@@ -32,7 +32,7 @@ LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
 _COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[:2]))
 
 
-def inks_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
+def styles_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
     """The style of each ink, from the variables of a theme; the same object for the same colours."""
     return _styles(tuple(variables[name] for name in _COLOURS))
 
@@ -41,6 +41,6 @@ def inks_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
 def _styles(colours: tuple[str, ...]) -> Mapping[TextStyle, Style]:
     known = {name: Color.parse(shown).rich_color for name, shown in zip(_COLOURS, colours, strict=True)}
     return {
-        ink: Style(color=known[text], bgcolor=known[behind], bold=bold or None)
-        for ink, (text, behind, bold) in LOOKS.items()
+        style: Style(color=known[text], bgcolor=known[behind], bold=bold or None)
+        for style, (text, behind, bold) in LOOKS.items()
     }

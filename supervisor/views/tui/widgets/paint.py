@@ -44,7 +44,7 @@ class Span(NamedTuple):
     """Text in one ink."""
 
     text: str
-    ink: TextStyle = TextStyle.PLAIN
+    style: TextStyle = TextStyle.PLAIN
 
 
 Row: TypeAlias = tuple[Span, ...]
@@ -63,7 +63,7 @@ def row(*parts: Span | str) -> Row:
 
 def spoken(span: Span, tr: Tr) -> Span:
     """The span in the person's language."""
-    return Span(tr(span.text), span.ink)
+    return Span(tr(span.text), span.style)
 
 
 def cells(spans: Row) -> int:
@@ -93,7 +93,7 @@ def between(left: Row, right: Row, width: int, fill: Span | None = None) -> Row:
     gap = width - cells(left) - cells(right)
     if gap < 1:
         return clip(left, width)
-    return (*left, Span(fill.text * gap, fill.ink), *right)
+    return (*left, Span(fill.text * gap, fill.style), *right)
 
 
 def clip(spans: Row, width: int) -> Row:
@@ -105,7 +105,7 @@ def clip(spans: Row, width: int) -> Row:
     for span in spans:
         size = cell_len(plain(span.text))
         if size >= room:
-            kept.append(Span(fit(span.text + " ", room), span.ink))
+            kept.append(Span(fit(span.text + " ", room), span.style))
             break
         kept.append(span)
         room -= size
@@ -150,7 +150,7 @@ def _words(text: str) -> list[str]:
     return _UNIT.findall(" ".join(text.split()))
 
 
-def bar(ratio: float | None, width: int, ink: TextStyle, mark: float | None = None) -> Row:
+def bar(ratio: float | None, width: int, style: TextStyle, mark: float | None = None) -> Row:
     """A bar of `width` cells, in half cells; unknown is an empty track. `mark`: a ratio that a stroke stands at."""
     known = 0.0 if ratio is None else min(max(ratio, 0.0), 1.0)
     halves = round(known * width * 2)
@@ -158,14 +158,14 @@ def bar(ratio: float | None, width: int, ink: TextStyle, mark: float | None = No
     edge = full + half
     text = "━" * full + "╸" * half + "─" * (width - edge)
     if mark is None or not 0 <= mark <= 1:
-        return (Span(text[:edge], ink), Span(text[edge:], TextStyle.FRAME))
+        return (Span(text[:edge], style), Span(text[edge:], TextStyle.FRAME))
     at = min(int(mark * width), width - 1)
     left, right = min(at, edge), max(at + 1, edge)
     return (
-        Span(text[:left], ink),
+        Span(text[:left], style),
         Span(text[left:at], TextStyle.FRAME),
         Span("┃", TextStyle.PLAIN),
-        Span(text[at + 1 : right], ink),
+        Span(text[at + 1 : right], style),
         Span(text[right:], TextStyle.FRAME),
     )
 
@@ -230,10 +230,10 @@ def to_strip(
     """
     segments: list[Segment] = []
     size = 0
-    for text, ink in spans:
+    for text, style in spans:
         if text:
             kept = plain(text)
-            segments.append(Segment(kept, styles[ink]))
+            segments.append(Segment(kept, styles[style]))
             size += _cells_of(kept)
     if size < width:
         segments.append(Segment(" " * (width - size), styles[TextStyle.PLAIN]))

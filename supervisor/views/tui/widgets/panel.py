@@ -18,7 +18,7 @@ from textual.widget import Widget
 
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.control_filter import HarmlessFilter
-from supervisor.views.tui.theme.styles import inks_of
+from supervisor.views.tui.theme.styles import styles_of
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
     Row,
@@ -117,7 +117,7 @@ class Panel(Widget):
         if not self.is_attached or not size.width or not size.height or not self.display:
             return
         rows = self._compose_rows(size.width, size.height)
-        styles = inks_of(self.app.theme_variables)
+        styles = styles_of(self.app.theme_variables)
         if size != self._drawn_size or styles is not self._drawn_in or not self._strips:
             self._draw(rows, styles)
             self.refresh()
@@ -157,7 +157,7 @@ class Panel(Widget):
         size = self.size
         stale = self._drawn_size != size or not self._strips  # it changed, or lost its focus, behind a page
         if stale and size.width and size.height:
-            self._draw(self._compose_rows(size.width, size.height), inks_of(self.app.theme_variables))
+            self._draw(self._compose_rows(size.width, size.height), styles_of(self.app.theme_variables))
         if not self._strips:
             return [Strip.blank(crop.width, self.rich_style)] * crop.height
         strips = self._strips[crop.y : crop.bottom]
@@ -168,7 +168,7 @@ class Panel(Widget):
     def notify_style_update(self) -> None:
         """Another theme: every strip is stale."""
         super().notify_style_update()
-        if self._strips and inks_of(self.app.theme_variables) is not self._drawn_in:
+        if self._strips and styles_of(self.app.theme_variables) is not self._drawn_in:
             self.repaint()
 
     def watch_framed(self) -> None:
@@ -212,12 +212,12 @@ class Panel(Widget):
         return kept + [EMPTY] * (height - len(kept))
 
 
-def _edge(left: Row, right: Row, width: int, ink: TextStyle) -> Row:
+def _edge(left: Row, right: Row, width: int, style: TextStyle) -> Row:
     """The top edge: ``╭ left ──── right ╮``."""
     room = width - 4
     left = clip(left, room - 1)
     if cells(left) + cells(right) + 5 > room:
         right = EMPTY
-    head = (Span("╭ ", ink), *left, Span(" ", ink)) if left else (Span("╭", ink),)
-    tail = (Span(" ", ink), *right, Span(" ╮", ink)) if right else (Span("╮", ink),)
-    return between(head, tail, width, Span("─", ink))
+    head = (Span("╭ ", style), *left, Span(" ", style)) if left else (Span("╭", style),)
+    tail = (Span(" ", style), *right, Span(" ╮", style)) if right else (Span("╮", style),)
+    return between(head, tail, width, Span("─", style))
