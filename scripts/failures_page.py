@@ -19,7 +19,7 @@ from supervisor.diagnosis.scan.signature_tables import (  # noqa: E402
     Strength,
     parse_tables,
 )
-from supervisor.diagnosis.wording.classes import class_texts  # noqa: E402
+from supervisor.diagnosis.wording.class_texts import class_texts  # noqa: E402
 from supervisor.policy.rules import REASON_RULES, RULES, Answer, Rule  # noqa: E402
 from supervisor.run.failures import FailureClass  # noqa: E402
 from supervisor.sources.signature_files import read_tables  # noqa: E402
@@ -27,7 +27,7 @@ from supervisor.sources.signature_files import read_tables  # noqa: E402
 HEAD = """\
 # Failure classes
 
-Made from `supervisor/diagnosis/signatures/*.toml`, the rules in `supervisor/diagnosis/cause/`, `supervisor/diagnosis/wording/classes.py` and
+Made from `supervisor/diagnosis/signatures/*.toml`, the rules in `supervisor/diagnosis/cause/`, `supervisor/diagnosis/wording/class_texts.py` and
 `supervisor/policy/rules.py` by `python scripts/failures_page.py`: do not edit by hand.
 
 A verdict names one class, the first rank that failed, and the causing line. Causes come before consequences: a peer's

@@ -15,7 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "run": ("run", "launch a training job and watch it (or --no-ui, --detach)"),
     "attach": ("attach", "watch a run, a log file, a folder of logs, a pid, or - for a pipe"),
     "stop": ("stop", "stop a run: gracefully, or --now"),
-    "continue": ("continuing", "start the next attempt of a run of which nothing lives"),
+    "continue": ("continuing", "start another attempt of a run that is no longer running"),
     "runs": ("runs", "list known runs"),
     "diagnose": ("diagnose", "say why a log or a run failed"),
     "metrics": ("metrics", "print the metrics found in a log"),

@@ -15,13 +15,15 @@ from supervisor.job.spec import JobSpec
 from supervisor.run.jsonl import read_regular
 
 SCHEMA_VERSION = 1
+SAMPLE_INTERVAL_S = 1.0
+"""Seconds between readings of GPUs, host and processes, unless a person says otherwise."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How the keeper of this run behaves. `interactive`: it may hold for a person, and waits before a restart."""
 
     interactive: bool = False
-    sample_interval_s: float = 1.0
+    sample_interval_s: float = SAMPLE_INTERVAL_S
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):

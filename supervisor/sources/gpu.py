@@ -310,7 +310,7 @@ class GpuSampler(PeriodicSampler):
         on_samples: Callable[[Sequence[GpuSample]], None],
         *,
         on_note: Callable[[GpuNote], None],
-        interval_s: float = 1.0,
+        interval_s: float,
         retry_s: float = _RETRY_S,
         load: Callable[[], Any] = load_nvml,
     ) -> None:

@@ -103,7 +103,7 @@ def test_looks_may_be_asked_for_without_a_verb(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("taste", "alive", "said"),
+    ("appearance", "alive", "said"),
     [
         (Appearance(), True, "training goes on; come back with: stoker attach run"),
         (Appearance(lang=Lang.ZH), True, "训练继续；用以下命令回来：stoker attach run"),

@@ -33,6 +33,7 @@ NO_PACKAGE = {"supervisor/inject"}
 LIMIT, LIMIT_OF_DECISIONS = 40, 20
 DECISIONS = ("supervisor/diagnosis/", "supervisor/job/", "supervisor/policy/")
 # What is above its limit now, with the figure that it may not exceed.
+FILES_ON_DISK = {"keeper.lock", "keeper.log", "run.json"}
 TOO_COMPLEX = {
     "supervisor/run/fold.py:_apply": 50,  # one case a fact, each a call
     "supervisor/views/console.py:fact_lines": 49,  # one case a fact, each a line
@@ -143,6 +144,35 @@ def test_the_walks_name_functions_that_exist_and_can_be_read_at_once() -> None:
             assert name in functions, f"{module}: {name}"
             body = functions[name].body[1 if ast.get_docstring(functions[name]) else 0 :]
             assert (body[-1].end_lineno or 0) - body[0].lineno < MOST_LINES, f"{module}: {name}"
+
+
+def module_of(dotted: str) -> tuple[Path, list[str]] | None:
+    """The file that a dotted name such as `run.events.health.RanksAt` leads to, and the names within it."""
+    parts, folder = dotted.removeprefix("supervisor.").split("."), SUPERVISOR
+    for place, part in enumerate(parts):
+        if (folder / f"{part}.py").is_file():
+            return folder / f"{part}.py", parts[place + 1 :]
+        if not (folder / part).is_dir():
+            return folder / "__init__.py", parts[place:]
+        folder /= part
+    return folder / "__init__.py", []
+
+
+def test_no_docstring_names_a_module_that_is_not_there() -> None:
+    tops = "|".join(sorted(path.parent.name for path in SUPERVISOR.glob("*/__init__.py")))
+    dead = []
+    for path in modules(SUPERVISOR):
+        for dotted in re.findall(
+            rf"``?((?:supervisor\.)?(?:{tops})(?:\.[A-Za-z_]+)+)`", path.read_text(encoding="utf-8")
+        ):
+            if dotted in FILES_ON_DISK:
+                continue
+            found = module_of(dotted)
+            if found is None or any(
+                not re.search(rf"\b{name}\b", found[0].read_text(encoding="utf-8")) for name in found[1]
+            ):
+                dead.append(f"{path.relative_to(ROOT)}: {dotted}")
+    assert dead == []
 
 
 @cache

@@ -5,7 +5,7 @@ import pytest
 from supervisor.diagnosis.evidence import JobEvidence, LogSource, MachineRecords, RunValues
 from supervisor.diagnosis.journal_facts import run_values_of
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.records import Action, FailureClass, Verdict

@@ -16,7 +16,7 @@ from supervisor.diagnosis.scan.signature_tables import (
     unpack,
 )
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.records import FailureClass
 from supervisor.sources.signature_files import load_engine, read_tables
 

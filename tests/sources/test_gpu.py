@@ -144,7 +144,7 @@ def test_absence_is_said_once_with_its_reason_and_the_thread_ends() -> None:
     fake.init_error = LIBRARY_NOT_FOUND
     notes: list[GpuNote] = []
     stop = threading.Event()
-    sampler = GpuSampler(stop, lambda _: None, on_note=notes.append, load=fake.load)
+    sampler = GpuSampler(stop, lambda _: None, on_note=notes.append, interval_s=1.0, load=fake.load)
     sampler.start()
     assert sampler.join(5)
     assert [note.code for note in notes] == [GpuNoteCode.ABSENT]

@@ -21,7 +21,7 @@ from supervisor.diagnosis.cause.other_evidence import CORRECTIONS
 from supervisor.diagnosis.cause.rules import RULES
 from supervisor.diagnosis.hang.waits import WAITINGS
 from supervisor.diagnosis.scan.signature_tables import Role, Strength
-from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.events import Outcome, Phase, RequestKind, StopStep
 from supervisor.run.records import DecisionKind, FailureClass, Reason
 from supervisor.views.appearance import Lang

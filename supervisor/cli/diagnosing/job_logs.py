@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from supervisor.diagnosis.attribution.slurm_states import state_in
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.text.patterns import Lazy
@@ -268,14 +269,8 @@ def _slurm_state(records: Iterable[str]) -> str | None:
                 text = file.read(65536)
         except OSError:
             continue
-        if match := re.search(r"JobState=([A-Z_]+)", text):
-            return match.group(1)
-        if "sacct" in os.path.basename(name) and (
-            match := re.search(
-                r"\b(COMPLETED|FAILED|TIMEOUT|CANCELLED|OUT_OF_ME\w*|NODE_FAIL|PREEMPTED)\b", text
-            )
-        ):
-            return match.group(1)
+        if state := state_in(text, by_sacct="sacct" in os.path.basename(name)):
+            return state
     return None
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from supervisor.diagnosis.attribution.error_file import read_error_file
+from supervisor.diagnosis.attribution.slurm_states import OUTCOMES
 from supervisor.diagnosis.case import Case, Root
 from supervisor.diagnosis.cause.guess import guess
 from supervisor.diagnosis.evidence import ErrorFile
@@ -21,13 +22,6 @@ from supervisor.text.decode import clean
 
 # Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
-_SLURM = {
-    "OUT_OF_MEMORY": (FailureClass.HOST_OOM, Reason.SLURM),
-    "TIMEOUT": (FailureClass.TERMINATED, Reason.TIME_LIMIT),
-    "PREEMPTED": (FailureClass.TERMINATED, Reason.PREEMPTED),
-    "NODE_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
-    "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
-}
 _OPEN = (
     FailureClass.UNKNOWN,
     FailureClass.HEALTHY,
@@ -143,7 +137,7 @@ def _worker_killed_by_somebody(case: Case, root: Root) -> bool:
 
 def _slurm(case: Case) -> tuple[FailureClass, Reason] | None:
     state = case.job.machine.slurm_state
-    return _SLURM.get(state.split()[0].rstrip("+")) if state is not None else None
+    return OUTCOMES.get(state.split()[0].rstrip("+")) if state is not None else None
 
 
 def _by_slurm(case: Case, root: Root) -> Root:

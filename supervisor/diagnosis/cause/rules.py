@@ -1,7 +1,7 @@
-"""The decision: which of all that was found is the root. An ordered table; the first rule that matches gives it.
+"""Picks the root cause from everything that was found. An ordered table: the first rule that matches decides.
 
 The idea behind the order: the earliest cause on the rank that failed first. Peers' complaints, the launcher's own
-signals and aborts are consequences, and the root only where nothing else is there. What cannot be told is `unknown`.
+signals and aborts are consequences, and are the root cause only if nothing else was found. If in doubt: `unknown`.
 `stoker diagnose --explain` prints the rule that fired and those below it that matched too.
 """
 
@@ -408,7 +408,7 @@ class Choice(NamedTuple):
         return [rule for rule in later if not rule.is_fallback and rule.when(self.facts) is not None]
 
 
-def decide(case: Case) -> Choice:
+def _first_match(case: Case) -> Choice:
     """Go through the table for one case."""
     facts = Facts(case)
     for rule in RULES:
@@ -419,14 +419,14 @@ def decide(case: Case) -> Choice:
 
 
 def choose(case: Case) -> Choice:
-    """Find the root of a failure, in the last of the runs and attempts that the logs hold."""
-    choice = decide(case)
+    """Find the root cause of a failure, in the last of the runs and attempts that the logs hold."""
+    choice = _first_match(case)
     for run in later_runs(case, choice.root):
-        if (anew := decide(run)).root.failure is not FailureClass.UNKNOWN:
+        if (anew := _first_match(run)).root.failure is not FailureClass.UNKNOWN:
             return anew
     later = last_attempt(case)
     if later is not None and last_attempt_failed_differently(
-        choice.root, (last := decide(later)).root, later
+        choice.root, (last := _first_match(later)).root, later
     ):
         return last
     return choice

@@ -16,7 +16,7 @@ from supervisor.diagnosis.scan.unwrap import unwrapped
 
 # 256 KiB scanned 20 % faster than 1 MiB here, and 64 KiB no faster.
 WINDOW_BYTES = 1 << 18
-# Past this a log is large: two threads may work on it (see `sources.scan_ahead`), which with windows of 256 KiB
+# Past this a log is large: two threads may work on it (see `sources.tail.scan_ahead`), which with windows of 256 KiB
 # wait for the interpreter's lock more than they work (1 GiB: 0.9 s; with 1 MiB: 0.47 s).
 LARGE_LOG_BYTES = 8 << 20
 LARGE_WINDOW_BYTES = 1 << 20

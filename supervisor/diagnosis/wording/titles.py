@@ -8,7 +8,7 @@ from supervisor.diagnosis.attribution.exits import signal_of
 from supervisor.diagnosis.case import Root
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.scan.hit import SourceScan
-from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run.failures import FailureClass, Reason
 
 # What is less sure than this rests on silence, an exit code or peers' complaints alone (see `cause.rules`).

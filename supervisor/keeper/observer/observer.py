@@ -32,6 +32,7 @@ from supervisor.policy import EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine
@@ -61,7 +62,7 @@ class Observer(Powerless):
         *,
         host: str,
         judge: Callable[[Engine], Verdict],
-        interval_s: float = 1.0,
+        interval_s: float = SAMPLE_INTERVAL_S,
         clock: Clock | None = None,
         observed: ObservedRun | None = None,
     ) -> None:

@@ -33,7 +33,7 @@ KEPT_ROUNDS = 8
 
 @dataclass(frozen=True, slots=True)
 class HangContext:
-    """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.group_timeout`)."""
+    """What the watch asks of the keeper. `group_timeout_s`: what the job asks of its process groups (`job.knobs.group_timeout`)."""
 
     watched: Callable[[], bool] = lambda: False
     can_resume: Callable[[], bool] = lambda: False

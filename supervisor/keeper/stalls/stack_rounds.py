@@ -64,7 +64,7 @@ class Round:
     """What a round gave. `mono`: when, by the keeper's clock. `lines`: where each rank's own frame stands, 1-based.
 
     `cpu_s`: what each rank's process has used so far. `here` and `world`: ranks of this node and of the job, as the ranks were
-    told. `group_timeout_s`: as `job.group_timeout` reads it out of the logs.
+    told. `group_timeout_s`: as `job.knobs.group_timeout` reads it out of the logs.
     """
 
     mono: float

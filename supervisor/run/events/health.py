@@ -34,7 +34,7 @@ class StallFlagged(Fact, frozen=True, kw_only=True, tag="stall_flagged"):
 class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that did the same at the same line when stacks were taken.
 
-    `doing`: a value of `diagnosis.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's own line. `lines`: of the
+    `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's own line. `lines`: of the
     artifact, 1-based, where that frame of each of them stands.
     """
 

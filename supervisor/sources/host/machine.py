@@ -174,7 +174,7 @@ class HostSampler(PeriodicSampler):
         on_samples: Callable[[HostSample, Sequence[ProcessSample]], None],
         *,
         disks: Sequence[str] = (SHM,),
-        interval_s: float = 1.0,
+        interval_s: float,
     ) -> None:
         super().__init__("stoker-host", stop)
         self._processes = processes

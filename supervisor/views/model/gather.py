@@ -1,6 +1,6 @@
 """From samples to what a view shows of them: tracks, the newest readings, the pace. Knows no files.
 
-`views.reader` feeds it as a run directory grows, `views.replay` as recorded time goes on.
+`views.model.reader` feeds it as a run directory grows, `views.model.replay` as recorded time goes on.
 """
 
 from __future__ import annotations

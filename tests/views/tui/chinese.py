@@ -6,7 +6,7 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from supervisor.diagnosis.wording.classes import class_texts
+from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.run import events as ev
 from supervisor.run.records import FailureClass, Finding, FindingLevel
 from tests.views.tui.recorded import REDUCED, Recording

@@ -12,9 +12,9 @@ from textual.screen import Screen
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
 from supervisor.views.tui.dashboard.bars import FooterBar, NoticeBar
-from supervisor.views.tui.dashboard.card import FailureCard
 from supervisor.views.tui.dashboard.condition_words import shows_failure
 from supervisor.views.tui.dashboard.devices import DevicesPanel
+from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.dashboard.ranks import RanksPanel

@@ -1,4 +1,7 @@
-"""The failure card: what happened, where, what followed, what happens next, what each key would do."""
+"""The failure card: what happened, where, what followed, what happens next, what each key would do.
+
+The sentences about the failure itself come from `diagnosis.wording`, the reason of the decision from `policy`.
+"""
 
 from __future__ import annotations
 
