@@ -22,7 +22,6 @@ from supervisor.keeper.planning.readiness import ReadinessCheck, Way
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.history.memory_trials import JobKind, MemoryLine, flags_hash, recall, remember
-from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import Decision, DecisionKind, Precondition, SpecChange
 from supervisor.run.series import GPU, SeriesWriter
@@ -227,25 +226,3 @@ def test_a_rise_is_found_where_it_began() -> None:
     assert loss_upturn_step([*flat, (20, 9.0), (21, 40.0), (22, float("nan"))]) == 20
     assert loss_upturn_step(flat) is None
     assert loss_upturn_step([(1, None)]) == 1
-
-
-def test_a_recovery_is_broken_down_into_its_parts() -> None:
-    facts: list[ev.Event] = [
-        ev.RankExited(t=10.0, attempt=1, local_rank=1),
-        ev.StopIntended(t=10.1, attempt=1, why=ev.StopWhy.RANK_DIED, by="", grace_s=5.0),
-        ev.AttemptEnded(t=11.0, attempt=1, exit_code=1),
-        ev.BackoffStarted(t=11.2, attempt=1, until=12.0, delay_s=0.8),
-        ev.LaunchIntended(t=14.0, attempt=2, argv=(), reason=""),
-        ev.AttemptStarted(t=14.5, attempt=2, pid=1, start_time=1.0),
-        ev.RankStarted(t=16.0, attempt=2, local_rank=0, pid=2),
-        ev.TrainerReady(t=19.0, attempt=2),
-        ev.Progress(t=20.0, attempt=2, step=7),
-        ev.Progress(t=21.0, attempt=2, step=8),
-    ]
-    found = recovery_of(facts, 2)
-    assert found is not None
-    assert (found.total_s, found.end_s, found.drain_s, found.spawn_s) == (10.0, 1.0, 2.0, 0.5)
-    assert (found.rendezvous_s, found.load_s, found.first_step_s) == (1.5, 3.0, 1.0)
-    assert found.detect_s is None, "no verdict in this journal"
-    assert recovery_of(facts, 1) is None
-    assert recovery_of(facts[:-2], 2) is None

@@ -118,3 +118,18 @@ def test_durations_in_their_spellings(total: int) -> None:
     assert seconds(f"{hours}:{minutes:02}:{rest:02}") == total
     assert seconds(f"{hours // 24} days, {hours % 24}:{minutes:02}:{rest:02}") == total
     assert seconds(f"{hours}h{minutes}m{rest}s") == total
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r'{"log":"{\"step\": 3, \"loss\": 2.5}\n","stream":"stdout","time":"2026-11-20T14:12:03.1Z"}',
+        r'{"log":"step\t3\tloss\t2.5\n","attrs":{"step":"9"},"stream":"stdout"}',
+        r'{"message":"2026-11-20 10:00:00 INFO trainer: step 3 loss 2.5","level":"info","duration":12.5}',
+    ],
+)
+def test_a_collectors_json_record_is_read_by_its_message(line: str) -> None:
+    sample = MetricReader().feed(line)
+    assert sample is not None
+    assert sample.values == {"step": 3, "loss": 2.5}
+    assert sample.other == {}, "the record's own numbers are no metrics"

@@ -139,7 +139,9 @@ def test_browser_after_a_deletion(snapshot: SnapshotAssertion, runs: Path) -> No
 
 
 @pytest.mark.parametrize("state", ["healthy", "backing_off"])
-@pytest.mark.parametrize("appearance", [Appearance(ThemeName.SAFE), Appearance(ascii=True)], ids=["safe", "ascii"])
+@pytest.mark.parametrize(
+    "appearance", [Appearance(ThemeName.SAFE), Appearance(ascii=True)], ids=["safe", "ascii"]
+)
 def test_other_tastes(
     snapshot: SnapshotAssertion, tmp_path: Path, state: str, appearance: Appearance
 ) -> None:
