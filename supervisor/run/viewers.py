@@ -14,7 +14,7 @@ from pathlib import Path
 REFRESH_S = 3.0
 STALE_S = 15.0
 FORGOTTEN_S = 60.0
-"""A file that stood still for so long was left by a screen that was killed: it is removed. One that only slept writes it anew."""
+"""A file untouched for this many seconds was left by a screen that was killed: it is removed. A screen that only slept writes it again."""
 LOOK_S = 1.0
 _PREFIX = "viewer-"
 _MOST_BYTES = 64

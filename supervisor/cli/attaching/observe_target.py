@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from supervisor.views.splash.glimpse import Glimpse
 
 LEFT_BEHIND_S = 3600.0
-# So much of a log's end tells whether its lines name ranks.
+# Bytes of a log's end that are read to see whether its lines name ranks.
 PIPE_BYTES = 1 << 18
 JOIN_S = 0.2
 

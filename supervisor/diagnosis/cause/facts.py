@@ -24,7 +24,7 @@ _REPLACED_BY = Lazy(
 _ABORTED = Lazy(r"Aborted|terminate called")
 FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
-# So many steps below the last report of a process that ended are another run's in the same file.
+# At least this many steps after the last report of an ended process belong to another run in the same file.
 STEPS_OF_ANOTHER = 25
 # The earliest cause is taken among those this much weaker than the strongest at most; the same for stops.
 CAUSE_MARGIN = 30
@@ -33,7 +33,7 @@ STOP_MARGIN = 10
 GENERIC_MARGIN = 18
 # Peers' lost connections this long before the first timeout did not follow from it.
 EARLY_S = 30
-# A silence before a stop is a hang if it lasted this long, and so many of the usual intervals.
+# A silence before a stop is a hang if it lasted at least this long, and at least this many usual intervals.
 SILENCE_S = 900.0
 SILENCE_INTERVALS = 25
 # What workers raise as they are torn down by a stop; of other classes, only the strongest are no echo of it.

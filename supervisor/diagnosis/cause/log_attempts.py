@@ -13,7 +13,7 @@ from supervisor.text.patterns import Lazy
 
 # One step may be printed before a rank reads what another did.
 STEPS_AGAIN = 2
-# So many lines one below the other, among the first of a log, that come again are a program's start.
+# A repeat of at least this many consecutive lines from the top of a log is taken for a restart of the program.
 OPENING_LINES = 2
 OPENING_WITHIN = 20
 MOST_RUNS = 8

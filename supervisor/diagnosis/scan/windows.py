@@ -71,7 +71,7 @@ class Cutter:
 
 
 def window_bytes(seen: int) -> int:
-    """How much to read at once of a log of which so many bytes were read."""
+    """How many bytes to read at once, after `seen` bytes of the log."""
     return WINDOW_BYTES if seen < LARGE_LOG_BYTES else LARGE_WINDOW_BYTES
 
 

@@ -35,11 +35,11 @@ from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
 RECEIVE_S = 0.1
-"""So much of the loop's time goes into what the sensors saw: a flood of lines must not keep a stop waiting."""
+"""Seconds per pass of the loop spent on observations: a flood of lines must not keep a stop waiting."""
 HURRIED_DRAIN_S = 0.2
 """A reading that takes longer is said, with a failure's provisional verdict: that stands within a second of the end."""
 CUT_S, LOOK_S = 1.0, 0.005
-"""So long is read on when somebody does not want to wait: all of what a job mostly leaves unread."""
+"""When a stop is urgent, logs are read for at most this many seconds more; usually enough to reach their end."""
 SIGNAL_READ_S = 10.0
 """Who sent us a signal kills us soon after (SLURM's KillWait: 30 s): the run's end must be on disk by then."""
 ADOPT_WAIT_S = 2.0
@@ -107,22 +107,22 @@ class AttemptMonitor:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is an attempt that this keeper watches: it lives, or its logs are being read."""
+        """Whether there is an attempt to watch: it is alive, or its logs are still being read."""
         return self._live is not None or self._ending is not None
 
     @property
     def is_stoppable(self) -> bool:
-        """Whether there is one that can be stopped."""
+        """Whether there is a live attempt that can be stopped."""
         return self._live is not None and self._ending is None
 
     @property
     def is_draining_logs(self) -> bool:
-        """Whether its processes are gone, and the next look may find all its logs read."""
+        """Whether its processes are gone and its logs are being read to their end."""
         return self._ending is not None
 
     @property
     def is_about_to_end(self) -> bool:
-        """Whether a rank has fallen and torchrun is about to leave: each moment until then is lost to the next launch."""
+        """Whether a rank has died and torchrun is about to exit: every moment until then delays the next launch."""
         live, collector = self._live, self._collector
         return (
             live is not None

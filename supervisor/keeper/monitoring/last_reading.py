@@ -12,7 +12,7 @@ from supervisor.keeper.monitoring.log_monitor import LogWatch
 from supervisor.sources.writers import any_is_written
 
 QUIET_S = 2.0
-"""A log that somebody holds open counts as ended after so long without a byte."""
+"""A log that a process still holds open counts as ended after this many seconds without a byte."""
 WRITTEN_S = 60.0
 """But one that is written on and on is read to where it stands after so long."""
 LOOK_AGAIN_S = 0.5

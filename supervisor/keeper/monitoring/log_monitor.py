@@ -30,11 +30,11 @@ from supervisor.text.prefixes import Origin
 from supervisor.text.stamps import stamp_of
 
 MAX_WAITING_BYTES = 16 << 20
-# So many observations may wait for the keeper's loop (some 10 MB, half a second of its work); then reading waits too, so
+# Observations that may wait for the keeper's loop (some 10 MB, half a second of its work); beyond that, reading waits too, so
 # that what counts as read is on its way to the journal.
 MOST_WAITING = 20_000
 WAITING_S = 0.01
-# So many samples of one batch (256 KiB of log) are kept as they are: ten times what a fast job prints in a second.
+# Up to this many samples of one batch (256 KiB of log) are all kept: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
 # Of a batch that holds more than that, a backlog's, about so many: a chart is a few hundred dots wide, and who reads the
 # samples beside it must keep up with some hundred batches a second.

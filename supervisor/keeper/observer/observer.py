@@ -43,7 +43,7 @@ from supervisor.text.prefixes import Origin
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
 RECEIVE_S = 0.1
-"""So much of the thread's time goes into what came: a flood of lines must not keep a request waiting."""
+"""Seconds per pass spent on observations: a flood of lines must not keep a request waiting."""
 QUIET_S = 1.0
 LEAVE_S = 3.0
 """How long one who leaves waits for what is not read yet; a second Ctrl-C waits for nothing."""

@@ -46,7 +46,7 @@ from supervisor.text.prefixes import Origin
 CHUNK_BYTES = 1 << 20
 # Of a log beyond this a verdict in a hurry reads the head, which tells whose lines there are, and the tail, which tells the end.
 ENDS_FROM_BYTES, HEAD_BYTES, TAIL_BYTES = 1 << 26, 1 << 20, 1 << 24
-# What lies between is only counted, in pieces so large that the wait for the interpreter's lock between them is no matter.
+# What lies between is only counted, in pieces large enough that waiting for the interpreter's lock between them does not matter.
 COUNT_BYTES = 1 << 24
 MAX_ERROR_FILE_BYTES = 1 << 20
 MACHINE_TAIL_BYTES = 1 << 20

@@ -44,11 +44,11 @@ MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
 SPEAKER_WAIT_S = 2.0
 MAX_EARLY = 1000
-# Of a long attempt's samples so many are known again by their values after an adoption (some 5 MB).
+# After an adoption, at most this many of an attempt's samples are recognised by their values (some 5 MB).
 MAX_RECALLED = 50_000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
-"""The reading is behind where so much was waiting for so long: less is what a job has just written."""
+"""Reading counts as behind when at least this many bytes waited for at least this long: less is what a job has just written."""
 BEHIND_INTERVAL_S = 10.0
 PROGRESS_FIELDS = frozenset(MEASURED)
 WHOLE = frozenset({"step", "total_steps"})

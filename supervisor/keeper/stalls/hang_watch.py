@@ -26,9 +26,9 @@ ROUND_GAP_S = 3.0
 LONGEST_GAP_S = 300.0
 """Rounds of a long silence that prove nothing come at doubling distances up to this: each writes an artifact."""
 CONFIRM_S = 5.0
-"""The last round is taken so long before the end, so that the end rests on what the ranks do then. Half of a shorter countdown."""
+"""The last round of stacks is taken this many seconds before the end, so that the end rests on what the ranks do then; half-way through a shorter countdown."""
 KEPT_ROUNDS = 8
-"""Of rounds that are all alike the first and so many of the last."""
+"""Of a series of identical stack rounds, the first and this many of the last are kept."""
 
 
 @dataclass(frozen=True, slots=True)

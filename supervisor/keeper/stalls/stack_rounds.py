@@ -34,7 +34,7 @@ from supervisor.sources.stacks.recorder_dumps import dump_prefixes, find_dumps, 
 
 STACKS_S = 5.0
 FAULT_FOLDER = "stacks"
-# Ranks that all do something else are no pattern: so many of them are journalled.
+# Ranks that all do something different show no pattern: at most this many of them are journalled.
 MOST_GROUPS = 32
 # Where a log tells how long process groups wait: what a script prints of its settings, and c10d of each group, as it starts.
 HEAD_BYTES = 1 << 18

@@ -46,7 +46,7 @@ _BEST = re.compile(
     r"best (?:iteration|epoch|step|model|result)\w*(?: (?:is|was|at|in|of|from|on)\b[\w ]{0,30})?\s*:\s*$",
     re.IGNORECASE,
 )
-# In a block that looks like settings a number of so many digits was computed, not chosen.
+# In a block that looks like settings, a number with at least this many digits was computed, not chosen.
 _MEASURED = re.compile(r":\s*-?\d+\.\d{7,}(?:e-?\d+)?\s*$")
 
 # "TrainConfig(" with its fields on the lines below.

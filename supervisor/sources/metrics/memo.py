@@ -127,7 +127,7 @@ class Columns(NamedTuple):
         return [rows[at] for at in kept], Columns(only(self.values), only(self.other), ranks)
 
     def losses(self, rows: int) -> Sequence[float | None]:
-        """The training losses of so many lines; None where a line names none, or sums up the whole run."""
+        """The training losses of `rows` lines; None where a line names none, or sums up the whole run."""
         known = self.values.get(LOSS) if RUN_TIME not in self.other else None
         return (None,) * rows if known is None else known
 

@@ -19,7 +19,7 @@ from supervisor.text.linear import LinearPattern, compile_linear
 # In characters. A longer line is read by its beginning.
 MAX_LINE = 4096
 MAX_SHAPES = 4096
-# Lines of one shape may differ in digits that belong to names ("Acc@1", "Acc@5"): so many forms of a shape are kept.
+# Lines of one shape may differ in digits that belong to names ("Acc@1", "Acc@5"): at most this many forms of a shape are kept.
 MAX_FORMS = 8
 _DIGITS = b"0123456789"
 

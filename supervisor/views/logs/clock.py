@@ -51,7 +51,7 @@ class GrowthClock:
         self._times = [min(start_t, written_t), written_t]
 
     def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
-        """So many bytes were there at those times, as a replay knows."""
+        """How many bytes existed at those times, as a replay knows."""
         self._offsets = [0, *offsets]
         self._times = [times[0], *times]
 
@@ -118,7 +118,7 @@ class LogClock:
         self._clock = self._shift_s = self._anchor_shift_s = None
 
     def use_recorded(self, offsets: Sequence[int], times: Sequence[float]) -> None:
-        """So many bytes were there at those times, as a replay knows: how the file grows tells nothing more."""
+        """How many bytes existed at those times, as a replay knows: the file's growth adds nothing."""
         self._recorded = (offsets, times)
 
     def ended(self, t: float | None) -> None:

@@ -103,7 +103,7 @@ class KeepCause(msgspec.Struct, frozen=True):
 
 
 class Scroll(msgspec.Struct, frozen=True):
-    """So many rows down (up where negative)."""
+    """Scroll by this many rows (negative: up)."""
 
     rows: int
 

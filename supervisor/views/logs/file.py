@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from supervisor.text.decode import CAP_MARK, LINE_CAP_BYTES, clean
 
-# The index has one running total for so many bytes: 8 bytes for 256 KiB, 32 KiB for 1 GiB. Counting or searching a
+# Bytes per running total of the index: 8 bytes for 256 KiB, 32 KiB for 1 GiB. Counting or searching a
 # chunk takes well under a millisecond, so a key press never waits for more than that.
 CHUNK_BYTES = 1 << 18
 # What is read, cut into lines and timed at once: about a screen of lines. The last one of a growing file is timed again
@@ -142,7 +142,7 @@ class LogFile:
             self._fd = -1
 
     def limit(self, size: int, t: float) -> None:
-        """In a replay: only so many bytes were there at the moment shown; the next `refresh` takes account of it."""
+        """In a replay: how many bytes existed at the moment shown; takes effect at the next `refresh`."""
         self._limit = (size, t)
 
     def _take_sizes(self, info: os.stat_result) -> None:

@@ -19,7 +19,7 @@ from supervisor.views.logs.stream import Stream
 
 # Scrolling back opens the attempt before as long as no more files than this are open: RLIMIT_NOFILE is often 1024.
 MOST_LOGS = 256
-# So much is counted without being asked for, for the number of lines alone: 64 ranks may have written gigabytes.
+# Logs up to this size are counted unasked, for the number of lines alone: 64 ranks may have written gigabytes.
 COUNT_UNASKED_BYTES = 64 << 20
 
 

@@ -21,7 +21,7 @@ from supervisor.views.logs.counter import Scanner
 from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.viewport import LogViewport
 
-# Pages of what was written: the first at once, then so many seconds apart, and no more than a quarter of the time is
+# Pages of new lines: the first at once, then this many seconds apart, and no more than a quarter of the time is
 # spent on them (64 ranks at 10,000 lines/s: 21 ms a page). Commands are answered at once.
 PAGE_S = 0.1
 REST_RATIO = 3.0

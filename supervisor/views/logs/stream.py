@@ -15,7 +15,7 @@ from supervisor.views.logs.sources import LogRef, split_rank
 from supervisor.views.logs.tracebacks import Trace, trace_around
 
 KEPT_HITS = 32
-# A rank's newest line is looked for in so many lines of its log; in a log of several ranks, in so many.
+# How many lines of a log are searched for a rank's newest line; the second, of a log of several ranks.
 LAST_LINES = 8
 LAST_MIXED_LINES = 64
 

@@ -44,7 +44,7 @@ At = Callable[[int], str | None]
 
 
 class Block(NamedTuple):
-    """So many lines are one; `ended`: no further line can belong to it. `message`: the line that names the exception."""
+    """How many lines belong together; `ended`: no further line can belong to it. `message`: the line that names the exception."""
 
     lines: int
     ended: bool = True
@@ -183,7 +183,7 @@ def summary(texts: Sequence[str], block: Block) -> str:
 
 
 class Trace(NamedTuple):
-    """A traceback in a file. `above`: so many of its lines stand before the place that was asked for."""
+    """A traceback in a file. `above`: how many of its lines come before the place that was asked for."""
 
     block: Block
     above: int

@@ -22,11 +22,11 @@ from supervisor.views.logs.stream import Stream
 NEAR_BYTES = 1 << 16
 # More logs are merged where a key is not kept waiting.
 FEW_LOGS = 8
-# Of a page that follows, so much may be lines that are still being redrawn.
+# The share of a following page that lines still being redrawn may take.
 OPEN_SHARE = 1 / 3
 # Of a page that stands at a failure, so much is below the line that it began with.
 BELOW_CAUSE_SHARE = 1 / 3
-# The line that a verdict names is looked for in so many lines from each log's end.
+# How many lines from each log's end are searched for the line that a verdict names.
 CAUSE_LINES = 2000
 # A clipboard takes no more through a terminal; longer texts are for the pager.
 COPY_LINES = 5000

@@ -30,7 +30,7 @@ TAIL_BYTES = 4 << 20
 # Some 1,300 samples, taken in within 25 ms and 1 MiB: what more there is comes with the next refresh.
 PIECE_BYTES = 1 << 17
 LIVENESS_S = 1.0
-# A glance takes the newest readings of ranks from so much of a stream: eight of each of 64 ranks.
+# Bytes of the ranks' stream that a first frame reads: eight readings of each of 64 ranks.
 GLANCE_BYTES = 1 << 16
 
 

@@ -107,7 +107,7 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def fitting_speed(span_s: float) -> float:
-    """Recorded seconds a second with which so many are played in about half a minute; a round number."""
+    """Playback speed (recorded seconds per second) that plays this many seconds in about half a minute; a round number."""
     wanted = max(span_s / LASTS_S, SLOWEST)
     power = 10.0 ** math.floor(math.log10(wanted))
     return float(f"{min((power * f for f in (*FITTING, 10.0)), key=lambda s: abs(math.log(s / wanted))):.3g}")

@@ -28,7 +28,7 @@ from supervisor.views.format import time_of_day
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import JOURNAL, LogRef, logs_of, split_rank
 
-# Of all logs together so much is played, the newest part of each; some 70,000 lines.
+# Bytes that are played of all logs together, the newest part of each: some 70,000 lines.
 PLAYED_BYTES = 4 << 20
 FACTS = "stoker"
 

@@ -11,7 +11,7 @@ from supervisor.views.model.history import Point, Track, median, single
 APART_S = 0.25
 # Clocks that lines bear are mostly whole seconds; over ten of them that is an error of a tenth.
 APART_BY_CLOCK_S = 10.0
-# One evaluation or checkpoint among so many gaps must not swing what is said.
+# Gaps that the median is taken over: one evaluation or checkpoint among them must not swing the figure.
 GAPS = 60
 
 

@@ -52,7 +52,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 KEY_FIRST_S = 0.06
 NEWS_LATEST_S = 0.15
 FIRST_PAINT_LATEST_S = 0.15
-# A screen that is just being made hears what was read so much later.
+# How much later a screen that is still being mounted gets what was read.
 MOUNTED_S = 0.005
 # Garbage is looked for once all is painted, and then at times, when nobody has typed for a while.
 SETTLE_S = 1.0

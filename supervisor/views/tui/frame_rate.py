@@ -16,7 +16,7 @@ PAINTING = "screen_update"
 
 
 class QuickFrames(MessagePump):
-    """For screens: they paint up to 250 times a second, were there so much to paint; news come seven times a second."""
+    """For screens: up to 250 paints a second; new data arrives about seven times a second."""
 
     def set_interval(
         self,

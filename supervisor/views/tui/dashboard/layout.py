@@ -13,7 +13,7 @@ WIDE = 160
 LOW = 30
 CHARTS_LEAST = 6
 RANKS_LEAST = 5
-# Two rows of charts where each has so many of its own.
+# Charts go in two rows if each row gets at least this many lines.
 TRENDS_LEAST = 8
 # Beside the devices, charts and ranks of a wide terminal a card is not lower than this.
 CARD_BESIDE_RIGHT = 20

@@ -24,7 +24,7 @@ from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cell
 # A rank this much slower than the median is marked; so is one that waits this long and ten times the median.
 SKEW_RATIO = 0.05
 DATA_WAIT_S = 0.05
-# Where so many cells are left beside the other columns, a rank's last line stands in them.
+# A rank's last line is shown if at least this many cells are left beside the other columns.
 LINE_LEAST = 24
 LINE = "last line"
 

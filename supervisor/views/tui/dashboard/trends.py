@@ -12,7 +12,7 @@ from supervisor.views.tui.charts.curves import Curve, Look, plot
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import Panel
 
-# The y axis spans so much of the greatest value, so that noise looks like noise.
+# The y axis spans at least this share of the greatest value, so that noise looks like noise.
 LEAST_SPAN = 0.25
 EXPECTED = ("speed", "grad norm")
 
