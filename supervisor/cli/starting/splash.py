@@ -13,7 +13,7 @@ from supervisor.views.appearance import Appearance
 from supervisor.views.splash.first_look import start_scene
 from supervisor.views.splash.glimpse import Glimpse
 from supervisor.views.tui.kept import load
-from supervisor.views.wording.translate import speech
+from supervisor.views.wording.translate import words_in
 
 
 class Curtain:
@@ -29,7 +29,7 @@ class Curtain:
     def __init__(self, glimpse: Glimpse, spec: JobSpec, taste: Appearance, env: Mapping[str, str]) -> None:
         self.glimpse = glimpse
         self._spec, self._env = spec, env
-        self._look, self._tr = look_of(taste, env), speech(taste.spoken)
+        self._look, self._tr = look_of(taste, env), words_in(taste.spoken)
         self._kept = load(kept_file(env))
         self.found(())
 

@@ -362,7 +362,7 @@ class Watching:
                     t=self._clock.wall(), attempt=ending.number, exit_code=ending.exit_code
                 )
                 self._ledger.emit(gone, durable=True)
-            if ending.exit_code != 0 and why not in st.WISHES:
+            if ending.exit_code != 0 and why not in st.REQUESTED_STOPS:
                 self._give_provisional(ending.number)
 
     def _finish(self, ending: _Ending) -> None:

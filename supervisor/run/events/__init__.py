@@ -18,7 +18,6 @@ from supervisor.job.batch import BatchSpec
 from supervisor.run.events import base as fact
 from supervisor.run.events import health, recovery
 from supervisor.run.records import Decision, FailureClass, Finding, Verdict
-from supervisor.text.numbers import read_to
 
 # One name for all facts, wherever they are defined.
 SCHEMA_VERSION = fact.SCHEMA_VERSION
@@ -222,11 +221,6 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
     lag_bytes: int | None = None
     log_bytes: int | None = None
 
-    @property
-    def unread_text(self) -> str:
-        """``log read to 120 of 600 MB``; empty where the reading is not behind."""
-        return read_to((self.log_bytes or 0) - self.lag_bytes, self.log_bytes) if self.lag_bytes else ""
-
 
 class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
     """A checkpoint is complete on disk: by the trainer's own word, or `found` whole in its folder (`sources.checkpoints`)."""
@@ -319,11 +313,6 @@ class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
     rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
     log_read_bytes: int | None = None
     log_size_bytes: int | None = None
-
-    @property
-    def unread_text(self) -> str:
-        """``log read to 120 of 600 MB``; empty where all was read."""
-        return read_to(self.log_read_bytes, self.log_size_bytes)
 
 
 class LogsDated(Fact, frozen=True, kw_only=True, tag="logs_dated"):

@@ -93,8 +93,8 @@ class NoticeBar(Panel):
             said = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(said), TextStyle.DIM))]
         if state.timeline:
-            newest_fact = state.timeline[-1]
-            return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", TextStyle.DIM))]
+            newest = state.timeline[-1]
+            return [row(Span(f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", TextStyle.DIM))]
         return []
 
     def _without_keeper(self, width: int) -> str:
