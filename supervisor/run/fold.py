@@ -298,7 +298,7 @@ def _kept_as(field: str, **others: object) -> Change:
     return lambda s, event: _edit(s, event.attempt, **{field: event}, **others)
 
 
-CHANGES: Mapping[type[ev.Fact], Change] = {
+CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.RunStarted: _run_started,
     ev.KeeperStarted: _keeper_started,
     ev.KeeperLeft: lambda s, event: replace(s, keeper_left=event.why),

@@ -32,7 +32,7 @@ _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 
 # Events that always add a moment, whose values are fields of the event.
-_PLAIN: Mapping[type[ev.Fact], tuple[MomentKind, Tone, tuple[str, ...]]] = {
+_PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
     ev.CheckpointCommitted: (MomentKind.CHECKPOINT, Tone.GOOD, ("step",)),
     ev.Held: (MomentKind.HELD, Tone.WARN, ("reason",)),
     ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
@@ -72,6 +72,8 @@ def _found(event: ev.Event, state: RunState) -> _Found:
         kind, tone, fields = plain
         return kind, tone, {name: getattr(event, name) for name in fields}
     match event:
+        case ev.Progress():
+            return None  # nine events of ten
         case ev.KeeperStarted() if event.continued_by:
             return MomentKind.CONTINUED, Tone.INFO, {"by": event.continued_by}
         case ev.KeeperStarted() if event.adopted:

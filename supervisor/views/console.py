@@ -240,7 +240,7 @@ def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
 
 
-LINES: Mapping[type[ev.Fact], Callable[[Any], Iterable[Line]]] = {
+LINES: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.RunStarted: _line(Level.INFO, lambda e: f"run {e.run_id}: {e.name} on {e.host}"),
     ev.KeeperStarted: _line(
         Level.INFO, lambda e: f"{e.continued_by} continues the run" if e.continued_by else ""

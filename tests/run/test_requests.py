@@ -161,19 +161,19 @@ def test_a_restart_that_changes_something_shows_what(tmp_path: Path) -> None:
     decision = Decision(DecisionKind.RESTART, "ada asked for it", change=change)
     decided = ev.Decided(t=5.0, attempt=1, decision=decision, by="ada")
     state = replay([*begun(1, 1.0), decided, asked(ev.RequestKind.RESTART_WITH, 5.1)])
-    said = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
-    assert english.moment(state.timeline[-1]) == said
+    shown = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
+    assert english.moment(state.timeline[-1]) == shown
 
     nccl = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NCCL_ERROR))
     failed: list[ev.Event] = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
     (tmp_path / "failed").mkdir()
     run = run_in(tmp_path / "failed", *begun(1, 1.0), *failed)
     lines = [line.strip() for line in explained(run, job_of(tmp_path, "--resume", "auto"), {})]
-    assert f"was: {said}" in lines
+    assert f"was: {shown}" in lines
     (tmp_path / "live").mkdir()
     live = run_in(tmp_path / "live", *begun(1, 1.0), decided, *ended(1, 5.0, ev.StopWhy.RESTART, "ada"))
     first = explained(live, job_of(tmp_path, "--resume", "auto"), {})[0]
-    assert first == f"attempt 1: restarted by ada at step 10 → {said}"
+    assert first == f"attempt 1: restarted by ada at step 10 → {shown}"
 
 
 def test_a_hold_and_a_success_stand_there_once() -> None:

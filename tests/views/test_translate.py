@@ -39,7 +39,7 @@ from supervisor.views.wording.translate import (
     english,
     words_in,
 )
-from tests.views.sentences import GAP, sentences, strings, told
+from tests.views.sentences import GAP, arguments_of, sentences, strings
 
 ROOT = Path(__file__).parents[2] / "supervisor"
 SCREENS = sorted(p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"themes.py", "layout.py"})
@@ -226,8 +226,8 @@ def left_in_english(text: str) -> set[str]:
     for filler in FILLERS:
         entries, filled = catalogue_of(), text.replace(GAP, filler)
         kept = " ".join([filler, *(entries[key] for key in chinese().keys_of(filled) if key)])
-        said = re.sub(r"`[^`]*`|--[\w-]+|\w+=\S*|\S*[_/]\S*", " ", chinese()(filled))
-        found.append(set(WORD.findall(said)) - set(WORD.findall(kept)) - KEPT)
+        shown = re.sub(r"`[^`]*`|--[\w-]+|\w+=\S*|\S*[_/]\S*", " ", chinese()(filled))
+        found.append(set(WORD.findall(shown)) - set(WORD.findall(kept)) - KEPT)
     return min(found, key=len)
 
 
@@ -239,16 +239,16 @@ def test_no_sentence_is_missing(path: Path) -> None:
     assert not missing
 
 
-def test_whole_sentences_of_parts_are_told() -> None:
+def test_whole_sentences_of_parts_are_translated() -> None:
     assert not {text: words for text in WHOLE if (words := left_in_english(text))}
 
 
-def test_words_handed_to_the_translator_are_told() -> None:
+def test_words_handed_to_the_translator_are_known() -> None:
     """Labels and titles are single words, which no pattern tells from names: those that are handed over are known."""
     missing = {
         text
         for path in SCREENS
-        for text in told(path, frozenset(["tr", "section", "spoken", "key_line"]))
+        for text in arguments_of(path, frozenset(["tr", "section", "spoken", "key_line"]))
         if GAP not in text and not set(chinese().keys_of(text)) and text not in {"", *PARTS}
     }
     assert not missing
@@ -286,7 +286,7 @@ def panes() -> set[type[Panel]]:
     return found
 
 
-def test_tables_are_told() -> None:
+def test_words_of_tables_are_known() -> None:
     assert not {word for word in words_of_tables() if not set(chinese().keys_of(word))}
 
 
@@ -305,23 +305,23 @@ def test_no_entry_is_there_for_nothing() -> None:
 
 @given(some.text(max_size=200))
 def test_what_has_no_entry_is_not_touched(text: str) -> None:
-    said = chinese()(text)
-    assert said == text or set(chinese().keys_of(text))
+    shown = chinese()(text)
+    assert shown == text or set(chinese().keys_of(text))
 
 
 SENTENCES = sorted(catalogue(Lang.ZH))
 
 
 @given(some.lists(some.sampled_from([*SENTENCES, "; ", ": ", ", ", " · ", "7", "✗ ", "x"]), max_size=30))
-def test_mixtures_are_told_without_harm(parts: list[str]) -> None:
+def test_mixtures_are_translated_without_harm(parts: list[str]) -> None:
     text = "".join(parts)
-    said = chinese()(text)
-    assert said == text or set(chinese().keys_of(text))
+    shown = chinese()(text)
+    assert shown == text or set(chinese().keys_of(text))
 
 
 @given(some.sampled_from(SENTENCES), some.lists(some.integers(0, 99), min_size=6, max_size=6))
 def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
-    """A sentence made of a key is told by an entry, its numbers are in what is said."""
+    """A sentence made of a key is found by an entry, with its numbers."""
     shown = iter(numbers)
     text = re.sub(r"\{\w+\}", lambda _: f"{next(shown)}", key).replace("(s)", "s")
     fallible = any(":!" in place for place in re.findall(r"\{[^}]*\}", catalogue_of()[key]))
@@ -329,7 +329,7 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "shown"),
     [
         ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"),
         (" · attempt 2", " · 第 2 次尝试"),
@@ -340,8 +340,8 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
         ("code_error: something nobody foresaw", "code_error: something nobody foresaw"),
     ],
 )
-def test_examples(text: str, said: str) -> None:
-    assert chinese()(text) == said
+def test_examples(text: str, shown: str) -> None:
+    assert chinese()(text) == shown
 
 
 def test_english_is_as_written() -> None:
@@ -370,7 +370,7 @@ OOM = """[rank1]: Traceback (most recent call last):
 """
 
 
-def test_diagnose_is_told_and_json_stays(
+def test_diagnose_is_translated_and_json_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):

@@ -1,4 +1,4 @@
-"""What pre-flight found wanting: said where the person looks while the run begins (pure)."""
+"""The warnings of pre-flight, shown where the person looks while the run begins (pure)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
 
-# The first attempt says it for so long; the page `P` keeps all of it.
-SAID_S = 600.0
+# They are shown for so long of the first attempt; the page `P` keeps all of them.
+SHOWN_S = 600.0
 # stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")
 
@@ -18,10 +18,10 @@ def warnings_of(state: RunState) -> tuple[Finding, ...]:
     return tuple(finding for finding in state.findings if finding.level is FindingLevel.WARNING)
 
 
-def said_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
+def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
     """The warnings while they are news: until the first attempt ends, or ten minutes are over."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
-    fresh = state.started_t is not None and now - state.started_t < SAID_S
+    fresh = state.started_t is not None and now - state.started_t < SHOWN_S
     return warnings_of(state) if begins and fresh else ()
 
 
