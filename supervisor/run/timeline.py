@@ -89,7 +89,7 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return MomentKind.EVIDENCE, Tone.BAD, {**values, "text": event.text[:EVIDENCE_CHARS]}
         case ev.StopIntended() if event.why in _STOPS_SHOWN:
             tone = Tone.INFO if event.why in REQUESTED_STOPS else Tone.WARN
-            return MomentKind.STOPPING, tone, {"why": event.why, "by": event.by or None}
+            return MomentKind.STOPPING, tone, {"why": event.why, "by": event.by}
         case ev.StopStepTaken(rung=ev.StopStep.SURVIVORS):
             return MomentKind.SURVIVORS, Tone.BAD, {"pids": ", ".join(map(str, event.pids))}
         case ev.ProcessesLeft():
@@ -136,7 +136,7 @@ def _ended(event: ev.AttemptEnded, attempt: AttemptView | None) -> _Found:
     values: _Values = {"attempt": event.attempt, "read": read, "size": size, "unit": unit}
     if attempt is not None and attempt.stop is not None and attempt.ended_on_request:
         how = "restarted" if attempt.stop.why is ev.StopWhy.RESTART else "stopped"
-        return MomentKind.ENDED_ON_REQUEST, Tone.INFO, {**values, "how": how, "by": attempt.stop.by or None}
+        return MomentKind.ENDED_ON_REQUEST, Tone.INFO, {**values, "how": how, "by": attempt.stop.by}
     match event.exit_code:
         case None:  # nobody could see how
             tone = Tone.WARN if unit else Tone.INFO

@@ -179,32 +179,54 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 def event_lines(event: ev.Event) -> Iterable[Line]:
     """An event in lines; none for one that only machines need."""
-    lines = LINES.get(type(event))
-    return lines(event) if lines is not None else ()
-
-
-def _line(level: Level, text: Callable[[Any], str]) -> Callable[[Any], Iterable[Line]]:
-    """One line, none where the text is empty."""
-
-    def lines(event: ev.Event) -> Iterable[Line]:
-        found = text(event)
-        return ((level, found),) if found else ()
-
-    return lines
-
-
-def _as_moment(level: Level) -> Callable[[Any], Iterable[Line]]:
-    """The sentence that stands on the timeline."""
-
-    def text(event: ev.Event) -> str:
+    kind = type(event)
+    if (made := MADE.get(kind)) is not None:
+        return made(event)
+    level, text = AS_ON_THE_TIMELINE.get(kind), ""
+    if level is not None:
         moment = moment_of(event, RunState())
-        return english.moment(moment) if moment is not None else ""
+        text = english.moment(moment) if moment is not None else ""
+    elif (known := TEXTS.get(kind)) is not None:
+        level, template = known
+        text = english.filled(template, {name: getattr(event, name) for name in event.__struct_fields__})
+    return ((level, text),) if level is not None and text else ()
 
-    return _line(level, text)
 
-
-def _exit_code(code: int | None) -> str:
-    return "exit code unknown" if code is None else f"exit code {code}"
+# Events in the sentence that stands on the timeline.
+AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
+    ev.ProcessesLeft: Level.WARNING,
+    ev.WaitingFor: Level.WARNING,
+    ev.LaunchCleared: Level.WARNING,
+    ev.Recovered: Level.INFO,
+    ev.ProbeStarted: Level.INFO,
+    ev.BatchFitted: Level.INFO,
+    ev.Held: Level.WARNING,
+}
+# Events in a sentence with their own fields, written as in the tables of kinds.
+TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
+    ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
+    ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
+    ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
+    ev.CheckpointCommitted: (Level.INFO, "checkpoint committed at step {step}"),
+    ev.StopIntended: (
+        Level.INFO,
+        "stopping attempt {attempt}: {why} (by {by}, grace {grace_s:.0f} s)",
+    ),
+    ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
+    ev.RequestRefused: (Level.WARNING, "request {request} refused: {reason}"),
+    ev.Advisory: (Level.WARNING, "{text}"),
+    ev.HangCountdown: (
+        Level.WARNING,
+        "hang: will be ended in {left_s:.0f} s: {text}; Esc in the dashboard keeps waiting",
+    ),
+    ev.HangWithdrawn: (Level.INFO, "hang: not ended: {why}"),
+    ev.HangKept: (Level.INFO, "hang: {by} keeps waiting"),
+    ev.ClockSet: (
+        Level.WARNING,
+        "the machine's clock was set: it is {ahead_s:+.0f} s from the times here",
+    ),
+    ev.NoteAdded: (Level.INFO, "note by {by}: {text}"),
+}
 
 
 def _finding(event: ev.PreflightFound) -> Iterable[Line]:
@@ -214,10 +236,34 @@ def _finding(event: ev.PreflightFound) -> Iterable[Line]:
     return ((level, f"{finding.check}: {finding.what}{fix}"),) if level is not None else ()
 
 
-def _evidence(event: ev.EvidenceSeen) -> str:
+def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
+    batch = f" · {batch_text(event.batch)}" if event.batch else ""
+    yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
+
+
+def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:
+    if event.pid:  # a watched log has no process
+        yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
+
+
+def _evidence(event: ev.EvidenceSeen) -> Iterable[Line]:
     where = f" ({event.path}:{event.line})" if event.line else ""
     who = f"rank {event.rank}: " if event.rank is not None else ""
-    return f"{who}{event.text.strip()[:200]}{where}"
+    yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
+
+
+def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
+    if event.rung is ev.StopStep.SURVIVORS:
+        yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
+
+
+def _exit_code(code: int | None) -> str:
+    return "exit code unknown" if code is None else f"exit code {code}"
+
+
+def _processes_gone(event: ev.ProcessesGone) -> Iterable[Line]:
+    gone = f"attempt {event.attempt}: its processes have ended"
+    yield Level.INFO, f"{gone}, {_exit_code(event.exit_code)}; reading its logs"
 
 
 def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
@@ -234,77 +280,31 @@ def _decided(event: ev.Decided) -> Iterable[Line]:
     yield Level.ERROR if bad else Level.INFO, f"decision: {kind}: {event.decision.reason}"
 
 
+def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
+    if event.delay_s > 0:
+        yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"
+
+
 def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
     outcome = english.sentence("outcome", event.outcome)
     level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
     yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
 
 
-LINES: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
-    ev.RunStarted: _line(Level.INFO, lambda e: f"run {e.run_id}: {e.name} on {e.host}"),
-    ev.KeeperStarted: _line(
-        Level.INFO, lambda e: f"{e.continued_by} continues the run" if e.continued_by else ""
-    ),
+# Events whose lines take more.
+MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.PreflightFound: _finding,
-    ev.LaunchIntended: _line(
-        Level.INFO,
-        lambda e: f"attempt {e.attempt}: {e.reason}" + (f" · {batch_text(e.batch)}" if e.batch else ""),
-    ),
-    ev.AttemptStarted: _line(  # a watched log has no process
-        Level.INFO, lambda e: f"attempt {e.attempt} started (pid {e.pid})" if e.pid else ""
-    ),
-    ev.TrainerReady: _line(
-        Level.INFO, lambda e: f"resumed at step {e.resumed_step}" if e.resumed_step is not None else ""
-    ),
-    ev.CheckpointCommitted: _line(Level.INFO, lambda e: f"checkpoint committed at step {e.step}"),
-    ev.EvidenceSeen: _line(Level.WARNING, _evidence),
-    ev.StopIntended: _line(
-        Level.INFO, lambda e: f"stopping attempt {e.attempt}: {e.why} (by {e.by}, grace {e.grace_s:.0f} s)"
-    ),
-    ev.StopStepTaken: _line(
-        Level.ERROR,
-        lambda e: (
-            f"would not end: pids {', '.join(map(str, e.pids))}" if e.rung is ev.StopStep.SURVIVORS else ""
-        ),
-    ),
-    ev.ProcessesLeft: _as_moment(Level.WARNING),
-    ev.ProcessesGone: _line(
-        Level.INFO,
-        lambda e: (
-            f"attempt {e.attempt}: its processes have ended, {_exit_code(e.exit_code)}; reading its logs"
-        ),
-    ),
+    ev.LaunchIntended: _launch,
+    ev.AttemptStarted: _attempt_started,
+    ev.EvidenceSeen: _evidence,
+    ev.StopStepTaken: _stop_step,
+    ev.ProcessesGone: _processes_gone,
     ev.AttemptEnded: _attempt_ended,
     ev.Decided: _decided,
-    ev.ChangePlanned: lambda e: [(Level.INFO, f"change: {line}") for line in e.lines],
-    ev.WaitingFor: _as_moment(Level.WARNING),
-    ev.LaunchCleared: _as_moment(Level.WARNING),
-    ev.Recovered: _as_moment(Level.INFO),
-    ev.ProbeStarted: _as_moment(Level.INFO),
-    ev.ProbeEnded: _line(
-        Level.INFO, lambda e: f"probe {e.probe}: micro-batch {e.micro_batch} {e.why} ({e.took_s:.0f} s)"
-    ),
-    ev.BatchFitted: _as_moment(Level.INFO),
-    ev.BackoffStarted: _line(
-        Level.INFO, lambda e: f"next attempt in {e.delay_s:.0f} s" if e.delay_s > 0 else ""
-    ),
-    ev.Held: _as_moment(Level.WARNING),
-    ev.RequestRefused: _line(Level.WARNING, lambda e: f"request {e.request} refused: {e.reason}"),
-    ev.Advisory: _line(Level.WARNING, lambda e: e.text),
-    ev.HangCountdown: _line(
-        Level.WARNING,
-        lambda e: f"hang: will be ended in {e.left_s:.0f} s: {e.text}; Esc in the dashboard keeps waiting",
-    ),
-    ev.HangWithdrawn: _line(Level.INFO, lambda e: f"hang: not ended: {e.why}"),
-    ev.HangKept: _line(Level.INFO, lambda e: f"hang: {e.by} keeps waiting"),
-    ev.ClockSet: _line(
-        Level.WARNING,
-        lambda e: f"the machine's clock was set: it is {e.ahead_s:+.0f} s from the times here",
-    ),
-    ev.NoteAdded: _line(Level.INFO, lambda e: f"note by {e.by}: {e.text}"),
+    ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
+    ev.BackoffStarted: _backoff,
     ev.RunEnded: _run_ended,
 }
-"""The lines of each kind of event."""
 
 
 def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Line]:

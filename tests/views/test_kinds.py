@@ -23,7 +23,7 @@ from supervisor.run.records import (
 )
 from supervisor.run.state import Moment, MomentKind
 from supervisor.views.appearance import Lang
-from supervisor.views.console import LINES, event_lines
+from supervisor.views.console import AS_ON_THE_TIMELINE, MADE, TEXTS, event_lines
 from supervisor.views.wording.kinds import OPTIONAL, sections
 from supervisor.views.wording.translate import english, words_in
 from tests.keeper.fakes import stopped_verdict, verdict_of
@@ -427,6 +427,6 @@ def test_every_line_of_the_console_can_be_made() -> None:
         *(event for events, _, _ in EXAMPLES for event in events),
         *(event for event, _ in ON_THE_CONSOLE),
     ]
-    assert set(LINES) <= {type(event) for event in events}
+    assert {*AS_ON_THE_TIMELINE, *TEXTS, *MADE} <= {type(event) for event in events}
     for event in events:
         assert all(text for _, text in event_lines(event))

@@ -16,7 +16,7 @@ from supervisor.run.state import AttemptView
 from supervisor.text.numbers import read_to
 from supervisor.views.appearance import Lang
 
-# What is left out where a value in it is absent.
+# What is left out where a value in it is absent or empty.
 OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
 
 
@@ -38,12 +38,16 @@ class Kinds(Formatter):
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object]) -> str:
         """The sentence of a kind with its values."""
+        return self.filled(self._tables[table][kind], values)
+
+    def filled(self, text: str, values: Mapping[str, object]) -> str:
+        """A sentence with its values; without what stands in ``[ ]`` where a value in it is absent or empty."""
 
         def kept(part: re.Match[str]) -> str:
-            names = {name for _, name, _, _ in self.parse(part[1]) if name is not None}
-            return part[1] if names <= values.keys() else ""
+            names = [name for _, name, _, _ in self.parse(part[1]) if name is not None]
+            return part[1] if all(values.get(name, "") not in (None, "") for name in names) else ""
 
-        return self.vformat(OPTIONAL.sub(kept, self._tables[table][kind]), (), values)
+        return self.vformat(OPTIONAL.sub(kept, text), (), values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         """A value by its place: ``t`` translated, with the name of a table its word there, else as Python formats it."""

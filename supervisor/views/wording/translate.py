@@ -67,6 +67,10 @@ class Words:
         """The sentence that a table of ``lang/*.toml`` has for a kind, with its values."""
         return self._kinds.sentence(table, kind, values or {})
 
+    def filled(self, text: str, values: Mapping[str, object]) -> str:
+        """A sentence that is written as those of the tables are, with its values."""
+        return self._kinds.filled(text, values)
+
     @cached_property
     def _kinds(self) -> Kinds:
         return Kinds(self.lang, self._translate)

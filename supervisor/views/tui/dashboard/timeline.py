@@ -52,7 +52,7 @@ class AttemptsBar(Panel):
             size = max(2, int(room * span_s / sum(spans_s)))
             spans += [
                 Span(f"{attempt.number} ", TextStyle.STRONG),
-                Span("━" * size, _ink(attempt)),
+                Span("━" * size, _style(attempt)),
                 *text,
                 Span(" "),
             ]
@@ -107,7 +107,7 @@ def _end(attempt: AttemptView, now: float) -> float:
     return next((t for t in (attempt.ended_t, attempt.gone_t) if t is not None), now)
 
 
-def _ink(attempt: AttemptView) -> TextStyle:
+def _style(attempt: AttemptView) -> TextStyle:
     if attempt.ended_t is None:
         return TextStyle.LIVE
     return (
