@@ -47,9 +47,9 @@ def _browse(args: argparse.Namespace, env: Mapping[str, str], glimpse: Glimpse) 
     from supervisor.cli.open_app import adopter, kept_file, load_app, look_of
     from supervisor.views.model.run_list import Scope
     from supervisor.views.splash.first_look import runs_scene
-    from supervisor.views.wording.translate import speech
+    from supervisor.views.wording.translate import words_in
 
-    glimpse.show(runs_scene(speech(appearance.spoken)), look_of(appearance, env), env)
+    glimpse.show(runs_scene(words_in(appearance.spoken)), look_of(appearance, env), env)
     load_app()
     from supervisor.views.tui.terminal import run_browser
 

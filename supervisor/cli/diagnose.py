@@ -160,9 +160,9 @@ def _translation(lang: str | None) -> Callable[[str], str]:
     if not wanted.lower().startswith("zh"):
         return str
     from supervisor.views.appearance import Lang
-    from supervisor.views.wording.translate import speech
+    from supervisor.views.wording.translate import words_in
 
-    return speech(Lang.ZH)
+    return words_in(Lang.ZH)
 
 
 def _again(path: str, attempt: int | None, verdict: Verdict) -> list[str]:

@@ -18,7 +18,7 @@ from supervisor.views.splash.first_look import run_scene
 from supervisor.views.splash.glimpse import Glimpse
 from supervisor.views.splash.picture import Look, depth_of
 from supervisor.views.tui.saved_layout import load
-from supervisor.views.wording.translate import speech
+from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from supervisor.views.tui.request_client import Adopter
@@ -47,7 +47,7 @@ def show(
     if journal is not None:
         kept = load(kept_file(env))
         scene = run_scene(
-            run, journal.state, speech(appearance.spoken), log_more=kept.log_more, side_more=kept.side_more
+            run, journal.state, words_in(appearance.spoken), log_more=kept.log_more, side_more=kept.side_more
         )
         glimpse.show(scene, look_of(appearance, env), env)
     run_tui = load_app()
@@ -61,10 +61,11 @@ def show(
         journal=journal,
     )
     state = read_state(run.node().journal)
-    tr = speech(appearance.spoken)
+    tr = words_in(appearance.spoken)
     if isinstance(state.condition, Finished):
-        text = f"{run.run_id}: {state.condition.outcome.replace('_', ' ')}: {state.condition.reason}"
-        print(strip_escapes(tr(text)))  # a folder that somebody copied here may hold anything
+        values = {"run": run.run_id, "outcome": state.condition.outcome, "reason": state.condition.reason}
+        over = tr.sentence("parting", "over", values)
+        print(strip_escapes(over))  # a folder that somebody copied here may hold anything
         return state.condition.exit_code
     if notice := place_of(run).notice:
         print(tr(f"{run.run_id}: {notice}"))

@@ -76,6 +76,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
     from supervisor.policy import ASKED_FOR, budget_text, decide
     from supervisor.run.journal import read_state
     from supervisor.run.records import DecisionKind
+    from supervisor.views.wording.kinds import end_of_request
 
     node = run_.node()
     state = read_state(node.journal)
@@ -95,21 +96,21 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
         known = policy_input(record, past, node=node, env=env)
         decision = decide(known)
         reason = f"/{view.verdict.reason.value}" if view.verdict.reason else ""
-        ended = view.request_text or f"{view.verdict.failure.value}{reason}"
+        ended = end_of_request(view) or f"{view.verdict.failure.value}{reason}"
         at = f" at step {view.last_step}" if view.last_step is not None else ""
         ends = decision.exit_code is not None and decision.kind is not DecisionKind.HOLD
         code = f", exit code {decision.exit_code}" if ends else ""
         done = view.decision
         what = f"{decision.kind.value}{code}: {decision.reason}"
-        if view.ended_by_request and done is not None and done.kind is decision.kind:
+        if view.ended_on_request and done is not None and done.kind is decision.kind:
             # policy only carries it out: who asked is what there is to say
             what = _asked(done, view.decided_by) or f"{decision.kind.value}{code}: {done.reason}"
         lines.append(f"attempt {view.number}: {ended}{at} → {what}")
         by_person = done is not None and done.kind is DecisionKind.RESTART and view.decided_by != "policy"
         budget = ASKED_FOR if by_person else budget_text(known, decision)
         # What a person changed is nothing that policy would have done.
-        reported = by_person and view.ended_by_request
-        if done is not None and not reported and (done.kind, done.change) != (decision.kind, decision.change):
+        shown = by_person and view.ended_on_request
+        if done is not None and not shown and (done.kind, done.change) != (decision.kind, decision.change):
             request = _asked(done, view.decided_by) if by_person else ""
             was = f"was ({view.decided_by or 'policy'}): {done.kind.value}: {done.reason}"
             lines.append(f"           {f'was: {request}' if request else was}")
@@ -120,9 +121,9 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
 
 def _asked(decision: Decision, by: str) -> str:
     """Who requested a restart and what it changes, as on the timeline; empty where it changes nothing."""
-    from supervisor.run.timeline import changed_words
+    from supervisor.views.wording.kinds import changed_text
 
-    changed = changed_words(decision.change) if decision.change is not None else ""
+    changed = changed_text(decision.change) if decision.change is not None else ""
     return f"{by} asked: restart with {changed}" if changed else ""
 
 

@@ -45,9 +45,10 @@ def run(args: argparse.Namespace) -> int:
         return complain("replay", "needs a terminal: `stoker diagnose` and `stoker chart` print instead")
     from supervisor.views.model.replay import NothingRecorded, record_of
     from supervisor.views.tui.terminal import run_replay
+    from supervisor.views.wording.translate import words_in
 
     try:
-        recording = record_of(paths)
+        recording = record_of(paths, tr=words_in(appearance.spoken))
     except NothingRecorded as error:
         return complain("replay", str(error))
     from supervisor.cli.open_app import kept_file

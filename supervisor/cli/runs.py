@@ -78,10 +78,10 @@ def columns_of(run: RunPaths) -> Columns:
         word = "held" if isinstance(state.condition, HeldOpen) else "live"
     attempt = state.attempt
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
-    step += "+" if attempt is not None and attempt.unread_text else ""  # its log was not read to its end
+    step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
     total = f"/{state.total_steps}" if state.total_steps else ""
     # The newest attempt's own: what was recovered from is not what the run has now.
-    failed = attempt.verdict if attempt is not None and not attempt.ended_by_request else None
+    failed = attempt.verdict if attempt is not None and not attempt.ended_on_request else None
     verdict = "-" if failed is None else str(failed.failure)
     return Columns(
         run.run_id,

@@ -307,7 +307,7 @@ class Keeper:
     def _diagnose(self, number: int, *, hurried: bool) -> None:
         judging, view = self._components.judging, self.state.attempt
         # Whoever did not wait for the logs to be read does not wait for a verdict that reads them either.
-        hurried = hurried or (view is not None and bool(view.unread_text))
+        hurried = hurried or (view is not None and view.has_unread)
         verdict = judging.at_once(number) if hurried else judging.look(number, whole=True)
         if verdict is None:
             return

@@ -1,31 +1,34 @@
-"""The fold: how each fact changes the state. Pure; no clock, no file, no thread."""
+"""The fold: how each event changes the state. Pure; no clock, no file, no thread."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import assert_never
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run import timeline as tl
-from supervisor.run.timeline import mark as _mark
+from supervisor.run.timeline import moment_of
 
 _NO_MEASURE = {"t", "v", "attempt", "minima", "lag_bytes", "log_bytes"}
 MEASURED = tuple(name for name in ev.Progress.__struct_fields__ if name not in _NO_MEASURE)
-"""What a progress says of the job itself."""
+"""The fields of a progress that are about the job itself."""
 _NO_STALL: dict[str, object] = {"stall": None, "only_flagged": None, "countdown": None, "kept": None}
 
 
 def fold(state: st.RunState, event: ev.Event) -> st.RunState:
     """The state after `event`.
 
-    Facts that contradict the state are kept as far as they make sense:
+    Events that contradict the state are kept as far as they make sense:
     a reader may open a journal that was cut, so the fold never raises.
     """
-    return _apply(replace(state, last_t=event.t), event)
+    moment = moment_of(event, state)
+    after = CHANGES[type(event)](replace(state, last_t=event.t), event)
+    if moment is None:
+        return after
+    return replace(after, timeline=(*after.timeline, moment)[-st.MAX_TIMELINE :])
 
 
 def replay(events: Iterable[ev.Event]) -> st.RunState:
@@ -34,123 +37,6 @@ def replay(events: Iterable[ev.Event]) -> st.RunState:
     for event in events:
         state = fold(state, event)
     return state
-
-
-def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
-    """One line a kind of fact; what takes more has a function of its own below."""
-    match event:
-        case ev.RunStarted():
-            return _run_started(s, event)
-        case ev.KeeperStarted():
-            return _keeper_started(s, event)
-        case ev.KeeperLeft():
-            return replace(s, keeper_left=event.why)
-        case ev.ClockSet():
-            return _clock_set(s, event)
-        case ev.PreflightFound():
-            return replace(s, findings=(*s.findings, event.finding))
-        case ev.LaunchIntended():
-            return _launch_intended(s, event)
-        case ev.AttemptStarted():
-            s = _edit(s, event.attempt, started_t=event.t, pid=event.pid, start_time=event.start_time)
-            return replace(s, condition=st.Running(attempt=event.attempt, phase=ev.Phase.RENDEZVOUS))
-        case ev.RankStarted():
-            return _rank_started(s, event)
-        case ev.PhaseChanged():
-            return _phase_changed(s, event)
-        case ev.TrainerReady():
-            base = event.memory_base_bytes
-            return _edit(s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=base)
-        case ev.Progress():
-            return _progress(s, event)
-        case ev.CheckpointCommitted():
-            return _checkpoint_committed(s, event)
-        case ev.EvidenceSeen():
-            who = f"rank {event.rank}: " if event.rank is not None else ""
-            return _mark(s, event.t, "bad", f"{who}{event.failure} — {event.text[:160]}")
-        case ev.RankExited():
-            return _rank_exited(s, event)
-        case ev.StopIntended():
-            return _stop_intended(s, event)
-        case ev.StopStepTaken():
-            return _stop_step_taken(s, event)
-        case ev.ProcessesLeft():
-            return _processes_left(s, event)
-        case ev.LogsDated():
-            return _logs_dated(s, event)
-        case ev.ProcessesGone():
-            s = _edit(s, event.attempt, gone_t=event.t, exit_code=event.exit_code, stall=None)
-            return replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
-        case ev.AttemptEnded():
-            return _attempt_ended(s, event)
-        case ev.Diagnosed():
-            return _diagnosed(s, event)
-        case ev.Decided():
-            return _decided(s, event)
-        case ev.BackoffStarted():
-            return _backoff_started(s, event)
-        case ev.Held():
-            return _held(s, event)
-        case ev.RequestDone():
-            return _request_done(s, event)
-        case ev.RequestRefused():
-            refused = replace(s, answered={**s.answered, event.request_id: event.reason})
-            return _mark(refused, event.t, "warn", f"refused {event.request}: {event.reason}")
-        case ev.Advisory():
-            return replace(s, advisories=(*s.advisories, event)[-st.MAX_ADVISORIES :])
-        case ev.StacksProbed():
-            return _edit(s, event.attempt, stack_source=event.source, stack_note=event.note)
-        case ev.StallFlagged():
-            s = _edit(s, event.attempt, stall=event)
-            return _mark(s, event.t, "warn", f"nothing moves for {event.waited_s:.0f} s")
-        case ev.StacksTaken():
-            return _edit(s, event.attempt, stacks=event)
-        case ev.StallEnded():
-            s = _edit(s, event.attempt, **_NO_STALL)
-            return _mark(s, event.t, "info", f"it moves again, after {event.stalled_s:.0f} s")
-        case ev.OnlyFlagged():
-            return _edit(s, event.attempt, only_flagged=event)
-        case ev.HangCountdown():
-            s = _edit(s, event.attempt, countdown=event, only_flagged=None)
-            return _mark(s, event.t, "warn", f"ended as a hang in {event.left_s:.0f} s")
-        case ev.HangWithdrawn():
-            s = _edit(s, event.attempt, countdown=None)
-            return _mark(s, event.t, "info", f"not ended: {event.why}")
-        case ev.HangKept():
-            return _edit(s, event.attempt, countdown=None, kept=event)  # the request stands on the timeline
-        case ev.HangFound():
-            s = _edit(s, event.attempt, hang=event, countdown=None)
-            return _mark(s, event.t, "bad", f"hang: {event.text}")
-        case ev.MemoryMeasured():
-            return _edit(s, event.attempt, trial=event.trial)
-        case ev.ChangePlanned():
-            return _edit(s, event.attempt, change=event.lines)
-        case ev.WaitingFor():
-            return _mark(replace(s, waiting=event), event.t, "warn", event.text)
-        case ev.LaunchCleared():
-            s = replace(s, waiting=None)
-            return _mark(s, event.t, "info", event.text) if event.text else s
-        case ev.Recovered():
-            s = _edit(s, event.attempt, recovery=event)
-            return tl.said(s, event.t, tl.recovered(event, _find(s, event.after)))
-        case ev.ProbeStarted():
-            text = f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
-            return _mark(replace(s, probing=event), event.t, "info", text)
-        case ev.ProbeEnded():
-            text = f"probe {event.probe}: micro-batch {event.micro_batch} {event.why}"
-            return _mark(replace(s, probing=None, probes=(*s.probes, event)), event.t, "info", text)
-        case ev.BatchFitted():
-            return _mark(replace(s, fitted=event), event.t, "good", event.text)
-        case ev.NoteAdded():
-            return _mark(s, event.t, "info", f"note: {event.text}")
-        case ev.RunEnded():
-            return _run_ended(s, event)
-        case _ as unreachable:
-            assert_never(unreachable)
-
-
-def _find(s: st.RunState, number: int) -> st.AttemptState | None:
-    return next((a for a in reversed(s.attempts) if a.number == number), None)
 
 
 def _edit(s: st.RunState, number: int, **changes: object) -> st.RunState:
@@ -176,20 +62,7 @@ def _run_started(s: st.RunState, event: ev.RunStarted) -> st.RunState:
 def _keeper_started(s: st.RunState, event: ev.KeeperStarted) -> st.RunState:
     s = replace(s, keeper_pid=event.pid, boot_id=event.boot_id, keeper_left=None, clock_ahead_s=0.0)
     slurm_job = event.slurm_job or (None if event.continued_by else s.slurm_job)
-    s = replace(s, host=event.host or s.host, slurm_job=slurm_job)
-    if event.continued_by:
-        return _mark(s, event.t, "info", f"{event.continued_by} continues the run")
-    return _mark(s, event.t, "info", "a new keeper adopted the run") if event.adopted else s
-
-
-def _clock_set(s: st.RunState, event: ev.ClockSet) -> st.RunState:
-    by_s = event.ahead_s - s.clock_ahead_s
-    text = (
-        f"the machine's clock was set forward by {by_s:.0f} s: times here go on without the jump"
-        if by_s > 0
-        else f"the machine's clock was set back by {-by_s:.0f} s: times here go on without the jump"
-    )
-    return _mark(replace(s, clock_ahead_s=event.ahead_s), event.t, "warn", text)
+    return replace(s, host=event.host or s.host, slurm_job=slurm_job)
 
 
 def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
@@ -202,18 +75,22 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         script_hash=event.script_hash,
         planned_t=event.t,
     )
-    s = replace(
+    return replace(
         s,
         attempts=(*(a for a in s.attempts if a.number != event.attempt), view),
         condition=st.Launching(attempt=event.attempt),
         ended_t=None,  # a run that was over may be continued
         progress=None,
     )
-    return tl.said(s, event.t, tl.launching(event, s.attempts[-2] if len(s.attempts) > 1 else None))
+
+
+def _attempt_started(s: st.RunState, event: ev.AttemptStarted) -> st.RunState:
+    s = _edit(s, event.attempt, started_t=event.t, pid=event.pid, start_time=event.start_time)
+    return replace(s, condition=st.Running(attempt=event.attempt, phase=ev.Phase.RENDEZVOUS))
 
 
 def _rank_started(s: st.RunState, event: ev.RankStarted) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     if found is None:
         return s
     known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
@@ -229,7 +106,7 @@ def _rank_started(s: st.RunState, event: ev.RankStarted) -> st.RunState:
 
 
 def _rank_exited(s: st.RunState, event: ev.RankExited) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     if found is None:
         return s
     known = found.ranks.get(event.local_rank, st.RankState(local_rank=event.local_rank))
@@ -246,16 +123,15 @@ def _phase_changed(s: st.RunState, event: ev.PhaseChanged) -> st.RunState:
 
 
 def _checkpoint_committed(s: st.RunState, event: ev.CheckpointCommitted) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     steps = (*found.checkpoint_steps, event.step) if found else (event.step,)
     s = _edit(s, event.attempt, checkpoint_steps=steps[-st.MAX_CHECKPOINT_STEPS :])
     kept = (*s.checkpoints, event)[-st.MAX_CHECKPOINTS :]
-    s = replace(s, checkpoint=event, checkpoints=kept)
-    return _mark(s, event.t, "good", f"checkpoint at step {event.step}", event.step)
+    return replace(s, checkpoint=event, checkpoints=kept)
 
 
 def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     if found is not None:
         changes: dict[str, object] = {}
         if event.step is not None:
@@ -289,7 +165,7 @@ def _progress(s: st.RunState, event: ev.Progress) -> st.RunState:
 
 
 def _record(s: st.RunState, step: int | None, loss: float | None) -> st.RunState:
-    """A loss that is the least so far is kept, with its step."""
+    """A running minimum of the loss is kept, with its step."""
     if loss is None or math.isnan(loss) or (s.best_loss is not None and loss >= s.best_loss):
         return s
     records = (*s.records, (step if step is not None else -1, loss))
@@ -299,8 +175,8 @@ def _record(s: st.RunState, step: int | None, loss: float | None) -> st.RunState
 
 
 def _without_abandoned(s: st.RunState, number: int) -> st.RunState:
-    """The best loss without that of steps which attempt `number` does again; what bears no step stays."""
-    found = _find(s, number)
+    """The best loss without that of steps which attempt `number` does again; one without a step stays."""
+    found = s.find(number)
     if found is None or not s.records:
         return s
     kept = tuple(record for record in s.records if record[0] < found.begins_at)
@@ -308,39 +184,40 @@ def _without_abandoned(s: st.RunState, number: int) -> st.RunState:
 
 
 def merge_progress(old: ev.Progress | None, new: ev.Progress) -> ev.Progress:
-    """Later values win; a value not said again stays, within one attempt. What says only how far the logs are read is no progress."""
+    """Later values win; a value that is not repeated stays, within one attempt. How far the logs are read is no progress."""
     if old is None or old.attempt != new.attempt:
         return new
-    entries = [name for name in MEASURED if getattr(new, name) is not None]
-    if not entries:
+    present = [name for name in MEASURED if getattr(new, name) is not None]
+    if not present:
         return replace(old, minima=new.minima, lag_bytes=new.lag_bytes, log_bytes=new.log_bytes)
-    return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in entries})
+    return replace(new, **{name: getattr(old, name) for name in MEASURED if name not in present})
 
 
 def _stop_intended(s: st.RunState, event: ev.StopIntended) -> st.RunState:
     # A stop takes back the restart that a person had decided on while the attempt lived.
     again = event.why in {ev.StopWhy.RESTART, ev.StopWhy.RANK_DIED, ev.StopWhy.HANG}
     s = _edit(s, event.attempt, stop=event, **({} if again else {"decision": None, "decided_by": ""}))
-    s = replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
-    return tl.said(s, event.t, tl.stopping(event))
+    return replace(s, condition=st.Stopping(attempt=event.attempt, why=event.why, by=event.by))
 
 
 def _stop_step_taken(s: st.RunState, event: ev.StopStepTaken) -> st.RunState:
-    if isinstance(s.condition, st.Stopping):
-        s = replace(s, condition=replace(s.condition, step=event.step))
-    if event.step is not ev.StopStep.SURVIVORS:
+    if not isinstance(s.condition, st.Stopping):
         return s
-    return _mark(s, event.t, "bad", f"processes that would not end: {', '.join(map(str, event.pids))}")
+    return replace(s, condition=replace(s.condition, step=event.step))
 
 
 def _processes_left(s: st.RunState, event: ev.ProcessesLeft) -> st.RunState:
-    found = _find(s, event.attempt)
-    s = _edit(s, event.attempt, left=(*found.left, event) if found is not None else ())
-    return _mark(s, event.t, "warn", tl.left(event))
+    found = s.find(event.attempt)
+    return _edit(s, event.attempt, left=(*found.left, event)) if found is not None else s
+
+
+def _processes_gone(s: st.RunState, event: ev.ProcessesGone) -> st.RunState:
+    s = _edit(s, event.attempt, gone_t=event.t, exit_code=event.exit_code, stall=None)
+    return replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
 
 
 def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     ranks = dict(found.ranks) if found else {}
     for local_rank, code in event.rank_exit_codes.items():
         known = ranks.get(local_rank, st.RankState(local_rank=local_rank))
@@ -357,12 +234,11 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     if event.last_step is not None:
         changes["last_step"] = event.last_step
     s = _edit(s, event.attempt, **changes)
-    s = replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
-    return tl.said(s, event.t, tl.ended(event, _find(s, event.attempt)))
+    return replace(s, condition=st.Ended(attempt=event.attempt, exit_code=event.exit_code))
 
 
 def _logs_dated(s: st.RunState, event: ev.LogsDated) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     if found is None or (event.began_t is None and not event.over):
         return s
     s = _edit(s, event.attempt, started_t=event.began_t, found_over=event.over)
@@ -375,17 +251,11 @@ def _diagnosed(s: st.RunState, event: ev.Diagnosed) -> st.RunState:
     s = _edit(s, event.attempt, verdict=event.verdict, verdict_provisional=event.provisional)
     if event.provisional:
         return s
-    s = replace(s, condition=st.DiagnosedAs(attempt=event.attempt, verdict=event.verdict))
-    return tl.said(s, event.t, tl.judged(event, _find(s, event.attempt)))
-
-
-def _decided(s: st.RunState, event: ev.Decided) -> st.RunState:
-    words = tl.decided(event, _find(s, event.attempt))
-    return tl.said(_edit(s, event.attempt, decision=event.decision, decided_by=event.by), event.t, words)
+    return replace(s, condition=st.DiagnosedAs(attempt=event.attempt, verdict=event.verdict))
 
 
 def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     if found is None or found.decision is None:
         return s
     waits = st.Backoff(
@@ -395,23 +265,89 @@ def _backoff_started(s: st.RunState, event: ev.BackoffStarted) -> st.RunState:
 
 
 def _held(s: st.RunState, event: ev.Held) -> st.RunState:
-    found = _find(s, event.attempt)
+    found = s.find(event.attempt)
     held = st.HeldOpen(
         attempt=event.attempt,
         reason=event.reason,
         decision=found.decision if found else None,
         until=event.until,
     )
-    return _mark(replace(s, condition=held), event.t, "warn", f"held: {event.reason}")
-
-
-def _request_done(s: st.RunState, event: ev.RequestDone) -> st.RunState:
-    s = replace(s, answered={**s.answered, event.request_id: "done"})
-    if event.request is ev.RequestKind.NOTE:
-        return s  # the note itself stands on the timeline
-    return tl.said(s, event.t, tl.asked(event, s.attempts[-1] if s.attempts else None))
+    return replace(s, condition=held)
 
 
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
     finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
-    return tl.said(replace(s, condition=finished, ended_t=event.t), event.t, tl.over(event))
+    return replace(s, condition=finished, ended_t=event.t)
+
+
+Change: TypeAlias = Callable[[st.RunState, Any], st.RunState]
+
+
+def _nothing(s: st.RunState, _event: ev.Event) -> st.RunState:
+    """It stands on the timeline, if anywhere."""
+    return s
+
+
+def _answered(s: st.RunState, event: ev.RequestDone | ev.RequestRefused) -> st.RunState:
+    answer = event.reason if isinstance(event, ev.RequestRefused) else "done"
+    return replace(s, answered={**s.answered, event.request_id: answer})
+
+
+def _kept_as(field: str, **others: object) -> Change:
+    """The newest event of its kind is a field of its attempt; `others` become so with it."""
+    return lambda s, event: _edit(s, event.attempt, **{field: event}, **others)
+
+
+CHANGES: Mapping[type[ev.JournalEvent], Change] = {
+    ev.RunStarted: _run_started,
+    ev.KeeperStarted: _keeper_started,
+    ev.KeeperLeft: lambda s, event: replace(s, keeper_left=event.why),
+    ev.ClockSet: lambda s, event: replace(s, clock_ahead_s=event.ahead_s),
+    ev.PreflightFound: lambda s, event: replace(s, findings=(*s.findings, event.finding)),
+    ev.LaunchIntended: _launch_intended,
+    ev.AttemptStarted: _attempt_started,
+    ev.RankStarted: _rank_started,
+    ev.PhaseChanged: _phase_changed,
+    ev.TrainerReady: lambda s, event: _edit(
+        s, event.attempt, resumed_step=event.resumed_step, memory_base_bytes=event.memory_base_bytes
+    ),
+    ev.Progress: _progress,
+    ev.CheckpointCommitted: _checkpoint_committed,
+    ev.EvidenceSeen: _nothing,
+    ev.RankExited: _rank_exited,
+    ev.StopIntended: _stop_intended,
+    ev.StopStepTaken: _stop_step_taken,
+    ev.ProcessesLeft: _processes_left,
+    ev.ProcessesGone: _processes_gone,
+    ev.AttemptEnded: _attempt_ended,
+    ev.LogsDated: _logs_dated,
+    ev.Diagnosed: _diagnosed,
+    ev.Decided: lambda s, event: _edit(s, event.attempt, decision=event.decision, decided_by=event.by),
+    ev.BackoffStarted: _backoff_started,
+    ev.Held: _held,
+    ev.RequestDone: _answered,
+    ev.RequestRefused: _answered,
+    ev.Advisory: lambda s, event: replace(s, advisories=(*s.advisories, event)[-st.MAX_ADVISORIES :]),
+    ev.StacksProbed: lambda s, event: _edit(
+        s, event.attempt, stack_source=event.source, stack_note=event.note
+    ),
+    ev.StallFlagged: _kept_as("stall"),
+    ev.StacksTaken: _kept_as("stacks"),
+    ev.StallEnded: lambda s, event: _edit(s, event.attempt, **_NO_STALL),
+    ev.OnlyFlagged: _kept_as("only_flagged"),
+    ev.HangCountdown: _kept_as("countdown", only_flagged=None),
+    ev.HangWithdrawn: lambda s, event: _edit(s, event.attempt, countdown=None),
+    ev.HangKept: _kept_as("kept", countdown=None),
+    ev.HangFound: _kept_as("hang", countdown=None),
+    ev.MemoryMeasured: lambda s, event: _edit(s, event.attempt, trial=event.trial),
+    ev.ChangePlanned: lambda s, event: _edit(s, event.attempt, change=event.lines),
+    ev.WaitingFor: lambda s, event: replace(s, waiting=event),
+    ev.LaunchCleared: lambda s, _event: replace(s, waiting=None),
+    ev.Recovered: _kept_as("recovery"),
+    ev.ProbeStarted: lambda s, event: replace(s, probing=event),
+    ev.ProbeEnded: lambda s, event: replace(s, probing=None, probes=(*s.probes, event)),
+    ev.BatchFitted: lambda s, event: replace(s, fitted=event),
+    ev.NoteAdded: _nothing,
+    ev.RunEnded: _run_ended,
+}
+"""What each kind of event changes in the state; what it adds to the timeline is `run.timeline`'s."""

@@ -8,6 +8,7 @@ because the keeper holds no other.
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import TypeAlias
 
 import msgspec
@@ -15,16 +16,15 @@ import msgspec
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.run import events as ev
-from supervisor.run.records import Decision, FailureClass, Finding, Reason, Verdict
-from supervisor.text.numbers import read_to
+from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
 
-# Ends that somebody requested, as opposed to those that follow a failure.
+# Why an attempt is stopped on request, as opposed to after a failure.
 REQUESTED_STOPS = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
 MAX_TIMELINE = 2000
 MAX_ADVISORIES = 50
 MAX_CHECKPOINTS = 50
-MAX_CHECKPOINT_STEPS = 100  # of one attempt, for its line of time
-MAX_RECORDS = 256  # of the losses that were the least so far
+MAX_CHECKPOINT_STEPS = 100  # of one attempt
+MAX_RECORDS = 256  # of the running minima of the loss
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Running(Part, frozen=True, kw_only=True, tag="running"):
 
 
 class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
-    """We are ending the attempt; `step` is the last one taken."""
+    """We are ending the attempt; `step` is the newest of the stop sequence."""
 
     attempt: int
     why: ev.StopWhy
@@ -65,7 +65,7 @@ class Ended(Part, frozen=True, kw_only=True, tag="ended"):
 
 
 class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
-    """A verdict stands; policy has not spoken, or its decision was not carried out yet."""
+    """A verdict stands; policy has not decided, or its decision was not carried out yet."""
 
     attempt: int
     verdict: Verdict
@@ -118,9 +118,9 @@ class RankState(Part, frozen=True, kw_only=True):
 class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
-    `found_over`: its logs were watched after its end; `started_t` is then what they say, None where they say nothing.
+    `found_over`: its logs were watched after its end; `started_t` is then what they tell, None where they tell nothing.
     `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
-    `stall` is set while nothing moves, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
+    `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was.
     """
 
@@ -176,13 +176,13 @@ class AttemptState(Part, frozen=True, kw_only=True):
         return self.gone_t is not None and self.ended_t is None
 
     @property
-    def unread_text(self) -> str:
-        """``log read to 120 of 600 MB``; empty where all was read."""
-        return read_to(self.log_read_bytes, self.log_size_bytes)
+    def has_unread(self) -> bool:
+        """Whether its logs were not read to their end."""
+        return self.log_read_bytes is not None and self.log_size_bytes is not None
 
     @property
-    def ended_by_request(self) -> bool:
-        """Whether it was ended because somebody requested it, and by no failure of its own: there is nothing to mend."""
+    def ended_on_request(self) -> bool:
+        """Whether it was ended because somebody requested it, and by no failure of its own: there is nothing to fix."""
         if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
@@ -191,25 +191,17 @@ class AttemptState(Part, frozen=True, kw_only=True):
         return verdict.failure is FailureClass.TERMINATED and verdict.reason is Reason.USER
 
     @property
-    def request_text(self) -> str:
-        """``stopped by ada``, ``restarted by ada``; empty where no request ended it."""
-        if self.stop is None or not self.ended_by_request:
-            return ""
-        word = "restarted" if self.stop.why is ev.StopWhy.RESTART else "stopped"
-        return f"{word} by {self.stop.by}" if self.stop.by else word
-
-    @property
     def failure(self) -> FailureClass | None:
         """What it failed for; None where it did not, or nothing is known."""
-        if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_by_request:
+        if self.verdict is None or self.verdict.failure is FailureClass.HEALTHY or self.ended_on_request:
             return None
         return self.verdict.failure
 
     @property
     def begins_at(self) -> float:
-        """The first step that it did or does; infinite while nobody knows.
+        """The first step that it did or does; infinite while it is not known.
 
-        A script that prints every hundredth step says its first one late: where it resumed tells better.
+        A script that prints every hundredth step prints its first one late: where it resumed is more exact.
         """
         known = [
             s
@@ -219,22 +211,69 @@ class AttemptState(Part, frozen=True, kw_only=True):
         return min(known, default=math.inf)
 
 
-class Mark(Part, frozen=True, kw_only=True):
-    """A point on the timeline, for people. `tone`: info, good, warn or bad."""
+class Tone(StrEnum):
+    """How a moment is shown."""
+
+    INFO = "info"
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+
+
+class MomentKind(StrEnum):
+    """What stands on a timeline. The values of each kind are those that `run.timeline` gives it; views have its words."""
+
+    ADOPTED = "adopted"
+    CONTINUED = "continued"
+    CLOCK_FORWARD = "clock_forward"
+    CLOCK_BACK = "clock_back"
+    LAUNCH = "launch"
+    LAUNCH_REQUESTED = "launch_requested"
+    CHECKPOINT = "checkpoint"
+    EVIDENCE = "evidence"
+    STOPPING = "stopping"
+    SURVIVORS = "survivors"
+    PROCESSES_LEFT = "processes_left"
+    ENDED = "ended"
+    ENDED_ON_REQUEST = "ended_on_request"
+    VERDICT = "verdict"
+    DECISION = "decision"
+    HELD = "held"
+    REQUEST = "request"
+    REFUSED = "refused"
+    STALL = "stall"
+    STALL_ENDED = "stall_ended"
+    HANG_COUNTDOWN = "hang_countdown"
+    HANG_WITHDRAWN = "hang_withdrawn"
+    HANG = "hang"
+    WAITING = "waiting"
+    CLEARED = "cleared"
+    RECOVERED = "recovered"
+    RESUMED = "resumed"
+    PROBE = "probe"
+    PROBE_ENDED = "probe_ended"
+    BATCH_FITTED = "batch_fitted"
+    NOTE = "note"
+    RUN_ENDED = "run_ended"
+
+
+class Moment(Part, frozen=True, kw_only=True):
+    """A point on the timeline, without words. A value that is not known is absent. `change`: of a requested restart."""
 
     t: float
     attempt: int | None
-    tone: str
-    text: str
-    step: int | None = None
+    kind: MomentKind
+    tone: Tone
+    values: dict[str, str | int | float] = {}
+    change: SpecChange | None = None
 
 
 class RunState(Part, frozen=True, kw_only=True):
     """All that views and the keeper know of a run, from its journal alone.
 
-    `best_loss` is of the lineage that lives: what an attempt did at steps that a later one did again does not count.
-    `records`: the losses that were the least so far, each with its step, of that lineage; every second one is
-    forgotten when they are many, so that what is left after a restart may be a little above the true least.
+    `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
+    `records`: the running minima of the loss, each with its step, of that lineage; every second one is
+    dropped when they are many, so that what is left after a restart may be a little above the true minimum.
     """
 
     run_id: str = ""
@@ -264,7 +303,7 @@ class RunState(Part, frozen=True, kw_only=True):
     fitted: ev.BatchFitted | None = None
     waiting: ev.WaitingFor | None = None
     advisories: tuple[ev.Advisory, ...] = ()
-    timeline: tuple[Mark, ...] = ()
+    timeline: tuple[Moment, ...] = ()
     answered: dict[str, str] = {}
     unknown_events: int = 0
     clock_ahead_s: float = 0.0
@@ -273,6 +312,10 @@ class RunState(Part, frozen=True, kw_only=True):
     def attempt(self) -> AttemptState | None:
         """The newest attempt, or None before the first launch."""
         return self.attempts[-1] if self.attempts else None
+
+    def find(self, number: int) -> AttemptState | None:
+        """Attempt `number`, None where it is not known."""
+        return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     @property
     def cuts(self) -> dict[int, float]:
@@ -291,7 +334,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return self.records[-1][0] if self.records and self.records[-1][0] >= 0 else None
 
     def now(self, wall: float) -> float:
-        """The machine's wall time as this run's facts count it: the clock may have been set while it lived."""
+        """The machine's wall time as this run's events count it: the clock may have been set meanwhile."""
         return wall - self.clock_ahead_s
 
     @property

@@ -1,141 +1,178 @@
-"""The words of the timeline for how attempts begin and end: each thing is said once, and a wish is no failure (pure)."""
+"""What events put on a run's timeline: a kind and its values, each thing once; a request is no failure (pure).
+
+There are no words here: `views.wording` has those of each kind, in each language.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias, assert_never
+from collections.abc import Mapping
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from supervisor.job.batch import describe_change
 from supervisor.run import events as ev
-from supervisor.run import state as st
 from supervisor.run.records import DecisionKind, FailureClass, SpecChange
+from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
+from supervisor.text.numbers import read_amounts
 
 POLICY = "policy"
 """`events.Decided.by` of what no person decided."""
+EVIDENCE_CHARS = 160
 
-Said: TypeAlias = tuple[str, str]
-"""Tone (see `state.Mark`) and text."""
+_Values: TypeAlias = dict[str, str | int | float | None]
+_Found: TypeAlias = tuple[MomentKind, Tone, _Values] | None
 
-_WHY = {
-    ev.StopWhy.SIGNAL: "signalled",
-    ev.StopWhy.RANK_DIED: "a rank died",
-    ev.StopWhy.REQUEUE: "to be requeued",
-    ev.StopWhy.HANG: "hang",
-}
-_IN_THE_NEXT_EVENT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
-"""Decisions that the hold, or the run's end, follows at once with the same reason."""
+# An attempt that is stopped for these has no request of its own on the timeline.
+_STOPS_SHOWN = {ev.StopWhy.SIGNAL, ev.StopWhy.RANK_DIED, ev.StopWhy.REQUEUE, ev.StopWhy.HANG}
+# Decisions that are followed at once by a hold, or by the run's end, with the same reason.
+_SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
+_RESTARTS = {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}
 _MOST_LEFT = 5
-_OUTCOMES = {ev.Outcome.SUCCEEDED: "good", ev.Outcome.STOPPED: "info"}
+_OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
 
-def mark(s: st.RunState, t: float, tone: str, text: str, step: int | None = None) -> st.RunState:
-    """The state with one more point on its timeline."""
-    number = s.attempts[-1].number if s.attempts else None
-    point = st.Mark(t=t, attempt=number, tone=tone, text=text, step=step)
-    return replace(s, timeline=(*s.timeline, point)[-st.MAX_TIMELINE :])
+# Events that always add a moment, whose values are fields of the event.
+_PLAIN: Mapping[type[ev.JournalEvent], tuple[MomentKind, Tone, tuple[str, ...]]] = {
+    ev.CheckpointCommitted: (MomentKind.CHECKPOINT, Tone.GOOD, ("step",)),
+    ev.Held: (MomentKind.HELD, Tone.WARN, ("reason",)),
+    ev.RequestRefused: (MomentKind.REFUSED, Tone.WARN, ("request", "reason")),
+    ev.StallFlagged: (MomentKind.STALL, Tone.WARN, ("waited_s",)),
+    ev.StallEnded: (MomentKind.STALL_ENDED, Tone.INFO, ("stalled_s",)),
+    ev.HangCountdown: (MomentKind.HANG_COUNTDOWN, Tone.WARN, ("left_s",)),
+    ev.HangWithdrawn: (MomentKind.HANG_WITHDRAWN, Tone.INFO, ("why",)),
+    ev.HangFound: (MomentKind.HANG, Tone.BAD, ("text",)),
+    ev.WaitingFor: (MomentKind.WAITING, Tone.WARN, ("text",)),
+    ev.ProbeStarted: (MomentKind.PROBE, Tone.INFO, ("probe", "micro_batch")),
+    ev.ProbeEnded: (MomentKind.PROBE_ENDED, Tone.INFO, ("probe", "micro_batch", "why")),
+    ev.BatchFitted: (MomentKind.BATCH_FITTED, Tone.GOOD, ("text",)),
+    ev.NoteAdded: (MomentKind.NOTE, Tone.INFO, ("text",)),
+}
 
 
-def said(s: st.RunState, t: float, words: Said | None) -> st.RunState:
-    """The same where there is something to say."""
-    return s if words is None else mark(s, t, *words)
-
-
-def launching(event: ev.LaunchIntended, before: st.AttemptState | None) -> Said:
-    """A launch, after `before`. Who asked for it stands right above."""
-    requested = before is not None and before.decision is not None and before.decided_by not in {"", POLICY}
-    return "info", f"attempt {event.attempt}: {'as asked' if requested else event.reason}"
-
-
-def stopping(event: ev.StopIntended) -> Said | None:
-    """The end that we begin; a request that asked for it has a line of its own."""
-    if event.why not in _WHY:
+def moment_of(event: ev.Event, state: RunState) -> Moment | None:
+    """The moment that an event adds to the timeline, None for most events. `state`: as it was before the event."""
+    found = _found(event, state)
+    if found is None:
         return None
-    by = f" (by {event.by})" if event.by else ""
-    tone = "info" if event.why in st.REQUESTED_STOPS else "warn"
-    return tone, f"stopping: {_WHY[event.why]}{by}"
+    kind, tone, values = found
+    number = state.attempts[-1].number if state.attempts else None
+    return Moment(
+        t=event.t,
+        attempt=event.attempt if isinstance(event, ev.LaunchIntended) else number,
+        kind=kind,
+        tone=tone,
+        values={name: value for name, value in values.items() if value is not None},
+        change=_change_of(event, state) if isinstance(event, ev.RequestDone) else None,
+    )
 
 
-def ended(event: ev.AttemptEnded, attempt: st.AttemptState | None) -> Said:
-    """The end, whose it was or how it came, and how far its logs were read if that was not all."""
-    unread, code = event.unread_text, event.exit_code
-    said = f"attempt {event.attempt} ended, {unread}" if unread else f"attempt {event.attempt} ended"
-    if attempt is not None and attempt.request_text:
-        return "info", f"{said}: {attempt.request_text}"
-    if code is None:
-        return "warn" if unread else "info", said  # nobody could see how
-    said = f"attempt {event.attempt} ended, exit {code}"
-    if unread:
-        return "bad" if code else "warn", f"{said}, {unread}"
-    return "bad" if code else "good", said
+def _found(event: ev.Event, state: RunState) -> _Found:
+    """Its kind, tone and values; what takes more than a line has a function of its own below."""
+    if (plain := _PLAIN.get(type(event))) is not None:
+        kind, tone, fields = plain
+        return kind, tone, {name: getattr(event, name) for name in fields}
+    match event:
+        case ev.Progress():
+            return None  # nine events of ten
+        case ev.KeeperStarted() if event.continued_by:
+            return MomentKind.CONTINUED, Tone.INFO, {"by": event.continued_by}
+        case ev.KeeperStarted() if event.adopted:
+            return MomentKind.ADOPTED, Tone.INFO, {}
+        case ev.ClockSet():
+            by_s = event.ahead_s - state.clock_ahead_s
+            kind = MomentKind.CLOCK_FORWARD if by_s > 0 else MomentKind.CLOCK_BACK
+            return kind, Tone.WARN, {"by_s": abs(by_s)}
+        case ev.LaunchIntended():
+            return _launch(event, state)
+        case ev.EvidenceSeen():
+            values: _Values = {"rank": event.rank, "failure": event.failure}
+            return MomentKind.EVIDENCE, Tone.BAD, {**values, "text": event.text[:EVIDENCE_CHARS]}
+        case ev.StopIntended() if event.why in _STOPS_SHOWN:
+            tone = Tone.INFO if event.why in REQUESTED_STOPS else Tone.WARN
+            return MomentKind.STOPPING, tone, {"why": event.why, "by": event.by}
+        case ev.StopStepTaken(step=ev.StopStep.SURVIVORS):
+            return MomentKind.SURVIVORS, Tone.BAD, {"pids": ", ".join(map(str, event.pids))}
+        case ev.ProcessesLeft():
+            names = [f"{one.pid} {one.command}".rstrip() for one in event.processes]
+            names[_MOST_LEFT:] = ["…"] if len(names) > _MOST_LEFT else []
+            return MomentKind.PROCESSES_LEFT, Tone.WARN, {"why": event.why, "processes": ", ".join(names)}
+        case ev.AttemptEnded():
+            return _ended(event, state.find(event.attempt))
+        case ev.Diagnosed():
+            return _verdict(event, state.find(event.attempt))
+        case ev.Decided():
+            return _decision(event, state.find(event.attempt))
+        case ev.RequestDone() if event.request is not ev.RequestKind.NOTE:  # the note has a moment of its own
+            request = ev.RequestKind.RESTART if event.request in _RESTARTS else event.request
+            return MomentKind.REQUEST, Tone.INFO, {"by": event.by, "request": request}
+        case ev.LaunchCleared() if event.text:
+            return MomentKind.CLEARED, Tone.INFO, {"text": event.text}
+        case ev.Recovered():
+            before = state.find(event.after)
+            requested = before is not None and before.ended_on_request
+            kind, tone = (MomentKind.RESUMED, Tone.INFO) if requested else (MomentKind.RECOVERED, Tone.GOOD)
+            return kind, tone, {"total_s": event.total_s}
+        case ev.RunEnded():
+            tone = _OUTCOMES.get(event.outcome, Tone.BAD)
+            return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}
+        case _:
+            return None
 
 
-def left(event: ev.ProcessesLeft) -> str:
-    """Which processes live on, and why nobody ended them."""
-    names = ", ".join(f"{one.pid} {one.command}".rstrip() for one in event.processes[:_MOST_LEFT])
-    names += ", …" if len(event.processes) > _MOST_LEFT else ""
-    match event.why:
-        case ev.LeftWhy.AFTER_SUCCESS:
-            return f"left running after exit 0: {names}"
-        case ev.LeftWhy.NESTED:
-            return f"left alone, of a stoker run within the job: {names}"
-        case ev.LeftWhy.UNKNOWN:
-            return f"left alone, not known to be of this run: {names}"
-        case _ as unreachable:
-            assert_never(unreachable)
+def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:
+    """A launch; of one that was requested the request stands right above."""
+    earlier = [a for a in state.attempts if a.number != event.attempt]
+    requested = (
+        bool(earlier) and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}
+    )
+    if requested:
+        return MomentKind.LAUNCH_REQUESTED, Tone.INFO, {"attempt": event.attempt}
+    return MomentKind.LAUNCH, Tone.INFO, {"attempt": event.attempt, "reason": event.reason}
 
 
-def judged(event: ev.Diagnosed, attempt: st.AttemptState | None) -> Said | None:
-    """A failure's headline."""
-    requested = attempt is not None and attempt.ended_by_request
-    if event.verdict.failure is FailureClass.HEALTHY or requested:
+def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Found:
+    """The end, who requested it or how it came, and how far its logs were read if that was not all."""
+    read, size, unit = read_amounts(event.log_read_bytes, event.log_size_bytes) or (None, None, None)
+    values: _Values = {"attempt": event.attempt, "read": read, "size": size, "unit": unit}
+    if attempt is not None and attempt.stop is not None and attempt.ended_on_request:
+        how = "restarted" if attempt.stop.why is ev.StopWhy.RESTART else "stopped"
+        return MomentKind.ENDED_ON_REQUEST, Tone.INFO, {**values, "how": how, "by": attempt.stop.by}
+    match event.exit_code:
+        case None:  # nobody could see how
+            tone = Tone.WARN if unit else Tone.INFO
+        case 0:
+            tone = Tone.WARN if unit else Tone.GOOD
+        case _:
+            tone = Tone.BAD
+    return MomentKind.ENDED, tone, {**values, "exit_code": event.exit_code}
+
+
+def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Found:
+    """A failure's title."""
+    if event.provisional or event.verdict.failure is FailureClass.HEALTHY:
         return None
-    return "bad", f"verdict: {event.verdict.title}"
+    if attempt is not None and replace(attempt, verdict=event.verdict).ended_on_request:
+        return None
+    return MomentKind.VERDICT, Tone.BAD, {"title": event.verdict.title}
 
 
-def decided(event: ev.Decided, attempt: st.AttemptState | None) -> Said | None:
-    """What policy settled on, once: a person's wish stands there as a request, and a stop as the attempt's end."""
+def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Found:
+    """What policy decided, once: a person's decision stands there as a request, and a stop as the attempt's end."""
     decision = event.decision
-    if event.by != POLICY or decision.kind in _IN_THE_NEXT_EVENT:
+    if event.by != POLICY or decision.kind in _SHOWN_BY_THE_NEXT:
         return None
     if attempt is not None:
         again = attempt.decision is not None and attempt.decision.reason == decision.reason
-        if again or (decision.kind is DecisionKind.STOP and attempt.ended_by_request):
+        if again or (decision.kind is DecisionKind.STOP and attempt.ended_on_request):
             return None
-    tone = "good" if decision.kind in {DecisionKind.SUCCEED, DecisionKind.RESTART} else "warn"
-    return tone, f"{decision.kind.replace('_', ' ')}: {decision.reason}"
+    tone = Tone.GOOD if decision.kind is DecisionKind.RESTART else Tone.WARN
+    return MomentKind.DECISION, tone, {"decision": decision.kind, "reason": decision.reason}
 
 
-def recovered(event: ev.Recovered, before: st.AttemptState | None) -> Said:
-    """The first step after an end."""
-    if before is not None and before.ended_by_request:
-        return "info", f"the next step came {event.total_s:.1f} s after the stop"
-    return "good", f"the next step came {event.total_s:.1f} s after the failure"
-
-
-def asked(event: ev.RequestDone, attempt: st.AttemptState | None) -> Said:
-    """A person's request; of a restart also what it changes."""
-    wish = event.request.replace("_", " ")
-    decision = attempt.decision if attempt is not None and attempt.decided_by == event.by else None
-    if event.request in {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}:
-        wish = "restart"
-        if decision is not None and decision.kind is DecisionKind.RESTART and decision.change is not None:
-            changed = changed_words(decision.change)
-            if changed:
-                return "info", f"{event.by} asked: restart with {changed}"
-    return "info", f"{event.by} asked: {wish}"
-
-
-def changed_words(change: SpecChange) -> str:
-    """What a change makes different, in one line; empty where nothing is."""
-    parts = describe_change(change.batch).split(", ") if change.batch is not None else []
-    parts = [part for part in parts if not part.endswith(" unchanged")]
-    parts += [f"{name}={value}" for name, value in change.env]
-    parts += [f"{name} {value}" for name, value in change.set_args]
-    parts += ["other arguments"] if change.argv is not None else []
-    return ", ".join(parts)
-
-
-def over(event: ev.RunEnded) -> Said:
-    """The outcome."""
-    return _OUTCOMES.get(event.outcome, "bad"), f"{event.outcome.replace('_', ' ')}: {event.reason}"
+def _change_of(event: ev.RequestDone, state: RunState) -> SpecChange | None:
+    """What a requested restart changes."""
+    attempt = state.attempts[-1] if state.attempts else None
+    if event.request not in _RESTARTS or attempt is None or attempt.decided_by != event.by:
+        return None
+    decision = attempt.decision
+    return decision.change if decision is not None and decision.kind is DecisionKind.RESTART else None

@@ -1,4 +1,4 @@
-"""The headless view: facts as log lines while a run lives, and its story at the end.
+"""The headless view: events as log lines while a run lives, and its story at the end.
 
 Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file at once; colour on a terminal
 only. With ``--json`` stdout carries the journal's own lines instead.
@@ -10,11 +10,11 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeAlias
 
 import msgspec
 
@@ -26,11 +26,13 @@ from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
 from supervisor.run.state import AttemptState, RunState
-from supervisor.run.timeline import left as processes_left
+from supervisor.run.timeline import moment_of
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
+from supervisor.views.wording.kinds import end_of_request, unread_text
+from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
 PROGRESS_INTERVAL_S = 5.0
@@ -49,8 +51,11 @@ WEIGHTS = {Level.INFO: 1, Level.SUCCESS: 2, Level.WARNING: 2, Level.ERROR: 3}
 LEAST = {"debug": 1, "info": 1, "warning": 2, "error": 3}
 
 OUTCOME_LEVELS = {ev.Outcome.SUCCEEDED: Level.SUCCESS, ev.Outcome.STOPPED: Level.INFO}
+FINDING_LEVELS = {FindingLevel.WARNING: Level.WARNING, FindingLevel.REFUSE: Level.ERROR}
 
 COLOURS = {Level.INFO: "36", Level.SUCCESS: "32", Level.WARNING: "33", Level.ERROR: "31"}
+
+Line: TypeAlias = tuple[Level, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +148,9 @@ class ConsoleView:
             with contextlib.suppress(OSError):
                 print(text, file=stream, flush=True)
 
-    def _lines(self, event: ev.Event) -> Iterator[tuple[Level, str]]:
+    def _lines(self, event: ev.Event) -> Iterator[Line]:
         if isinstance(event, ev.Progress):
-            # Not the state's: that is ahead, at the end of the facts that were read with this one.
+            # Not the state's: that is ahead, at the end of the events that were read with this one.
             self._progress = merge_progress(self._progress, event)
             if event.t - self._last_progress_t >= PROGRESS_INTERVAL_S:
                 self._last_progress_t = event.t
@@ -155,12 +160,12 @@ class ConsoleView:
             yield from verdict_lines(event.verdict, self._run, event.attempt)
             return
         if isinstance(event, ev.Diagnosed) and self._reads_on == event.attempt:
-            # All of its logs may take minutes to read; what they seem to say is worth knowing before.
+            # All of its logs may take minutes to read; what was found until now is worth knowing before.
             yield Level.WARNING, f"so far {event.verdict.failure}: {event.verdict.title}"
             return
         if isinstance(event, ev.ProcessesGone):
             self._reads_on = event.attempt
-        yield from fact_lines(event)
+        yield from event_lines(event)
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
@@ -172,105 +177,137 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     return stream.isatty() and env.get("TERM") != "dumb"
 
 
-def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
-    """What a fact says to a person, as (level, text); nothing for facts that only machines need."""
-    match event:
-        case ev.RunStarted():
-            yield Level.INFO, f"run {event.run_id}: {event.name} on {event.host}"
-        case ev.KeeperStarted(continued_by=by) if by:
-            yield Level.INFO, f"{by} continues the run"
-        case ev.PreflightFound(finding=finding):
-            if finding.level in {FindingLevel.WARNING, FindingLevel.REFUSE}:
-                fix = f": {finding.fix}" if finding.fix else ""
-                level = Level.ERROR if finding.level is FindingLevel.REFUSE else Level.WARNING
-                yield level, f"{finding.check}: {finding.what}{fix}"
-        case ev.LaunchIntended():
-            batch = f" · {batch_text(event.batch)}" if event.batch else ""
-            yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
-        case ev.AttemptStarted():
-            if event.pid:  # a watched log has no process
-                yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
-        case ev.TrainerReady():
-            if event.resumed_step is not None:
-                yield Level.INFO, f"resumed at step {event.resumed_step}"
-        case ev.CheckpointCommitted():
-            yield Level.INFO, f"checkpoint committed at step {event.step}"
-        case ev.EvidenceSeen():
-            where = f" ({event.path}:{event.line})" if event.line else ""
-            who = f"rank {event.rank}: " if event.rank is not None else ""
-            yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
-        case ev.StopIntended():
-            yield (
-                Level.INFO,
-                f"stopping attempt {event.attempt}: {event.why} (by {event.by}, grace {event.grace_s:.0f} s)",
-            )
-        case ev.StopStepTaken(step=ev.StopStep.SURVIVORS):
-            yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
-        case ev.ProcessesLeft():
-            yield Level.WARNING, processes_left(event)
-        case ev.ProcessesGone():
-            code = "unknown" if event.exit_code is None else event.exit_code
-            yield (
-                Level.INFO,
-                f"attempt {event.attempt}: its processes have ended, exit code {code}; reading its logs",
-            )
-        case ev.AttemptEnded():
-            cut = f", {event.unread_text}" if event.unread_text else ""
-            level = Level.INFO if event.exit_code == 0 and not cut else Level.WARNING
-            at = f" at step {event.last_step}" if event.last_step is not None else ""
-            code = "unknown" if event.exit_code is None else event.exit_code
-            yield level, f"attempt {event.attempt} ended{at}, exit code {code}{cut}"
-        case ev.Decided():
-            bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
-            level = Level.ERROR if bad else Level.INFO
-            yield level, f"decision: {event.decision.kind.replace('_', ' ')}: {event.decision.reason}"
-        case ev.ChangePlanned():
-            for line in event.lines:
-                yield Level.INFO, f"change: {line}"
-        case ev.WaitingFor():
-            yield Level.WARNING, event.text
-        case ev.LaunchCleared(text=text) if text:
-            yield Level.WARNING, text
-        case ev.Recovered():
-            yield Level.INFO, f"the next step came {event.total_s:.1f} s after the failure"
-        case ev.ProbeStarted():
-            yield Level.INFO, f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
-        case ev.ProbeEnded():
-            took = f"{event.took_s:.0f} s"
-            yield Level.INFO, f"probe {event.probe}: micro-batch {event.micro_batch} {event.why} ({took})"
-        case ev.BatchFitted():
-            yield Level.INFO, event.text
-        case ev.BackoffStarted():
-            if event.delay_s > 0:
-                yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"
-        case ev.Held():
-            yield Level.WARNING, f"held: {event.reason}"
-        case ev.RequestRefused():
-            yield Level.WARNING, f"request {event.request} refused: {event.reason}"
-        case ev.Advisory():
-            yield Level.WARNING, event.text
-        case ev.HangCountdown():
-            left = f"will be ended in {event.left_s:.0f} s"
-            yield Level.WARNING, f"hang: {left}: {event.text}; Esc in the dashboard keeps waiting"
-        case ev.HangWithdrawn():
-            yield Level.INFO, f"hang: not ended: {event.why}"
-        case ev.HangKept():
-            yield Level.INFO, f"hang: {event.by} keeps waiting"
-        case ev.ClockSet():
-            yield (
-                Level.WARNING,
-                f"the machine's clock was set: it is {event.ahead_s:+.0f} s from the times here",
-            )
-        case ev.NoteAdded():
-            yield Level.INFO, f"note by {event.by}: {event.text}"
-        case ev.RunEnded():
-            level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
-            yield level, f"{event.outcome.replace('_', ' ')}: {event.reason} (exit code {event.exit_code})"
-        case _:
-            return
+def event_lines(event: ev.Event) -> Iterable[Line]:
+    """An event in lines; none for one that only machines need."""
+    kind = type(event)
+    if (made := MADE.get(kind)) is not None:
+        return made(event)
+    level, text = AS_ON_THE_TIMELINE.get(kind), ""
+    if level is not None:
+        moment = moment_of(event, RunState())
+        text = english.moment(moment) if moment is not None else ""
+    elif (known := TEXTS.get(kind)) is not None:
+        level, template = known
+        text = english.filled(template, {name: getattr(event, name) for name in event.__struct_fields__})
+    return ((level, text),) if level is not None and text else ()
 
 
-def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[tuple[Level, str]]:
+# Events in the sentence that stands on the timeline.
+AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
+    ev.ProcessesLeft: Level.WARNING,
+    ev.WaitingFor: Level.WARNING,
+    ev.LaunchCleared: Level.WARNING,
+    ev.Recovered: Level.INFO,
+    ev.ProbeStarted: Level.INFO,
+    ev.BatchFitted: Level.INFO,
+    ev.Held: Level.WARNING,
+}
+# Events in a sentence with their own fields, written as in the tables of kinds.
+TEXTS: Mapping[type[ev.JournalEvent], tuple[Level, str]] = {
+    ev.RunStarted: (Level.INFO, "run {run_id}: {name} on {host}"),
+    ev.KeeperStarted: (Level.INFO, "[{continued_by} continues the run]"),
+    ev.TrainerReady: (Level.INFO, "[resumed at step {resumed_step}]"),
+    ev.CheckpointCommitted: (Level.INFO, "checkpoint committed at step {step}"),
+    ev.StopIntended: (
+        Level.INFO,
+        "stopping attempt {attempt}: {why} (by {by}, grace {grace_s:.0f} s)",
+    ),
+    ev.ProbeEnded: (Level.INFO, "probe {probe}: micro-batch {micro_batch} {why} ({took_s:.0f} s)"),
+    ev.RequestRefused: (Level.WARNING, "request {request} refused: {reason}"),
+    ev.Advisory: (Level.WARNING, "{text}"),
+    ev.HangCountdown: (
+        Level.WARNING,
+        "hang: will be ended in {left_s:.0f} s: {text}; Esc in the dashboard keeps waiting",
+    ),
+    ev.HangWithdrawn: (Level.INFO, "hang: not ended: {why}"),
+    ev.HangKept: (Level.INFO, "hang: {by} keeps waiting"),
+    ev.ClockSet: (
+        Level.WARNING,
+        "the machine's clock was set: it is {ahead_s:+.0f} s from the times here",
+    ),
+    ev.NoteAdded: (Level.INFO, "note by {by}: {text}"),
+}
+
+
+def _finding(event: ev.PreflightFound) -> Iterable[Line]:
+    finding = event.finding
+    level = FINDING_LEVELS.get(finding.level)
+    fix = f": {finding.fix}" if finding.fix else ""
+    return ((level, f"{finding.check}: {finding.what}{fix}"),) if level is not None else ()
+
+
+def _launch(event: ev.LaunchIntended) -> Iterable[Line]:
+    batch = f" · {batch_text(event.batch)}" if event.batch else ""
+    yield Level.INFO, f"attempt {event.attempt}: {event.reason}{batch}"
+
+
+def _attempt_started(event: ev.AttemptStarted) -> Iterable[Line]:
+    if event.pid:  # a watched log has no process
+        yield Level.INFO, f"attempt {event.attempt} started (pid {event.pid})"
+
+
+def _evidence(event: ev.EvidenceSeen) -> Iterable[Line]:
+    where = f" ({event.path}:{event.line})" if event.line else ""
+    who = f"rank {event.rank}: " if event.rank is not None else ""
+    yield Level.WARNING, f"{who}{event.text.strip()[:200]}{where}"
+
+
+def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
+    if event.step is ev.StopStep.SURVIVORS:
+        yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
+
+
+def _exit_code(code: int | None) -> str:
+    return "exit code unknown" if code is None else f"exit code {code}"
+
+
+def _processes_gone(event: ev.ProcessesGone) -> Iterable[Line]:
+    gone = f"attempt {event.attempt}: its processes have ended"
+    yield Level.INFO, f"{gone}, {_exit_code(event.exit_code)}; reading its logs"
+
+
+def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
+    unread = unread_text(event)
+    level = Level.INFO if event.exit_code == 0 and not unread else Level.WARNING
+    at = f" at step {event.last_step}" if event.last_step is not None else ""
+    cut = f", {unread}" if unread else ""
+    yield level, f"attempt {event.attempt} ended{at}, {_exit_code(event.exit_code)}{cut}"
+
+
+def _decided(event: ev.Decided) -> Iterable[Line]:
+    bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
+    kind = english.sentence("decision", event.decision.kind)
+    yield Level.ERROR if bad else Level.INFO, f"decision: {kind}: {event.decision.reason}"
+
+
+def _backoff(event: ev.BackoffStarted) -> Iterable[Line]:
+    if event.delay_s > 0:
+        yield Level.INFO, f"next attempt in {event.delay_s:.0f} s"
+
+
+def _run_ended(event: ev.RunEnded) -> Iterable[Line]:
+    outcome = english.sentence("outcome", event.outcome)
+    level = OUTCOME_LEVELS.get(event.outcome, Level.ERROR)
+    yield level, f"{outcome}: {event.reason} (exit code {event.exit_code})"
+
+
+# Events whose lines take more.
+MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
+    ev.PreflightFound: _finding,
+    ev.LaunchIntended: _launch,
+    ev.AttemptStarted: _attempt_started,
+    ev.EvidenceSeen: _evidence,
+    ev.StopStepTaken: _stop_step,
+    ev.ProcessesGone: _processes_gone,
+    ev.AttemptEnded: _attempt_ended,
+    ev.Decided: _decided,
+    ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
+    ev.BackoffStarted: _backoff,
+    ev.RunEnded: _run_ended,
+}
+
+
+def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Line]:
     """A verdict in lines: title, cause, the user's line of code that raised it, what followed, advice."""
     if verdict.failure is FailureClass.HEALTHY:
         return
@@ -320,7 +357,7 @@ def batch_text(batch: BatchSpec) -> str:
 
 
 def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
-    """One line of progress, of what is known. `total_steps`: where the progress does not say it."""
+    """One line of progress, of what is known. `total_steps`: where the progress has none."""
     parts: list[str] = []
 
     def add(value: float | None, form: Callable[[float], str]) -> None:
@@ -336,8 +373,8 @@ def progress_text(progress: ev.Progress, total_steps: int | None = None) -> str:
     add(progress.tokens_per_sec, lambda v: f"{v:,.0f} tokens/s")
     add(progress.samples_per_sec, lambda v: f"{v:,.1f} samples/s")
     add(progress.step_time_s, lambda v: f"{v * 1000:.0f} ms/step")
-    parts += [progress.unread_text] if progress.unread_text else []
-    return " · ".join(parts) or "alive, no step seen yet"
+    parts.append(unread_text(progress))
+    return " · ".join(filter(None, parts)) or "alive, no step seen yet"
 
 
 def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
@@ -382,11 +419,11 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
     steps = "no step" if attempt.last_step is None else f"steps {attempt.first_step}–{attempt.last_step}"
     batch = f", {batch_text(attempt.batch)}" if attempt.batch else ""
     code = "unknown" if attempt.exit_code is None else attempt.exit_code
-    cut = f", {attempt.unread_text}" if attempt.unread_text else ""
+    cut = f", {unread_text(attempt)}" if attempt.has_unread else ""
     lines = [f"attempt {attempt.number} {steps}, exit {code}{span}{cut}{batch}"]
     verdict = attempt.verdict
-    if attempt.request_text:
-        lines.append(f"ended     {attempt.request_text}")
+    if attempt.ended_on_request:
+        lines.append(f"ended     {end_of_request(attempt)}")
     elif verdict is not None and verdict.failure is not FailureClass.HEALTHY:
         lines.append(f"verdict   {verdict.failure}: {verdict.title}")
         if verdict.cause is not None:

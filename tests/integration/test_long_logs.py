@@ -102,7 +102,7 @@ def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp
     assert done.code == 0, done.out
     run = kept_run()
     attempt = attempt_of(run)
-    assert (attempt.last_step, attempt.unread_text) == (STEPS, "")
+    assert (attempt.last_step, attempt.has_unread) == (STEPS, False)
     assert_told_all_along(run)
     assert re.search(r"log read to \d+ of 60\d MB", done.out)
 
@@ -113,7 +113,7 @@ def test_what_a_job_says_in_its_last_second_is_read(tmp_path: Path) -> None:
             "--", sys.executable, job_in(tmp_path), "600", "0", cwd=tmp_path, timeout_s=800
         )
     assert done.code == 0, done.out
-    assert (state.attempts[0].last_step, state.attempts[0].unread_text) == (STEPS, "")
+    assert (state.attempts[0].last_step, state.attempts[0].has_unread) == (STEPS, False)
     assert f"finished at step {STEPS}" in done.out
     assert_told_all_along(run)
 
@@ -124,7 +124,7 @@ def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Pa
             "--nproc-per-node", "2", job_in(tmp_path), "100", "0", cwd=tmp_path, timeout_s=800
         )
     assert done.code == 0, done.out
-    assert (state.attempts[0].last_step, state.attempts[0].unread_text) == (STEPS, "")
+    assert (state.attempts[0].last_step, state.attempts[0].has_unread) == (STEPS, False)
 
 
 def test_a_failures_verdict_stands_within_a_second_of_the_end(tmp_path: Path) -> None:

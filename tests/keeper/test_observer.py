@@ -33,6 +33,7 @@ from supervisor.run.series import METRICS, SeriesReader
 from supervisor.sources.processes import identify
 from supervisor.sources.signature_files import Engine
 from supervisor.text.prefixes import Origin
+from supervisor.views.wording.kinds import unread_text
 from tests.conftest import wait_until
 from tests.keeper.fakes import SLEEP, facts_of
 
@@ -268,7 +269,7 @@ def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, end
     if ended:
         assert attempt.log_read_bytes is not None
         assert 0 < attempt.log_read_bytes < len(LARGE) == attempt.log_size_bytes
-        assert attempt.unread_text in condition.reason
+        assert unread_text(attempt) in condition.reason
 
 
 @pytest.mark.usefixtures("slow_reader")
@@ -285,7 +286,7 @@ def test_a_finished_log_is_read_to_its_end_however_long_it_takes(tmp_path: Path)
     assert ending(run) == (Outcome.SUCCEEDED, 0)
     attempt = read_state(run.node().journal).attempt
     assert attempt is not None
-    assert (attempt.last_step, attempt.unread_text) == (400, "")
+    assert (attempt.last_step, attempt.has_unread) == (400, False)
     progress = [fact for fact in facts_of(run) if isinstance(fact, ev.Progress)]
     assert any(fact.lag_bytes for fact in progress)
     assert max(b.t - a.t for a, b in pairwise(progress)) < 20, "at least every 10 s, on a busy machine too"

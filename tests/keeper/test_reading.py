@@ -34,6 +34,8 @@ from supervisor.run.records import FailureClass, Verdict
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.writers import any_is_written
 from supervisor.text.prefixes import Origin
+from supervisor.views.wording.kinds import unread_text
+from supervisor.views.wording.translate import english
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.keeper.fakes import facts_of, job_of, run_in, verdict_of
 from tests.keeper.runs import INTENDED, STARTED, T, append, carry, child_in, journalled, outcome
@@ -121,14 +123,14 @@ def test_all_is_read_however_long_it_takes_and_the_lag_is_journalled(
     assert any(lag is not None and lag > 1 << 20 for lag in lags)
     assert lags[-1] is None, "all is read"
     assert state.progress is not None
-    assert not state.progress.unread_text
+    assert not unread_text(state.progress)
 
 
 def test_a_small_log_ends_at_once_and_without_a_word_of_reading(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "run-1")
     _, state = carry(run, job_of(tmp_path, sys.executable, "-c", "print('step 3/3 loss: 1.0')"))
     assert state.attempts[0].last_step == 3
-    assert not state.attempts[0].unread_text
+    assert not state.attempts[0].has_unread
 
 
 def test_requests_are_answered_while_the_logs_are_read_and_a_stop_ends_that(
@@ -156,9 +158,9 @@ def test_requests_are_answered_while_the_logs_are_read_and_a_stop_ends_that(
     assert attempt.last_step < STEPS
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1)), "the exit code decides"
     assert isinstance(state.condition, st.Finished)
-    assert state.condition.reason == f"finished; {attempt.unread_text}, to step {attempt.last_step}"
-    marks = [mark.text for mark in state.timeline]
-    assert f"attempt 1 ended, exit 0, {attempt.unread_text}" in marks
+    assert state.condition.reason == f"finished; {unread_text(attempt)}, to step {attempt.last_step}"
+    moments = [english.moment(m) for m in state.timeline]
+    assert f"attempt 1 ended, exit 0, {unread_text(attempt)}" in moments
 
 
 def test_the_verdict_of_a_failure_stands_within_a_second_and_the_last_one_follows(
@@ -199,7 +201,7 @@ def test_who_wants_the_next_attempt_now_need_not_wait_for_the_logs(
     with meanwhile(ask):
         code, state = carry(run, job)
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
-    assert state.attempts[0].unread_text
+    assert state.attempts[0].has_unread
 
 
 def test_after_a_signal_the_end_is_on_disk_before_we_are_killed(
@@ -213,7 +215,7 @@ def test_after_a_signal_the_end_is_on_disk_before_we_are_killed(
     append(run, journalled(child), stop)
     assert wait_until(lambda: child.poll() is not None, 30)
     _, state = carry(run, job_of(tmp_path))
-    assert state.attempts[0].unread_text
+    assert state.attempts[0].has_unread
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["while it read", "before it saw the end"])
@@ -250,7 +252,7 @@ def test_a_stop_right_after_an_adoption_does_not_wait_either(
     began = time.monotonic()
     _, state = carry(run, job_of(tmp_path))
     assert time.monotonic() - began < 10
-    assert state.attempts[0].unread_text
+    assert state.attempts[0].has_unread
 
 
 # -- who outlives the job ---------------------------------------------------------------------------

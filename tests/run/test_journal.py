@@ -27,6 +27,8 @@ from supervisor.run.records import (
     Verdict,
 )
 from supervisor.run.state import Backoff, Ended, Finished, HeldOpen, Running, RunState, Stopping
+from supervisor.views.wording.kinds import unread_text
+from supervisor.views.wording.translate import english
 
 TIMES = st.floats(1.7e9, 2e9, allow_nan=False)
 ATTEMPTS = st.integers(1, 3)
@@ -199,7 +201,7 @@ def test_unknown_kinds_are_counted_not_fatal(tmp_path: Path) -> None:
     )
     state = read_state(path)
     assert state.unknown_events == 2
-    assert [mark.text for mark in state.timeline] == ["note: hi"]
+    assert [english.moment(m) for m in state.timeline] == ["note: hi"]
 
 
 def test_a_half_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_a_replaced_journal_is_read_anew(tmp_path: Path) -> None:
     other.write_bytes(line % b"three")
     other.replace(path)
     reader.refresh()
-    assert [mark.text for mark in reader.state.timeline] == ["note: three"]
+    assert [english.moment(m) for m in reader.state.timeline] == ["note: three"]
 
 
 def test_states_follow_a_run_that_restarts_and_ends() -> None:
@@ -296,15 +298,15 @@ def test_while_logs_are_read_the_attempt_has_not_ended_and_its_time_is_the_jobs(
     state = fold(state, ev.Progress(t=65, attempt=1, lag_bytes=480_000_000, log_bytes=600_000_000))
     assert state.progress is not None
     assert (state.progress.t, state.progress.step) == (4, 3), "how far it was read is no progress of the job"
-    assert state.progress.unread_text == "log read to 120 of 600 MB"
+    assert unread_text(state.progress) == "log read to 120 of 600 MB"
     state = fold(state, ev.Progress(t=66, attempt=1, step=4))
     assert state.progress is not None
-    assert (state.progress.t, state.progress.loss, state.progress.unread_text) == (66, 2.0, "")
+    assert (state.progress.t, state.progress.loss, unread_text(state.progress)) == (66, 2.0, "")
     over = ev.AttemptEnded(
         t=70, attempt=1, exit_code=1, last_step=4, log_read_bytes=450_000_000, log_size_bytes=600_000_000
     )
     state = fold(state, over)
     assert not state.attempts[0].reads_on
     assert state.attempts[0].ended_t == 5
-    assert state.attempts[0].unread_text == "log read to 450 of 600 MB"
-    assert state.timeline[-1].text == "attempt 1 ended, exit 1, log read to 450 of 600 MB"
+    assert unread_text(state.attempts[0]) == "log read to 450 of 600 MB"
+    assert english.moment(state.timeline[-1]) == "attempt 1 ended, exit 1, log read to 450 of 600 MB"

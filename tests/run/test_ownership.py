@@ -121,6 +121,6 @@ def test_a_run_that_is_continued_is_no_longer_over() -> None:
     state = replay((*over, kept, decided, waits))
     assert isinstance(state.condition, st.Backoff)
     assert (state.is_over, state.ended_t, state.host) == (False, None, "there")
-    assert any(mark.text == "kim continues the run" for mark in state.timeline)
+    assert any((m.kind, m.values) == (st.MomentKind.CONTINUED, {"by": "kim"}) for m in state.timeline)
     again = ev.LaunchIntended(t=T, attempt=2, argv=(), reason="kim continued it")
     assert replay((*over, again)).ended_t is None, "also of a run that ended before its first attempt"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 # Stands where a sentence has a value that only a run knows.
 GAP = "\0"
-# Patterns and what a program says to its author are no sentences for a person.
+# Patterns and what a program logs for its author are no sentences for a person.
 SILENT_CALLS = frozenset(
     [
         "search",
@@ -42,7 +42,7 @@ def sentences(path: Path) -> Iterator[str]:
             yield text
 
 
-def told(path: Path, names: frozenset[str]) -> Iterator[str]:
+def arguments_of(path: Path, names: frozenset[str]) -> Iterator[str]:
     """What is handed to the callables of these names, single words too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and _name(node.func) in names:

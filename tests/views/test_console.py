@@ -22,7 +22,7 @@ from supervisor.views.console import (
     ConsoleSettings,
     ConsoleView,
     Level,
-    fact_lines,
+    event_lines,
     progress_text,
     story,
     wants_colour,
@@ -199,13 +199,13 @@ def test_a_long_journal_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_line_per_kind_of_fact_that_people_care_for() -> None:
     for fact in journal():
-        for _level, text in fact_lines(fact):
+        for _level, text in event_lines(fact):
             assert text
     stop = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=30.0)
-    assert [text for _, text in fact_lines(stop)] == ["stopping attempt 1: request (by kim, grace 30 s)"]
+    assert [text for _, text in event_lines(stop)] == ["stopping attempt 1: request (by kim, grace 30 s)"]
     step = ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5))
-    assert [text for _, text in fact_lines(step)] == ["would not end: pids 4, 5"]
-    assert not list(fact_lines(ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM)))
+    assert [text for _, text in event_lines(step)] == ["would not end: pids 4, 5"]
+    assert not list(event_lines(ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM)))
 
 
 def test_a_hang_that_is_about_to_be_ended_is_said_before_it_is() -> None:
@@ -215,7 +215,7 @@ def test_a_hang_that_is_about_to_be_ended_is_said_before_it_is() -> None:
         ev.HangWithdrawn(t=T, attempt=1, rule="something_moves", why="the stacks change"),
         ev.HangKept(t=T, attempt=1, by="ada"),
     )
-    assert [line for fact in facts for line in fact_lines(fact)] == [
+    assert [line for fact in facts for line in event_lines(fact)] == [
         (Level.WARNING, f"hang: will be ended in 30 s: {text}; Esc in the dashboard keeps waiting"),
         (Level.INFO, "hang: not ended: the stacks change"),
         (Level.INFO, "hang: ada keeps waiting"),
@@ -236,7 +236,7 @@ def test_how_far_a_log_was_read_is_said_only_where_that_was_not_all(tmp_path: Pa
     cut = ev.AttemptEnded(
         t=T + 2, attempt=1, exit_code=0, last_step=3, log_read_bytes=123_000_000, log_size_bytes=600_000_000
     )
-    ((level, said),) = fact_lines(cut)
+    ((level, said),) = event_lines(cut)
     assert (level, said) == (
         Level.WARNING,
         "attempt 1 ended at step 3, exit code 0, log read to 123 of 600 MB",

@@ -13,7 +13,7 @@ from supervisor.views.appearance import Appearance
 from supervisor.views.splash.first_look import start_scene
 from supervisor.views.splash.glimpse import Glimpse
 from supervisor.views.tui.saved_layout import load
-from supervisor.views.wording.translate import speech
+from supervisor.views.wording.translate import words_in
 
 
 class Curtain:
@@ -31,7 +31,7 @@ class Curtain:
     ) -> None:
         self.glimpse = glimpse
         self._spec, self._env = spec, env
-        self._look, self._tr = look_of(appearance, env), speech(appearance.spoken)
+        self._look, self._tr = look_of(appearance, env), words_in(appearance.spoken)
         self._kept = load(kept_file(env))
         self.found(())
 

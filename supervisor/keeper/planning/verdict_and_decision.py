@@ -41,6 +41,7 @@ from supervisor.sources.host.cgroup import read_cgroup_memory
 from supervisor.sources.host.kernel_log import oom_kills
 from supervisor.sources.host.machine import disk_fill
 from supervisor.sources.signature_files import Engine
+from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
 
 CHUNK_BYTES = 1 << 20
@@ -255,7 +256,7 @@ def _past(view: AttemptState) -> PastAttempt:
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
-        unread=view.unread_text,
+        unread=read_to(view.log_read_bytes, view.log_size_bytes),
     )
 
 

@@ -36,7 +36,8 @@ from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED
 from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesWriter
-from supervisor.run.state import RunState
+from supervisor.run.state import MomentKind, RunState
+from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
 
 PROGRESS_INTERVAL_S = 1.0
@@ -78,7 +79,7 @@ class _Memory:
     evidence_count: int = 0
     advised: set[str] = field(default_factory=set)
     checkpoints: set[tuple[int, bool]] = field(default_factory=set)
-    evidence: set[str] = field(default_factory=set)
+    evidence: set[tuple[object, ...]] = field(default_factory=set)
     # What an earlier keeper journalled: phases up to this time, checkpoints up to this step.
     phases_until: float = float("-inf")
     checkpoints_until: int = -1
@@ -120,7 +121,11 @@ class Recorder:
         m.phase, m.phases_until = view.phase, view.phase_t if view.phase_t is not None else m.phases_until
         m.checkpoints = {(c.step, c.final) for c in adopted.checkpoints if c.attempt == attempt}
         m.checkpoints_until = max(view.checkpoint_steps, default=-1)
-        m.evidence = {mark.text for mark in adopted.timeline if mark.attempt == attempt}
+        m.evidence = {
+            (moment.values.get("rank"), moment.values["failure"], moment.values["text"])
+            for moment in adopted.timeline
+            if moment.attempt == attempt and moment.kind is MomentKind.EVIDENCE
+        }
         m.advised = {advisory.code for advisory in adopted.advisories if advisory.attempt == attempt}
         self._recall(attempt)
 
@@ -316,12 +321,11 @@ class Recorder:
         return True
 
     def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
-        who = f"rank {hit.rank}: " if hit.rank is not None else ""
-        mark = f"{who}{hit.failure} — {hit.text[:160]}"
-        if self._m.evidence_count >= MAX_EVIDENCE or mark in self._m.evidence:
+        known = (hit.rank, hit.failure, hit.text[:EVIDENCE_CHARS])
+        if self._m.evidence_count >= MAX_EVIDENCE or known in self._m.evidence:
             return
         self._m.evidence_count += 1
-        self._m.evidence.add(mark)
+        self._m.evidence.add(known)
         self._emit(
             ev.EvidenceSeen(
                 t=hit.t,

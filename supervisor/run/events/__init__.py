@@ -1,7 +1,8 @@
-"""The closed set of facts that a journal holds.
+"""The closed set of events that a journal holds.
 
-One JSON object a line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. A fact is written by the
-keeper of one node and never changed. Samples (GPU, host, per-step metrics) are not facts: they go to
+One JSON object a line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. An event is written by the
+keeper of one node and never changed. It carries kinds and values; what it reads like is the views' business, but for
+reasons and titles, which policy and diagnosis write. Samples (GPU, host, per-step metrics) are not events: they go to
 ``series/``; log lines stay in the files that torchrun wrote.
 
 `t` is wall time, for display and for joining nodes; order within a node is the order of lines.
@@ -15,14 +16,12 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.run.events import base as fact
-from supervisor.run.events import health, recovery
+from supervisor.run.events import base, health, recovery
 from supervisor.run.records import Decision, FailureClass, Finding, Verdict
-from supervisor.text.numbers import read_to
 
-# One name for all facts, wherever they are defined.
-SCHEMA_VERSION = fact.SCHEMA_VERSION
-Fact = fact.Fact
+# One name for all events, wherever they are defined.
+SCHEMA_VERSION = base.SCHEMA_VERSION
+JournalEvent = base.JournalEvent
 BatchFitted = recovery.BatchFitted
 ChangePlanned = recovery.ChangePlanned
 LaunchCleared = recovery.LaunchCleared
@@ -101,7 +100,7 @@ class RequestKind(StrEnum):
     NOTE = "note"
 
 
-class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
+class RunStarted(JournalEvent, frozen=True, kw_only=True, tag="run_started"):
     """First line of a journal. `mode` is "launched" or "observed" (a keeper without a child)."""
 
     run_id: str
@@ -113,7 +112,7 @@ class RunStarted(Fact, frozen=True, kw_only=True, tag="run_started"):
     source: str | None = None
 
 
-class KeeperStarted(Fact, frozen=True, kw_only=True, tag="keeper_started"):
+class KeeperStarted(JournalEvent, frozen=True, kw_only=True, tag="keeper_started"):
     """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
 
     `boot_id`: of the machine: pids and start times mean nothing across a boot. `host`: where, if elsewhere than the run
@@ -131,22 +130,22 @@ class KeeperStarted(Fact, frozen=True, kw_only=True, tag="keeper_started"):
     interactive: bool = False
 
 
-class KeeperLeft(Fact, frozen=True, kw_only=True, tag="keeper_left"):
+class KeeperLeft(JournalEvent, frozen=True, kw_only=True, tag="keeper_left"):
     """The keeper released the lock on purpose."""
 
     why: str
 
 
-class PreflightFound(Fact, frozen=True, kw_only=True, tag="preflight_found"):
+class PreflightFound(JournalEvent, frozen=True, kw_only=True, tag="preflight_found"):
     """One pre-flight finding."""
 
     finding: Finding
 
 
-class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
+class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
 
-    `resume`: the flag by which the script was told to resume, if it was.
+    `resume`: the flag by which the script was instructed to resume, if it was.
     """
 
     attempt: int
@@ -157,7 +156,7 @@ class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
     script_hash: str | None = None
 
 
-class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt_started"):
+class AttemptStarted(JournalEvent, frozen=True, kw_only=True, tag="attempt_started"):
     """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process for ever."""
 
     attempt: int
@@ -165,7 +164,7 @@ class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt_started"):
     start_time: float
 
 
-class RankStarted(Fact, frozen=True, kw_only=True, tag="rank_started"):
+class RankStarted(JournalEvent, frozen=True, kw_only=True, tag="rank_started"):
     """A worker process of this node was seen; its log files are relative to the attempt folder."""
 
     attempt: int
@@ -177,7 +176,7 @@ class RankStarted(Fact, frozen=True, kw_only=True, tag="rank_started"):
     stderr: str | None = None
 
 
-class PhaseChanged(Fact, frozen=True, kw_only=True, tag="phase_changed"):
+class PhaseChanged(JournalEvent, frozen=True, kw_only=True, tag="phase_changed"):
     """The attempt entered a phase."""
 
     attempt: int
@@ -185,8 +184,8 @@ class PhaseChanged(Fact, frozen=True, kw_only=True, tag="phase_changed"):
     step: int | None = None
 
 
-class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
-    """What a trainer that speaks the wire says before its first forward.
+class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready"):
+    """What a trainer with telemetry reports before its first forward.
 
     `resumed_step`: the step of the checkpoint it loaded, None for a start from scratch.
     `memory_base_bytes`: held before the first forward: the constant part of a memory prediction.
@@ -197,8 +196,8 @@ class TrainerReady(Fact, frozen=True, kw_only=True, tag="trainer_ready"):
     memory_base_bytes: int | None = None
 
 
-class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
-    """One a second at most; each field may be unknown. `minima`: step and loss of each new least since the one before.
+class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
+    """One a second at most; each field may be unknown. `minima`: step and loss of each running minimum since the one before.
 
     `lag_bytes`: of the `log_bytes` in the logs so many are not read yet; only where the reading is behind, and then every 10 s
     at least, though nothing else is new.
@@ -222,14 +221,9 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
     lag_bytes: int | None = None
     log_bytes: int | None = None
 
-    @property
-    def unread_text(self) -> str:
-        """``log read to 120 of 600 MB``; empty where the reading is not behind."""
-        return read_to((self.log_bytes or 0) - self.lag_bytes, self.log_bytes) if self.lag_bytes else ""
 
-
-class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: by the trainer's own word, or `found` whole in its folder (`sources.checkpoints`)."""
+class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
+    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.checkpoints`)."""
 
     attempt: int
     step: int
@@ -238,7 +232,7 @@ class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_commi
     found: bool = False
 
 
-class EvidenceSeen(Fact, frozen=True, kw_only=True, tag="evidence_seen"):
+class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen"):
     """A line that a signature matched while the attempt was live. `line` is 1-based in `path`."""
 
     attempt: int
@@ -250,7 +244,7 @@ class EvidenceSeen(Fact, frozen=True, kw_only=True, tag="evidence_seen"):
     rank: int | None = None
 
 
-class RankExited(Fact, frozen=True, kw_only=True, tag="rank_exited"):
+class RankExited(JournalEvent, frozen=True, kw_only=True, tag="rank_exited"):
     """A worker process ended. `exit_code` is negative for a signal, None where it cannot be known."""
 
     attempt: int
@@ -258,7 +252,7 @@ class RankExited(Fact, frozen=True, kw_only=True, tag="rank_exited"):
     exit_code: int | None = None
 
 
-class StopIntended(Fact, frozen=True, kw_only=True, tag="stop_intended"):
+class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended"):
     """stoker is about to end the attempt: what follows is our doing, not a crash."""
 
     attempt: int
@@ -267,8 +261,8 @@ class StopIntended(Fact, frozen=True, kw_only=True, tag="stop_intended"):
     grace_s: float
 
 
-class StopStepTaken(Fact, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence was taken. `pids`: whom it concerned."""
+class StopStepTaken(JournalEvent, frozen=True, kw_only=True, tag="stop_rung"):
+    """A step of the stop sequence (`step`) was taken. `pids`: whom it concerned."""
 
     attempt: int
     step: StopStep = msgspec.field(name="rung")
@@ -290,7 +284,7 @@ class LeftProcess(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
 
 
-class ProcessesLeft(Fact, frozen=True, kw_only=True, tag="processes_left"):
+class ProcessesLeft(JournalEvent, frozen=True, kw_only=True, tag="processes_left"):
     """Processes that live on after an attempt and were not signalled."""
 
     attempt: int
@@ -298,14 +292,14 @@ class ProcessesLeft(Fact, frozen=True, kw_only=True, tag="processes_left"):
     processes: tuple[LeftProcess, ...]
 
 
-class ProcessesGone(Fact, frozen=True, kw_only=True, tag="processes_gone"):
+class ProcessesGone(JournalEvent, frozen=True, kw_only=True, tag="processes_gone"):
     """The launcher and all its ranks are gone, their logs are still being read. Only where that takes longer than a moment."""
 
     attempt: int
     exit_code: int | None
 
 
-class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
+class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended"):
     """The launcher and all its ranks are gone, and their logs are read. `exit_code`: the launcher's, negative for a signal.
 
     `memory_kills`: processes of the keeper's control group that the kernel killed for memory while the attempt lived.
@@ -320,14 +314,9 @@ class AttemptEnded(Fact, frozen=True, kw_only=True, tag="attempt_ended"):
     log_read_bytes: int | None = None
     log_size_bytes: int | None = None
 
-    @property
-    def unread_text(self) -> str:
-        """``log read to 120 of 600 MB``; empty where all was read."""
-        return read_to(self.log_read_bytes, self.log_size_bytes)
 
-
-class LogsDated(Fact, frozen=True, kw_only=True, tag="logs_dated"):
-    """What the clocks in watched logs tell: when their job began and ended. None: their lines carry no time.
+class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
+    """By the clocks in watched logs: when their job began and ended. None: their lines carry no time.
 
     `over`: the job was over when it was found, so that no time of the watching is one of its own.
     """
@@ -338,7 +327,7 @@ class LogsDated(Fact, frozen=True, kw_only=True, tag="logs_dated"):
     over: bool = False
 
 
-class Diagnosed(Fact, frozen=True, kw_only=True, tag="diagnosed"):
+class Diagnosed(JournalEvent, frozen=True, kw_only=True, tag="diagnosed"):
     """The verdict on an attempt. `provisional`: given at the first death, before all logs are in."""
 
     attempt: int
@@ -346,7 +335,7 @@ class Diagnosed(Fact, frozen=True, kw_only=True, tag="diagnosed"):
     provisional: bool = False
 
 
-class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
+class Decided(JournalEvent, frozen=True, kw_only=True, tag="decided"):
     """What policy (or a person, see `by`) settled on after an attempt."""
 
     attempt: int
@@ -354,7 +343,7 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
     by: str = "policy"
 
 
-class BackoffStarted(Fact, frozen=True, kw_only=True, tag="backoff_started"):
+class BackoffStarted(JournalEvent, frozen=True, kw_only=True, tag="backoff_started"):
     """The next attempt starts at wall time `until` unless a person acts."""
 
     attempt: int
@@ -362,7 +351,7 @@ class BackoffStarted(Fact, frozen=True, kw_only=True, tag="backoff_started"):
     delay_s: float
 
 
-class Held(Fact, frozen=True, kw_only=True, tag="held"):
+class Held(JournalEvent, frozen=True, kw_only=True, tag="held"):
     """A person decides. `until`: wall time at which the keeper stops waiting."""
 
     attempt: int
@@ -370,7 +359,7 @@ class Held(Fact, frozen=True, kw_only=True, tag="held"):
     until: float | None = None
 
 
-class RequestDone(Fact, frozen=True, kw_only=True, tag="request_done"):
+class RequestDone(JournalEvent, frozen=True, kw_only=True, tag="request_done"):
     """A viewer's request was carried out."""
 
     request_id: str
@@ -379,8 +368,8 @@ class RequestDone(Fact, frozen=True, kw_only=True, tag="request_done"):
     detail: str = ""
 
 
-class RequestRefused(Fact, frozen=True, kw_only=True, tag="request_refused"):
-    """A viewer's request was not carried out; `reason` says why ("stale" for another attempt's)."""
+class RequestRefused(JournalEvent, frozen=True, kw_only=True, tag="request_refused"):
+    """A viewer's request was not carried out; `reason`: why ("stale" for another attempt's)."""
 
     request_id: str
     request: str
@@ -388,8 +377,8 @@ class RequestRefused(Fact, frozen=True, kw_only=True, tag="request_refused"):
     reason: str
 
 
-class Advisory(Fact, frozen=True, kw_only=True, tag="advisory"):
-    """Something worth saying while the run is healthy. `code` names its kind, so that it is not repeated."""
+class Advisory(JournalEvent, frozen=True, kw_only=True, tag="advisory"):
+    """Something worth knowing while the run is healthy. `code` names its kind, so that it is not repeated."""
 
     attempt: int
     code: str
@@ -397,14 +386,14 @@ class Advisory(Fact, frozen=True, kw_only=True, tag="advisory"):
     rank: int | None = None
 
 
-class NoteAdded(Fact, frozen=True, kw_only=True, tag="note_added"):
+class NoteAdded(JournalEvent, frozen=True, kw_only=True, tag="note_added"):
     """A person's note on the timeline."""
 
     text: str
     by: str
 
 
-class RunEnded(Fact, frozen=True, kw_only=True, tag="run_ended"):
+class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
     """The run is over: the outcome and the exit code that `--no-ui` returns. More follows only where it is continued."""
 
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""The base of all facts."""
+"""The base of all journal events."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import msgspec
 SCHEMA_VERSION = 1
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
-    """Base of all facts. `t`: wall-clock seconds since the epoch."""
+class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+    """Base of all events. `t`: wall-clock seconds since the epoch."""
 
     t: float
     v: int = SCHEMA_VERSION

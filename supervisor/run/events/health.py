@@ -1,22 +1,22 @@
-"""Facts about a live attempt's health: stalls, stacks, hangs. Part of the closed set in `run.events`."""
+"""Events about a live attempt's health: stalls, stacks, hangs. Part of the closed set in `run.events`."""
 
 from __future__ import annotations
 
 import msgspec
 
-from supervisor.run.events.base import Fact
+from supervisor.run.events.base import JournalEvent
 
 
-class StacksProbed(Fact, frozen=True, kw_only=True, tag="stacks_probed"):
-    """What will give the ranks' stacks: "py-spy", "faulthandler" or "proc"; `note` says why nothing better does."""
+class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
+    """What will give the ranks' stacks: "py-spy", "faulthandler" or "proc"; `note`: why nothing better does."""
 
     attempt: int
     source: str
     note: str = ""
 
 
-class StallFlagged(Fact, frozen=True, kw_only=True, tag="stall_flagged"):
-    """Nothing has moved for longer than this phase of this run usually takes. Nothing is done about it yet.
+class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged"):
+    """No progress for longer than this phase of this run usually takes. Nothing is done about it yet.
 
     `since`: wall time of the last sign of life. `stage`: what the pace was learned of (step, log, start, compile,
     evaluation, checkpoint). `act_s`: the silence that would be ended, None: none would. `pace_s`: the 99th percentile.
@@ -45,7 +45,7 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lines: tuple[int, ...] = ()
 
 
-class StacksTaken(Fact, frozen=True, kw_only=True, tag="stacks_taken"):
+class StacksTaken(JournalEvent, frozen=True, kw_only=True, tag="stacks_taken"):
     """A round of stacks of all ranks. `text`: what the ranks do, in one line; `odd`: those who keep the others waiting.
 
     `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
@@ -63,14 +63,14 @@ class StacksTaken(Fact, frozen=True, kw_only=True, tag="stacks_taken"):
     groups: tuple[RanksAt, ...] = ()
 
 
-class StallEnded(Fact, frozen=True, kw_only=True, tag="stall_ended"):
-    """A flagged stall ended by itself: it moves again."""
+class StallEnded(JournalEvent, frozen=True, kw_only=True, tag="stall_ended"):
+    """A flagged stall ended by itself: there is progress again."""
 
     attempt: int
     stalled_s: float
 
 
-class OnlyFlagged(Fact, frozen=True, kw_only=True, tag="only_flagged"):
+class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
     """Why a flagged silence is not ended as things stand: `rule` of `policy.health.ending`, in words `why`.
 
     Journalled when another rule applies. `until_s`: the silence at which it would be ended after all; None: at none.
@@ -82,7 +82,7 @@ class OnlyFlagged(Fact, frozen=True, kw_only=True, tag="only_flagged"):
     until_s: float | None = None
 
 
-class HangCountdown(Fact, frozen=True, kw_only=True, tag="hang_countdown"):
+class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown"):
     """A silence is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless somebody keeps waiting.
 
     `text`: what the ranks do. `rule`: which rule lets it be ended.
@@ -95,25 +95,25 @@ class HangCountdown(Fact, frozen=True, kw_only=True, tag="hang_countdown"):
     rule: str
 
 
-class HangWithdrawn(Fact, frozen=True, kw_only=True, tag="hang_withdrawn"):
-    """A countdown was broken off: a rule speaks against the end now, see `OnlyFlagged`."""
+class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
+    """A countdown was broken off: a rule forbids the end now, see `OnlyFlagged`."""
 
     attempt: int
     rule: str
     why: str
 
 
-class HangKept(Fact, frozen=True, kw_only=True, tag="hang_kept"):
+class HangKept(JournalEvent, frozen=True, kw_only=True, tag="hang_kept"):
     """A person keeps waiting: this silence is not ended, however long it lasts."""
 
     attempt: int
     by: str
 
 
-class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
+class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
     """A stall that is a hang: the attempt is ended for it. Journalled just before the intent to stop.
 
-    `ranks`: the odd ones out, empty where nothing tells. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
+    `ranks`: the odd ones out, empty where it is not known. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
     of them stands, or its stack begins. The rest as in `StacksTaken`.
     """
 
@@ -130,10 +130,10 @@ class HangFound(Fact, frozen=True, kw_only=True, tag="hang_found"):
     rule: str = ""
 
 
-class ClockSet(Fact, frozen=True, kw_only=True, tag="clock_set"):
-    """Somebody set the machine's clock; this keeper's facts go on as if nobody had.
+class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
+    """Somebody set the machine's clock; this keeper's events go on as if nobody had.
 
-    `ahead_s`: by how much the machine's clock is ahead of the facts' times from now on, negative if it is behind.
+    `ahead_s`: by how much the machine's clock is ahead of the events' times from now on, negative if it is behind.
     """
 
     ahead_s: float

@@ -1,4 +1,4 @@
-"""Facts between a failure and the next good step, and of the probes before a first launch."""
+"""Events between a failure and the next good step, and of the probes before a first launch."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
-from supervisor.run.events.base import Fact
+from supervisor.run.events.base import JournalEvent
 from supervisor.run.records import Precondition
 
 
-class MemoryMeasured(Fact, frozen=True, kw_only=True, tag="memory_measured"):
+class MemoryMeasured(JournalEvent, frozen=True, kw_only=True, tag="memory_measured"):
     """What an attempt showed of its micro-batch: fitted or not, and the most that a rank held."""
 
     attempt: int
     trial: MemoryTrial
 
 
-class ChangePlanned(Fact, frozen=True, kw_only=True, tag="change_planned"):
+class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned"):
     """The next launch against the one before, as a diff: lines that begin with "-" or "+". Secrets are redacted."""
 
     attempt: int
     lines: tuple[str, ...]
 
 
-class WaitingFor(Fact, frozen=True, kw_only=True, tag="waiting_for"):
-    """The next launch waits until something is shown; `text` says for what, and who stands in the way."""
+class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
+    """The next launch waits until something is shown; `text`: for what, and who prevents it."""
 
     attempt: int
     precondition: Precondition = msgspec.field(name="proof")
     text: str
 
 
-class LaunchCleared(Fact, frozen=True, kw_only=True, tag="launch_cleared"):
+class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared"):
     """All that had to be shown before the next launch was, or the wait was over; `waited_s` in seconds."""
 
     attempt: int
@@ -40,8 +40,8 @@ class LaunchCleared(Fact, frozen=True, kw_only=True, tag="launch_cleared"):
     text: str = ""
 
 
-class Recovered(Fact, frozen=True, kw_only=True, tag="recovered"):
-    """The time from a failure to the next completed step, in seconds; a part is None where it cannot be told.
+class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
+    """The time from a failure to the next completed step, in seconds; a part is None where it is not known.
 
     `attempt` made the step; `after` failed. The parts: `end_s` failure to the last process gone, `detect_s` to the
     verdict, `wait_s` back-off, `drain_s` wait for what had to be shown first, `spawn_s` plan to torchrun running,
@@ -61,7 +61,7 @@ class Recovered(Fact, frozen=True, kw_only=True, tag="recovered"):
     first_step_s: float | None = None
 
 
-class ProbeStarted(Fact, frozen=True, kw_only=True, tag="probe_started"):
+class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started"):
     """A short launch to see whether `micro_batch` fits. Probes count from 1; their files lie in probes/<n>."""
 
     probe: int
@@ -69,7 +69,7 @@ class ProbeStarted(Fact, frozen=True, kw_only=True, tag="probe_started"):
     argv: tuple[str, ...]
 
 
-class ProbeEnded(Fact, frozen=True, kw_only=True, tag="probe_ended"):
+class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
     """A probe is over. `fitted` None: it ended for another reason, in `why`; nothing is learnt of memory then."""
 
     probe: int
@@ -80,8 +80,8 @@ class ProbeEnded(Fact, frozen=True, kw_only=True, tag="probe_ended"):
     steps: int = 0
 
 
-class BatchFitted(Fact, frozen=True, kw_only=True, tag="batch_fitted"):
-    """What the probes led to. `batch` is that of the first launch; None: as the job said."""
+class BatchFitted(JournalEvent, frozen=True, kw_only=True, tag="batch_fitted"):
+    """What the probes led to. `batch` is that of the first launch; None: as the job gave it."""
 
     probes: int
     batch: BatchSpec | None

@@ -26,6 +26,7 @@ from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.replay_log import LogTimes, TimedLine, recorded_lines
 from supervisor.views.model.snapshot import Snapshot
+from supervisor.views.wording.translate import Tr, english
 
 # Of each stream this much is played sample by sample; what is older is there as one-minute roll-ups.
 STREAM_BYTES = 64 << 20
@@ -67,8 +68,8 @@ class Recording:
         return max(last, self.events[-1].t)
 
 
-def record_of(run: RunPaths, *, node: int = 0) -> Recording:
-    """Read all of a run that can be played.
+def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
+    """Read all of a run that can be played; `tr`: the person's language.
 
     Raises:
         NothingRecorded: there is no journal, or nothing in it.
@@ -100,9 +101,9 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
     state = RunState()
     for event in events:
         state = fold(state, event)
-    facts_t = tuple(sorted({mark.t for mark in state.timeline}))
+    facts_t = tuple(sorted({moment.t for moment in state.timeline}))
     end_t = max([events[-1].t, *(sample[0] for sample in samples[-1:])])
-    lines, log_times = recorded_lines(run, paths, state, samples, events, end_t)
+    lines, log_times = recorded_lines(run, paths, state, samples, events, end_t, tr)
     return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines, log_times)
 
 

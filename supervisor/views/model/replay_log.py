@@ -27,6 +27,7 @@ from supervisor.text.stamps import is_rising, shift_of, stamp_of
 from supervisor.views.format import time_of_day
 from supervisor.views.logs.commands import RecordedLogs
 from supervisor.views.logs.sources import JOURNAL, LogRef, logs_of, split_rank
+from supervisor.views.wording.translate import Tr, english
 
 # Bytes that are played of all logs together, the newest part of each: some 70,000 lines.
 PLAYED_BYTES = 4 << 20
@@ -114,16 +115,18 @@ def recorded_lines(
     samples: Sequence[tuple[float, str, Sample]],
     events: Sequence[Event],
     end_t: float,
+    tr: Tr = english,
 ) -> tuple[tuple[TimedLine, ...], LogTimes]:
-    """The lines of all its logs and the run's facts, in the order of time; and how much was there when.
+    """The lines of all its logs and the timeline's moments, in the order of time; and how much was there when.
 
     Args:
         run: whose facts they are.
         node: where its logs lie.
         state: as it stood in the end.
         samples: as (t, stream, sample), oldest first.
-        events: all facts, oldest first.
+        events: all of them, oldest first.
         end_t: when the recording ends, wall seconds.
+        tr: the person's language.
     """
     refs = [ref for ref in logs_of(state, node, state.attempts) if _size(ref.path)]
     budget = _fair_share([_size(ref.path) for ref in refs], PLAYED_BYTES)
@@ -143,9 +146,11 @@ def recorded_lines(
             if not part.known:
                 name = f"{part.ref.who} {part.ref.stream}".strip()
                 t = _unknown_t(parts, begin, max(end, begin))
-                remarks.append((t, attempt.number, f"{name}: nothing tells when these lines were written"))
+                remarks.append(
+                    (t, attempt.number, tr(f"{name}: nothing tells when these lines were written"))
+                )
     notes: list[tuple[LogRef, bytes, float]] = []
-    facts = [*remarks, *_facts(state)]
+    facts = [*remarks, *_facts(state, tr)]
     for attempt in state.attempts:
         mine_then = sorted((t, text) for t, number, text in facts if number == attempt.number)
         if mine_then:
@@ -263,12 +268,12 @@ def _unknown_t(parts: Sequence[_Part], begin: float, end: float) -> float:
     return end if any(part.known for part in parts) else begin
 
 
-def _facts(state: RunState) -> Iterator[tuple[float, int, str]]:
-    """The facts with their times and attempts; one of no attempt belongs to the one that was on."""
+def _facts(state: RunState, tr: Tr) -> Iterator[tuple[float, int, str]]:
+    """The moments with their times and attempts; one of no attempt belongs to the one that was on."""
     number = state.attempts[0].number if state.attempts else 0
-    for mark in state.timeline:
-        number = mark.attempt or number
-        yield mark.t, number, mark.text
+    for moment in state.timeline:
+        number = moment.attempt or number
+        yield moment.t, number, tr.moment(moment)
 
 
 def _as_log(ref: LogRef, facts: Sequence[tuple[float, str]]) -> Iterator[TimedLine]:

@@ -58,7 +58,7 @@ class RunRow:
         What was recovered from is not shown.
         """
         attempt = self.state.attempt
-        if attempt is None or attempt.verdict is None or attempt.ended_by_request:
+        if attempt is None or attempt.verdict is None or attempt.ended_on_request:
             return ""
         return str(attempt.verdict.failure)
 
@@ -70,7 +70,7 @@ class RunRow:
     @property
     def is_cut(self) -> bool:
         """Whether the newest attempt's logs were not read to their end: it went further than its last step read."""
-        return self.state.attempt is not None and bool(self.state.attempt.unread_text)
+        return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
         """Seconds from its start to its end, to `now` while it lives, else to its last fact."""

@@ -34,7 +34,7 @@ from supervisor.views.tui.saved_layout import Kept, load, save
 from supervisor.views.tui.suspend import Continuing
 from supervisor.views.tui.theme.themed_app import ThemedApp
 from supervisor.views.tui.theme.themes import THEMES
-from supervisor.views.wording.translate import speech
+from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -135,7 +135,7 @@ class StokerApp(ThemedApp):
         self._continuing: Continuing | None = None
         self._leaving = False
         self._typed_t = float("-inf")
-        self.tr = speech(appearance.spoken)
+        self.tr = words_in(appearance.spoken)
         self._not_spoken = appearance.spoken is not appearance.lang
         self.run_paths = run
         self._keep = keep

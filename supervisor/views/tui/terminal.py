@@ -40,12 +40,12 @@ class TuiResult:
 
 
 def result_of(run: RunPaths, snapshot: Snapshot | None, tr: Tr = english) -> TuiResult:
-    """What is said on the terminal after leaving."""
+    """What is left on the terminal after leaving."""
     state = snapshot.state if snapshot else None
     if state is not None and isinstance(state.condition, Finished):
         end = state.condition
-        text = f"{run.run_id}: {end.outcome.replace('_', ' ')}: {end.reason} (exit code {end.exit_code})"
-        lines = (plain(tr(text)), plain(tr(f"directory {run.root}")))
+        values = {"run": run.run_id, "outcome": end.outcome, "reason": end.reason, "exit_code": end.exit_code}
+        lines = (plain(tr.sentence("parting", "over", values)), plain(tr(f"directory {run.root}")))
         return TuiResult(run, False, end.outcome, end.exit_code, lines)
     if snapshot is None or snapshot.gone:
         gone = tr(f"{run.root}: the run directory is gone")

@@ -26,8 +26,8 @@ def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = englis
     rank = _writer(attempt.ranks.values(), path)
     # A watched log, which lies elsewhere, may name no rank.
     if rank is not None and (rank.rank is not None or not posixpath.isabs(path)):
-        text = tr(f"rank {rank.rank if rank.rank is not None else rank.local_rank}")
-        return f"{text} {posixpath.basename(path)}{number}"
+        name = tr(f"rank {rank.rank if rank.rank is not None else rank.local_rank}")
+        return f"{name} {posixpath.basename(path)}{number}"
     return f"{below_run(attempt.number, path)}{number}"
 
 

@@ -1,4 +1,4 @@
-"""What pre-flight found wanting: said where the person looks while the run begins (pure)."""
+"""The warnings of pre-flight, shown where the person looks while the run begins (pure)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.state import Launching, Preflight, Running, RunState
 
-# The first attempt says it for so long; the page `P` keeps all of it.
+# They are shown for so long of the first attempt; the page `P` keeps all of them.
 SHOWN_S = 600.0
 # stoker's own flags; a sentence may name the script's beside them, which are no one's to declare.
 _FLAG = re.compile(r"--(?:\w+-knob|batch-scope)\b")

@@ -1,21 +1,20 @@
-"""The words of the views in a person's language: an English sentence in, the same sentence out.
+"""What people read, in their language: kinds and values out of the state, and sentences that are written in English.
 
-English is written where it is used and is the key of the catalogue (``lang/zh.toml``). Journals stay English, because viewers
-of any language share them: their sentences are found again by template when they are shown. What has no entry is
-shown in English, never lost.
+What the state carries as a kind and values is rendered from the language's own table (`kinds`). All other English is written where it
+is used and is the key of a catalogue (``lang/zh.toml``): a sentence that policy, diagnosis or the keeper composed is found
+again by template when it is shown. What has no entry is shown in English, never lost.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from pathlib import Path
+from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
+from supervisor.run.state import Moment
 from supervisor.views.appearance import Lang
-
-Tr: TypeAlias = Callable[[str], str]
+from supervisor.views.wording.kinds import Kinds, changed_text, sections
 
 # Sentences in sight at one time are some hundreds; those with running numbers come and go.
 REMEMBERED = 4096
@@ -26,7 +25,7 @@ LONGEST = 1000
 _PLACE = re.compile(r"\{(\w+)(?::([t!]))?\}")
 _WORD = re.compile(r"[^\W_]+")
 # Signs before and blanks around a sentence are not part of it.
-_DRESS = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
+_FRAME = re.compile(r"((?:\? )?[\s·✓✗⚠■◆○●‖↻→×…◂▸]*)(.*?)(\s*)", re.DOTALL)
 _JOINT = re.compile(r" · |[;:,] ")
 _LETTER = re.compile(r"[^\W\d_]")
 _FORMS = {
@@ -42,29 +41,60 @@ class BadCatalogue(ValueError):  # noqa: N818 - named for what it is
     """An entry that cannot be used: which, and why."""
 
 
-def english(text: str) -> str:
-    """The text as it is written."""
-    return text
+class Words:
+    """One language. Called with an English sentence it gives the same sentence; the tables of kinds are read when first needed.
+
+    Args:
+        lang: the language.
+        translate: English in, the language out.
+    """
+
+    def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
+        self.lang = lang
+        self._translate = translate
+
+    def __call__(self, text: str) -> str:
+        """An English sentence in this language, or as it is where it is not known."""
+        return self._translate(text)
+
+    def moment(self, moment: Moment) -> str:
+        """What stands on the timeline."""
+        change = changed_text(moment.change) if moment.change is not None else ""
+        values = {**moment.values, "change": change} if change else moment.values
+        return self.sentence("moment", moment.kind, values)
+
+    def sentence(self, table: str, kind: str, values: Mapping[str, object] | None = None) -> str:
+        """The sentence that a table of ``lang/*.toml`` has for a kind, with its values."""
+        return self._kinds.sentence(table, kind, values or {})
+
+    def filled(self, text: str, values: Mapping[str, object]) -> str:
+        """A sentence that is written as those of the tables are, with its values."""
+        return self._kinds.filled(text, values)
+
+    @cached_property
+    def _kinds(self) -> Kinds:
+        return Kinds(self.lang, self._translate)
 
 
-def speech(lang: Lang) -> Tr:
-    """What turns English into `lang`. The catalogue is read only where it is wanted."""
-    return english if lang is Lang.EN else Translator(catalogue(lang))
+Tr: TypeAlias = Words
+
+english = Words(Lang.EN, str)
+
+
+def words_in(lang: Lang) -> Words:
+    """A language's words. The catalogue of sentences is read only where it is needed."""
+    return english if lang is Lang.EN else Words(lang, Translator(catalogue(lang)))
 
 
 def catalogue(lang: Lang) -> dict[str, str]:
-    """The entries of a language, English first: all sections together.
+    """The sentences of a language, English first: all sections together but the tables of kinds.
 
     Raises:
         BadCatalogue: an English sentence stands twice.
     """
-    import tomllib  # not for English
-
-    with (Path(__file__).parent / "lang" / f"{lang}.toml").open("rb") as file:
-        sections = tomllib.load(file)
     entries: dict[str, str] = {}
-    for section in sections.values():
-        for key, value in section.items():
+    for name, section in sections(lang).items():
+        for key, value in section.items() if name != "kind" else ():
             if key in entries:
                 raise BadCatalogue(f"{key}: it stands twice")
             entries[key] = value
@@ -72,12 +102,12 @@ def catalogue(lang: Lang) -> dict[str, str]:
 
 
 class _Template(NamedTuple):
-    """`pieces` stand around the captured `names`. `said`: literal, name, literal …; `modes` by name."""
+    """`pieces` stand around the captured `names`. `value`: literal, name, literal …; `modes` by name."""
 
     key: str
     pieces: tuple[str, ...]
     names: tuple[str, ...]
-    said: tuple[str, ...]
+    value: tuple[str, ...]
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
@@ -107,7 +137,7 @@ class Translator:
     A place in a key takes any text; one named by a single letter a number (nothing with letters in it), ``span`` and ``age``
     a duration, ``place`` a word, ``call`` one clause. A value's ``{name}`` is what stood there, ``{name:t}`` that translated where it can be, ``{name:!}`` translated or the
     entry does not fit. ``word(s)`` in a key stands for both numbers. A sentence with no entry is tried in
-    its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are said one by one.
+    its parts: signs and blanks around it are kept, and clauses joined by `` · ``, ``;``, ``:`` or ``,`` are translated one by one.
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:
@@ -116,36 +146,36 @@ class Translator:
         for key, value in entries.items():
             for form in {_SUFFIX.sub(r"\1", key), _SUFFIX.sub(r"\1s", key)}:
                 self._enter(key, form, value)
-        self._remembered = lru_cache(REMEMBERED)(self._say)
+        self._remembered = lru_cache(REMEMBERED)(self._shown)
 
     def __call__(self, text: str) -> str:
         """The text in the catalogue's language, or as it is."""
         return self._remembered(text)
 
     def keys_of(self, text: str) -> Iterator[str]:
-        """The catalogue's keys that saying `text` takes: for tests of what is missing or unused."""
+        """The catalogue's keys that translating `text` takes: for tests of what is missing or unused."""
         used: list[str] = []
-        self._say(text, used.append)
+        self._shown(text, used.append)
         yield from used
 
     def _enter(self, key: str, form: str, value: str) -> None:
         if not _PLACE.search(form):
             self._exact[form] = (key, value)
             return
-        parts, text = _PLACE.split(form), _PLACE.split(value)
-        pieces, names = tuple(parts[::3]), tuple(parts[1::3])
-        modes = {name: mode or "" for name, mode in zip(text[1::3], text[2::3], strict=True)}
+        key_parts, value_parts = _PLACE.split(form), _PLACE.split(value)
+        pieces, names = tuple(key_parts[::3]), tuple(key_parts[1::3])
+        modes = {name: mode or "" for name, mode in zip(value_parts[1::3], value_parts[2::3], strict=True)}
         if not all(pieces[1:-1]):
             raise BadCatalogue(f"{key}: two places with nothing between them")
         if set(modes) != set(names) or len(set(names)) != len(names):
             raise BadCatalogue(f"{key}: the places differ from those of {value}")
-        kept = tuple(part for at, part in enumerate(text) if at % 3 != 2)
+        kept = tuple(part for at, part in enumerate(value_parts) if at % 3 != 2)
         self._templates.setdefault(_rarest(pieces), []).append(_Template(key, pieces, names, kept, modes))
 
-    def _say(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
-        if not depth or len(text) > LONGEST or not (dressed := _DRESS.fullmatch(text)):
+    def _shown(self, text: str, use: Callable[[str], None] = lambda _: None, depth: int = DEEPEST) -> str:
+        if not depth or len(text) > LONGEST or not (framed := _FRAME.fullmatch(text)):
             return text
-        before, core, after = dressed.groups()
+        before, core, after = framed.groups()
         shown = self._whole(core, use, depth)
         if shown is None:
             shown = self._parts(core, use, depth)
@@ -170,20 +200,20 @@ class Translator:
         used = [template.key]
         for name, mode in template.modes.items():
             if mode:
-                shown = self._say(captured[name], used.append, depth - 1)
+                shown = self._shown(captured[name], used.append, depth - 1)
                 if mode == "!" and shown == captured[name]:
                     return None
                 captured[name] = shown
         for key in used:
             use(key)
-        return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.said))
+        return "".join(captured[part] if at % 2 else part for at, part in enumerate(template.value))
 
     def _parts(self, text: str, use: Callable[[str], None], depth: int) -> str | None:
         joint = _JOINT.search(text)
         if joint is None:
             return None
         head, tail = text[: joint.start()], text[joint.end() :]
-        shown = self._say(head, use, depth - 1), self._say(tail, use, depth - 1)
+        shown = self._shown(head, use, depth - 1), self._shown(tail, use, depth - 1)
         if shown == (head, tail):
             return None
         key, between = self._exact.get(joint[0], ("", joint[0]))

@@ -1,4 +1,4 @@
-"""Recorded runs in the product's own words, as its rooms write them, for what is told in Chinese."""
+"""Recorded runs in the product's own sentences, which can be translated."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ TITLES = {
 }
 
 
-class Spoken(Recording):
+class InOwnWords(Recording):
     """A recording whose sentences are those of diagnosis, policy and preflight."""
 
     def fact(self, event: ev.Event) -> None:
-        """The fact, in the product's words."""
-        super().fact(spoken(event))
+        """The event, in the product's words."""
+        super().fact(in_own_words(event))
 
 
-def spoken(event: ev.Event) -> ev.Event:
-    """A fact of `recorded`, in the words of the rooms that write such facts."""
+def in_own_words(event: ev.Event) -> ev.Event:
+    """An event of `recorded`, in the words of the packages that write such events."""
     match event:
         case ev.LaunchIntended() | ev.Held() | ev.RunEnded():
             return replace(event, reason=REASONS.get(event.reason, event.reason))

@@ -19,7 +19,7 @@ from supervisor.views.tui.terminal import result_of
 from supervisor.views.tui.widgets.paint import fit, wrap
 from tests.views.tui import recorded
 from tests.views.tui.camera import stand_still
-from tests.views.tui.chinese import Spoken
+from tests.views.tui.chinese import InOwnWords
 from tests.views.tui.driving import clock_after, is_read, keeper_of, pane, shown, until
 
 STATES: dict[str, Callable[[Path], RunPaths]] = {
@@ -42,7 +42,7 @@ KEPT = frozenset(
 
 @pytest.fixture(autouse=True)
 def _in_the_products_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "Recording", Spoken)
+    monkeypatch.setattr(recorded, "Recording", InOwnWords)
 
 
 def app_of(run: RunPaths) -> StokerApp:
@@ -74,7 +74,7 @@ def english_in(text: str) -> set[str]:
 
 
 def ours(app: StokerApp) -> str:
-    """What the dashboard says itself: not the log's lines, not those of the cause."""
+    """The dashboard's own text: not the log's lines, not those of the cause."""
     names = (
         "header",
         "loss",
@@ -103,17 +103,15 @@ def test_nothing_of_the_dashboard_is_left_in_english(tmp_path: Path, state: str)
     after(STATES[state](tmp_path / NAME), (200, 50), (), look)
 
 
-def test_the_card_is_told_and_the_cause_is_as_written(tmp_path: Path) -> None:
+def test_the_card_is_in_chinese_and_the_cause_is_as_written(tmp_path: Path) -> None:
     def look(app: StokerApp) -> None:
         card = pane(app, "card")
         assert "显存不足（rank 1）" in card
         assert "torch.OutOfMemoryError: CUDA out of memory." in card
         assert "减小 device_batch_size（现为 16）：8 可整除全局批次。" in card
         assert "微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in card
-        told = [
-            line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch|train\.py", line)
-        ]
-        assert not english_in("\n".join(told).replace("stderr.log", ""))
+        own = [line for line in card.splitlines() if not re.search(r"torch\.Out|GiB|PyTorch|train\.py", line)]
+        assert not english_in("\n".join(own).replace("stderr.log", ""))
 
     after(recorded.backing_off(tmp_path / NAME), (120, 40), (), look)
 
@@ -127,7 +125,7 @@ def test_the_card_is_told_and_the_cause_is_as_written(tmp_path: Path) -> None:
         ("M", "metrics", None),
     ],
 )
-def test_pages_are_told(tmp_path: Path, key: str, page: str, data: set[str] | None) -> None:
+def test_pages_are_in_chinese(tmp_path: Path, key: str, page: str, data: set[str] | None) -> None:
     """`data` None: most of the page are names of settings or series; its title is looked at."""
 
     def look(app: StokerApp) -> None:
@@ -139,20 +137,20 @@ def test_pages_are_told(tmp_path: Path, key: str, page: str, data: set[str] | No
     after(recorded.healthy(tmp_path / NAME), (120, 40), (key,), look)
 
 
-def test_the_failure_page_is_told(tmp_path: Path) -> None:
+def test_the_failure_page_is_in_chinese(tmp_path: Path) -> None:
     def look(app: StokerApp) -> None:
-        told = [
+        own = [
             line
             for line in pane(app, "failure").splitlines()
             if not re.search(r"rank1|GiB|stderr|train\.py", line)
         ]
-        assert not english_in("\n".join(told)) - {"unallocated"}
-        assert "可选方案    微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in "\n".join(told)
+        assert not english_in("\n".join(own)) - {"unallocated"}
+        assert "可选方案    微批次 16 → 8，累积 2 → 4，全局批次 64 不变" in "\n".join(own)
 
     after(recorded.held(tmp_path / NAME), (120, 40), ("v",), look)
 
 
-def test_help_and_dialogs_are_told(tmp_path: Path) -> None:
+def test_help_and_dialogs_are_in_chinese(tmp_path: Path) -> None:
     root = tmp_path / NAME
 
     def help_(app: StokerApp) -> None:
@@ -174,7 +172,7 @@ def test_help_and_dialogs_are_told(tmp_path: Path) -> None:
     after(run, (120, 40), ("s",), stop)
 
 
-def test_the_list_of_runs_is_told(tmp_path: Path) -> None:
+def test_the_list_of_runs_is_in_chinese(tmp_path: Path) -> None:
     runs = [state(tmp_path / f"20261121-141{at}-brave-otter") for at, state in enumerate(STATES.values())]
     app = StokerApp(None, known=lambda: runs, clock=clock_after(runs[0]), appearance=Appearance(lang=Lang.ZH))
 
@@ -208,7 +206,7 @@ def test_plain_ascii_is_english_and_says_so(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
-def test_leaving_is_told(tmp_path: Path) -> None:
+def test_leaving_is_in_chinese(tmp_path: Path) -> None:
     run = recorded.healthy(tmp_path / NAME)
     app = app_of(run)
 

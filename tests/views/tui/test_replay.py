@@ -19,6 +19,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
+from supervisor.views.appearance import Lang
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.replay import (
     NothingRecorded,
@@ -31,6 +32,7 @@ from supervisor.views.model.replay import (
 )
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.terminal import replay_app
+from supervisor.views.wording.translate import words_in
 from tests.views.tui import recorded
 from tests.views.tui.driving import pane, requests, until
 
@@ -140,6 +142,13 @@ def test_lines_that_nothing_tells_of_are_shown_with_a_note(tmp_path: Path) -> No
     assert mine == [(start_t, "loading the data"), (start_t, "done")]
     note = "0 stdout: nothing tells when these lines were written"
     assert (start_t, note) in [(timed.t, timed.line.text) for timed in lines if timed.line.who == "stoker"]
+    in_chinese = record_of(rec.run, tr=words_in(Lang.ZH)).lines
+    assert [timed.line.text for timed in in_chinese if timed.line.who == "stoker"] == [
+        "第 1 次尝试：first start",
+        "0 stdout：无从得知这些行写于何时",
+        "agent agent：无从得知这些行写于何时",
+        "第 1 次尝试结束，退出码 0",
+    ]
 
 
 def test_lines_with_clocks_of_their_own_go_by_those(tmp_path: Path) -> None:

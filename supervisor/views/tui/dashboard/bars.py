@@ -21,18 +21,18 @@ from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # The words beside q give way when fewer than this many other keys would fit.
 WANTED_HINTS = 8
-# What was done needs no more than a look; what was refused is read.
+# An answer is shown for so long, a refusal longer: it is read.
 ANSWER_S = 6.0
 REFUSAL_S = 20.0
 # An advisory stands in this line for so long; the page `a` keeps all of them.
 ADVISORY_S = 600.0
 STALL = "stall"
-# The code of what is said of a GPU that others use too, before its index (keeper/monitoring/sensors.py).
+# The code of the advisory on a GPU that others use too, before its index (keeper/monitoring/sensors.py).
 SHARED = "gpu_shared_"
 
 
 class NoticeBar(Panel):
-    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, what was wanting at the start."""
+    """One line, by urgency: folder gone, an answer, a copy, keeper gone, the newest advisory, a warning of pre-flight."""
 
     framed = False
     uses_clock = True
@@ -93,12 +93,12 @@ class NoticeBar(Panel):
             text = f" {state.unknown_events} facts of a newer version are not shown"
             return [row(Span(tr(text), TextStyle.DIM))]
         if state.timeline:
-            newest_fact = state.timeline[-1]
-            return [row(Span(f" {fm.time_of_day(newest_fact.t)} {tr(newest_fact.text)}", TextStyle.DIM))]
+            newest = state.timeline[-1]
+            return [row(Span(f" {fm.time_of_day(newest.t)} {tr.moment(newest)}", TextStyle.DIM))]
         return []
 
     def _without_keeper(self, width: int) -> str:
-        """What stands where nobody looks after a run; who starts its next attempt only where there is room."""
+        """The line for a run without a supervisor process; who starts its next attempt only where there is room."""
         offered = self.can_adopt and not self.read_only
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"
@@ -108,12 +108,12 @@ class NoticeBar(Panel):
         )
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
-        """A stall, else the newest advisory, else what pre-flight found wanting; and the key that says more."""
+        """A stall, else the newest advisory, else a warning of pre-flight; and the key that shows more."""
         state, tr = snapshot.state, self.tr
         attempt = state.attempt
         stall = attempt.stall if attempt is not None else None
         if attempt is not None and stall is not None and isinstance(state.condition, Running):
-            # The advisory says how long it was when it was written; here it is counted.
+            # The advisory has how long it was when it was written; here it is counted.
             text = f"nothing moves for {fm.duration(now - stall.since)}"
             where = f": {attempt.stacks.text}" if attempt.stacks is not None else ""
             return _warned(
@@ -128,26 +128,26 @@ class NoticeBar(Panel):
                 row(Span(tr(f"{others} more "), TextStyle.DIM), Span("a ", TextStyle.KEY)) if others else ()
             )
             return _warned(tr(newest.text), more, width)
-        wanting = shown_at_start(state, now)
-        if not wanting:
+        warnings = shown_at_start(state, now)
+        if not warnings:
             return None
-        count = tr(f"{len(wanting) - 1} more ") if len(wanting) > 1 else ""
+        count = tr(f"{len(warnings) - 1} more ") if len(warnings) > 1 else ""
         more = row(
             Span(count, TextStyle.DIM), Span("P", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)
         )
         if self.page == "preflight":
             more = ()  # there it stands
-        return _warned(tr(in_one_line(wanting[0])), more, width)
+        return _warned(tr(in_one_line(warnings[0])), more, width)
 
 
 def _warned(text: str, more: Row, width: int) -> Row:
-    """A warning, cut where the key that says more would not fit."""
-    shown = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
-    return between(row(Span(shown, TextStyle.WARN)), more, width)
+    """A warning, cut where the key that shows more would not fit."""
+    cut = fit(f" ⚠ {text}", width - cells(more) - 1).rstrip()
+    return between(row(Span(cut, TextStyle.WARN)), more, width)
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
-    """The newest advisory, while it holds: of the attempt that runs, not yet old, and only until what it says is over."""
+    """The newest advisory, while it holds: of the attempt that runs, not yet old, and only until its cause is over."""
     state = snapshot.state
     if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
         return None

@@ -10,13 +10,14 @@ from supervisor.run.records import FailureClass
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.paint import Span, TextStyle
+from supervisor.views.wording.kinds import end_of_request
 
 
 def condition_span(snapshot: Snapshot, now: float) -> Span:
     """Glyph and word of the run's state."""
     condition = snapshot.state.condition
     attempt = snapshot.state.attempt
-    request = attempt.request_text if attempt is not None else ""
+    requested = end_of_request(attempt) if attempt is not None else ""
     match condition:
         case st.Preflight():
             return Span("○ preflight", TextStyle.PLAIN)
@@ -36,8 +37,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"◆ stopping{f' ({condition.step})' if condition.step else ''}", TextStyle.WARN)
         case st.Ended():
             return Span("◆ ended, reading its logs", TextStyle.WARN)
-        case st.DiagnosedAs() if request:
-            return Span(f"■ {request}", TextStyle.PLAIN)
+        case st.DiagnosedAs() if requested:
+            return Span(f"■ {requested}", TextStyle.PLAIN)
         case st.DiagnosedAs():
             healthy = condition.verdict.failure is FailureClass.HEALTHY
             return Span(
@@ -48,8 +49,8 @@ def condition_span(snapshot: Snapshot, now: float) -> Span:
             return Span(f"↻ restarts in {fm.duration(max(0.0, condition.until - now))}", TextStyle.WARN)
         case st.HeldOpen():
             return Span("‖ held: you decide", TextStyle.WARN)
-        case st.Finished(outcome=Outcome.STOPPED) if request:
-            return Span(f"■ {request}", TextStyle.PLAIN)
+        case st.Finished(outcome=Outcome.STOPPED) if requested:
+            return Span(f"■ {requested}", TextStyle.PLAIN)
         case st.Finished():
             return outcome_span(condition.outcome)
         case _ as unreachable:

@@ -217,7 +217,7 @@ def _plan(
             if again:
                 rows += _wrapped("again", again, width, why_rows, tr)
         case _:
-            rows.append(_labelled("next", Span(tr(decision.kind.replace("_", " "))), width, tr))
+            rows.append(_labelled("next", Span(tr.sentence("decision", decision.kind)), width, tr))
     return rows
 
 

@@ -13,6 +13,7 @@ from supervisor.views.tui.dashboard.condition_words import condition_span, hang_
 from supervisor.views.tui.dashboard.layout import LOW
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.kinds import unread_text
 from supervisor.views.wording.translate import Tr
 
 # A run that steps is called quiet after this many seconds, or steps if those are longer.
@@ -45,7 +46,7 @@ class HeaderPanel(Panel):
             left += [Span(tr(", Esc keeps waiting"), TextStyle.WARN)] if self.may_act else []
         elif quiet is not None:
             left.append(Span(tr(f" · no step for {fm.age(quiet)}"), TextStyle.WARN))
-        behind = state.progress.unread_text if state.progress is not None and is_live(snapshot) else ""
+        behind = unread_text(state.progress) if state.progress is not None and is_live(snapshot) else ""
         if behind:
             left.append(Span(tr(f" · {behind}"), TextStyle.WARN))
         if is_live(snapshot) and not snapshot.keeper_alive and state.started_t is not None:

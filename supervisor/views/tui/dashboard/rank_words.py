@@ -16,7 +16,7 @@ def rank_state(rank: st.RankState, snapshot: Snapshot) -> tuple[str, TextStyle]:
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:
             return "✓ done", TextStyle.DIM  # torchrun ended well, so its ranks did
-        if attempt is not None and attempt.ended_by_request:
+        if attempt is not None and attempt.ended_on_request:
             return "■ stopped", TextStyle.DIM
         if hung := _hung(attempt):
             return ("✗ hung", TextStyle.BAD) if rank.rank in hung else ("■ ended", TextStyle.DIM)

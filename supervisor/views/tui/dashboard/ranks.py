@@ -75,7 +75,7 @@ class RanksPanel(ListPanel, can_focus=True):
             return EMPTY, EMPTY
         ranks = _views(self.view.snapshot)
         attempt = self.view.snapshot.state.attempt
-        well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_by_request)
+        well = attempt is not None and (attempt.exit_code == 0 or attempt.ended_on_request)
         gone = 0 if well else sum(1 for rank in ranks if rank.exited and rank.exit_code != 0)
         by = self.tr(f" · by {self.by}") if self.by != "rank" else ""
         left = row(Span(self.tr(f"ranks · {len(ranks)}"), TextStyle.STRONG), Span(by, TextStyle.DIM))

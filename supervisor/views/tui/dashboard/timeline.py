@@ -1,19 +1,25 @@
-"""The run's past: attempts as one line, and the facts one by one."""
+"""The run's past: attempts as one line, and the moments of the timeline one by one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.run.state import AttemptState
+from supervisor.run.state import AttemptState, Tone
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, row
 from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.kinds import end_of_request, unread_text
 from supervisor.views.wording.translate import Tr
 
-TONES = {"good": TextStyle.LIVE, "warn": TextStyle.WARN, "bad": TextStyle.BAD}
-GLYPHS = {"good": "✓", "warn": "!", "bad": "✗"}
+TONES = {
+    Tone.INFO: TextStyle.DIM,
+    Tone.GOOD: TextStyle.LIVE,
+    Tone.WARN: TextStyle.WARN,
+    Tone.BAD: TextStyle.BAD,
+}
+GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class AttemptsBar(Panel):
@@ -46,7 +52,7 @@ class AttemptsBar(Panel):
             size = max(2, int(room * span_s / sum(spans_s)))
             spans += [
                 Span(f"{attempt.number} ", TextStyle.STRONG),
-                Span("━" * size, _ink(attempt)),
+                Span("━" * size, _style(attempt)),
                 *text,
                 Span(" "),
             ]
@@ -54,7 +60,7 @@ class AttemptsBar(Panel):
 
 
 class TimelinePanel(ListPanel, can_focus=True):
-    """Facts, newest last; it shows the newest until a person moves in it."""
+    """The moments, newest last; it shows the newest until a person moves in it."""
 
     number = 5
 
@@ -63,11 +69,11 @@ class TimelinePanel(ListPanel, can_focus=True):
         self.cursor = 1 << 30
 
     def inputs(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """The facts."""
+        """The moments."""
         return (snapshot.state.timeline,)
 
     def titles(self) -> tuple[Row, Row]:
-        """How many facts."""
+        """How many there are."""
         if self.view is None:
             return EMPTY, EMPTY
         count = len(self.view.snapshot.state.timeline)
@@ -75,7 +81,7 @@ class TimelinePanel(ListPanel, can_focus=True):
         return row(Span(self.tr("timeline"), TextStyle.STRONG)), row(Span(self.tr(facts), TextStyle.DIM))
 
     def count(self) -> int:
-        """One row a fact, or one that says that there is none."""
+        """One row a moment, or one where there is none."""
         assert self.view is not None
         count = max(len(self.view.snapshot.state.timeline), 1)
         if not self.has_focus:
@@ -83,17 +89,17 @@ class TimelinePanel(ListPanel, can_focus=True):
         return count
 
     def item(self, index: int, width: int) -> Row:  # noqa: ARG002 - panes clip their rows themselves
-        """One fact."""
+        """One moment."""
         assert self.view is not None
-        marks = self.view.snapshot.state.timeline
-        if not marks:
+        moments = self.view.snapshot.state.timeline
+        if not moments:
             return row(Span(self.tr("nothing has happened yet"), TextStyle.DIM))
-        mark = marks[index]
-        loud = mark.tone in {"bad", "warn"}
+        moment = moments[index]
+        loud = moment.tone in {Tone.BAD, Tone.WARN}
         return row(
-            Span(f"{fm.time_of_day(mark.t)} ", TextStyle.DIM),
-            Span(f"{GLYPHS.get(mark.tone, '·')} ", TONES.get(mark.tone, TextStyle.DIM)),
-            Span(self.tr(mark.text), TONES[mark.tone] if loud else TextStyle.PLAIN),
+            Span(f"{fm.time_of_day(moment.t)} ", TextStyle.DIM),
+            Span(f"{GLYPHS[moment.tone]} ", TONES[moment.tone]),
+            Span(self.tr.moment(moment), TONES[moment.tone] if loud else TextStyle.PLAIN),
         )
 
 
@@ -101,20 +107,20 @@ def _end(attempt: AttemptState, now: float) -> float:
     return next((t for t in (attempt.ended_t, attempt.gone_t) if t is not None), now)
 
 
-def _ink(attempt: AttemptState) -> TextStyle:
+def _style(attempt: AttemptState) -> TextStyle:
     if attempt.ended_t is None:
         return TextStyle.LIVE
     return (
         TextStyle.DIM
-        if attempt.exit_code == 0 or attempt.ended_by_request or _is_well(attempt)
+        if attempt.exit_code == 0 or attempt.ended_on_request or _is_well(attempt)
         else TextStyle.BAD
     )
 
 
 def _is_well(attempt: AttemptState) -> bool:
-    """Whether nobody saw how it ended, and its log says nothing against it."""
+    """Whether nobody saw how it ended, and its log has nothing against it."""
     judged = attempt.verdict is not None and not attempt.verdict_provisional
-    return attempt.exit_code is None and judged and attempt.failure is None and not attempt.unread_text
+    return attempt.exit_code is None and judged and attempt.failure is None and not attempt.has_unread
 
 
 def _words(attempt: AttemptState, end: float, tr: Tr) -> Row:
@@ -125,10 +131,10 @@ def _words(attempt: AttemptState, end: float, tr: Tr) -> Row:
         return row(Span("●", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
     if attempt.failure is not None:
         return row(Span(f"✗ {attempt.failure}", TextStyle.BAD), Span(f" {span}", TextStyle.DIM))
-    if attempt.request_text:
-        return row(Span(f"■ {tr(attempt.request_text)}"), Span(f" {span}", TextStyle.DIM))
-    if attempt.exit_code == 0 and attempt.unread_text:
-        return row(Span(f"! {tr(attempt.unread_text)}", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))
+    if attempt.ended_on_request:
+        return row(Span(f"■ {tr(end_of_request(attempt))}"), Span(f" {span}", TextStyle.DIM))
+    if attempt.exit_code == 0 and attempt.has_unread:
+        return row(Span(f"! {tr(unread_text(attempt))}", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))
     if attempt.exit_code == 0 or _is_well(attempt):
         return row(Span("✓", TextStyle.LIVE), Span(f" {span}", TextStyle.DIM))
     return row(Span("✗", TextStyle.WARN), Span(f" {span}", TextStyle.DIM))

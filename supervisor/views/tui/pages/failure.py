@@ -264,7 +264,7 @@ def _policy(snapshot: Snapshot, attempt: st.AttemptState, now: float, width: int
     if decision is None:
         return [*rows, row(Span(tr("policy has not decided yet"), TextStyle.DIM))]
     who = "" if attempt.decided_by == "policy" else tr(f" (decided by {attempt.decided_by})")
-    rows += labelled(tr(decision.kind.value.replace("_", " ")), f"{tr(decision.reason)}{who}", width)
+    rows += labelled(tr.sentence("decision", decision.kind), f"{tr(decision.reason)}{who}", width)
     if decision.change is not None:
         label = "on offer" if decision.kind is DecisionKind.HOLD else "change"
         rows += labelled(tr(label), tr(change_text(decision.change)), width, TextStyle.STRONG)

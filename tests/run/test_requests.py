@@ -1,4 +1,4 @@
-"""A stop or a restart that somebody asked for: no failure, spends no budget, and is told once."""
+"""A stop or a restart on request: no failure, spends no budget, and stands on the timeline once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.state import RunState
+from supervisor.views.wording.kinds import end_of_request
+from supervisor.views.wording.translate import english
 from tests.keeper.fakes import job_of, run_in, stopped_verdict, verdict_of
 
 RESTART = Decision(DecisionKind.RESTART, "ada asked for it", change=SpecChange())
@@ -50,18 +52,20 @@ def restarted() -> list[ev.Event]:
     ]
 
 
-def test_the_step_after_a_persons_restart_came_after_no_failure() -> None:
+def test_the_step_after_a_requested_restart_came_after_no_failure() -> None:
     step = ev.Recovered(t=9.0, attempt=2, after=1, total_s=4.0)
-    assert replay([*restarted(), step]).timeline[-1].text == "the next step came 4.0 s after the stop"
+    assert (
+        english.moment(replay([*restarted(), step]).timeline[-1]) == "the next step came 4.0 s after the stop"
+    )
 
 
 def tones(state: RunState) -> set[str]:
-    return {mark.tone for mark in state.timeline}
+    return {moment.tone for moment in state.timeline}
 
 
-def test_a_persons_restart_is_told_once_and_in_no_colour() -> None:
+def test_a_requested_restart_stands_there_once_and_in_no_colour() -> None:
     state = replay(restarted())
-    assert [mark.text for mark in state.timeline] == [
+    assert [english.moment(m) for m in state.timeline] == [
         "attempt 1: first launch",
         "ada asked: restart",
         "attempt 1 ended: restarted by ada",
@@ -90,20 +94,20 @@ def test_a_stop_is_no_failure(why: ev.StopWhy, by: str, text: str) -> None:
         ]
     )
     (attempt,) = state.attempts
-    assert attempt.ended_by_request
-    assert attempt.request_text == text
+    assert attempt.ended_on_request
+    assert end_of_request(attempt) == text
     assert attempt.failure is None
     assert tones(state) == {"info"}
-    told = [mark.text for mark in state.timeline]
-    assert f"attempt 1 ended: {text}" in told
-    assert sum("stopped on request" in said for said in told) == 1
+    texts = [english.moment(m) for m in state.timeline]
+    assert f"attempt 1 ended: {text}" in texts
+    assert sum("stopped on request" in one for one in texts) == 1
 
 
 @pytest.mark.parametrize("why", [ev.StopWhy.HANG, ev.StopWhy.RANK_DIED])
-def test_an_end_that_follows_a_failure_is_no_wish(why: ev.StopWhy) -> None:
+def test_an_end_that_follows_a_failure_is_not_on_request(why: ev.StopWhy) -> None:
     state = replay([*begun(1, 1.0), *ended(1, 5.0, why, "keeper", verdict_of(FailureClass.HANG))])
     (attempt,) = state.attempts
-    assert not attempt.ended_by_request
+    assert not attempt.ended_on_request
     assert attempt.failure is FailureClass.HANG
     assert "bad" in tones(state)
 
@@ -112,10 +116,10 @@ def test_a_failure_before_the_stop_stays_one() -> None:
     oom = verdict_of(FailureClass.CUDA_OOM)
     state = replay([*begun(1, 1.0), *ended(1, 5.0, ev.StopWhy.REQUEST, "ada", oom)])
     assert state.attempts[0].failure is FailureClass.CUDA_OOM
-    assert state.attempts[0].request_text == ""
+    assert end_of_request(state.attempts[0]) == ""
 
 
-def test_the_same_decision_is_told_once() -> None:
+def test_the_same_decision_stands_there_once() -> None:
     """Enter in a back-off writes policy's decision again, without what was to be shown first."""
     decision = Decision(DecisionKind.RESTART, "nccl_error: as it was", delay_s=10.0, change=SpecChange())
     state = replay(
@@ -126,10 +130,10 @@ def test_the_same_decision_is_told_once() -> None:
             ev.Decided(t=6.0, attempt=1, decision=decision),
         ]
     )
-    assert [mark.text for mark in state.timeline].count("restart: nccl_error: as it was") == 1
+    assert [english.moment(m) for m in state.timeline].count("restart: nccl_error: as it was") == 1
 
 
-def test_explain_counts_no_restart_of_a_persons(tmp_path: Path) -> None:
+def test_explain_counts_no_requested_restart(tmp_path: Path) -> None:
     nccl = verdict_of(FailureClass.NCCL_ERROR)
     again = Decision(DecisionKind.RESTART, "nccl_error: as it was", change=SpecChange())
     run = run_in(
@@ -152,27 +156,27 @@ def test_explain_counts_no_restart_of_a_persons(tmp_path: Path) -> None:
     assert lines[-2] == "was (ada): restart: ada asked for it"
 
 
-def test_a_restart_that_changes_something_says_what(tmp_path: Path) -> None:
+def test_a_restart_that_changes_something_shows_what(tmp_path: Path) -> None:
     change = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
     decision = Decision(DecisionKind.RESTART, "ada asked for it", change=change)
     decided = ev.Decided(t=5.0, attempt=1, decision=decision, by="ada")
     state = replay([*begun(1, 1.0), decided, asked(ev.RequestKind.RESTART_WITH, 5.1)])
-    said = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
-    assert state.timeline[-1].text == said
+    shown = "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1"
+    assert english.moment(state.timeline[-1]) == shown
 
     nccl = ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.NCCL_ERROR))
     failed: list[ev.Event] = [ev.AttemptEnded(t=4.0, attempt=1, exit_code=1, last_step=10), nccl, decided]
     (tmp_path / "failed").mkdir()
     run = run_in(tmp_path / "failed", *begun(1, 1.0), *failed)
     lines = [line.strip() for line in explained(run, job_of(tmp_path, "--resume", "auto"), {})]
-    assert f"was: {said}" in lines
+    assert f"was: {shown}" in lines
     (tmp_path / "live").mkdir()
     live = run_in(tmp_path / "live", *begun(1, 1.0), decided, *ended(1, 5.0, ev.StopWhy.RESTART, "ada"))
     first = explained(live, job_of(tmp_path, "--resume", "auto"), {})[0]
-    assert first == f"attempt 1: restarted by ada at step 10 → {said}"
+    assert first == f"attempt 1: restarted by ada at step 10 → {shown}"
 
 
-def test_a_hold_and_a_success_are_said_once() -> None:
+def test_a_hold_and_a_success_stand_there_once() -> None:
     for kind, follows, word in (
         (DecisionKind.HOLD, ev.Held(t=6.0, attempt=1, reason="why so"), "held"),
         (
@@ -182,7 +186,7 @@ def test_a_hold_and_a_success_are_said_once() -> None:
         ),
     ):
         decided = ev.Decided(t=5.0, attempt=1, decision=Decision(kind, "why so"), by="policy")
-        texts = [mark.text for mark in replay([*begun(1, 1.0), decided, follows]).timeline]
+        texts = [english.moment(m) for m in replay([*begun(1, 1.0), decided, follows]).timeline]
         assert [text for text in texts if "why so" in text] == [f"{word}: why so"]
 
 

@@ -1,0 +1,83 @@
+"""A language's words for what events and the state carry as kinds and values (``[kind.…]`` of ``lang/*.toml``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from supervisor.job.batch import describe_change
+from supervisor.run.events import AttemptEnded, Progress, StopWhy
+from supervisor.run.records import SpecChange
+from supervisor.run.state import AttemptState
+from supervisor.text.numbers import read_to
+from supervisor.views.appearance import Lang
+
+# What is left out where a value in it is absent or empty.
+OPTIONAL = re.compile(r"\[([^\[\]]*)\]")
+
+
+@cache
+def sections(lang: Lang) -> dict[str, Any]:
+    """The file of a language, as it is written."""
+    import tomllib
+
+    with (Path(__file__).parent / "lang" / f"{lang}.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+class Kinds(Formatter):
+    """Renders kinds and values in one language. `translate`: for values that are sentences in English."""
+
+    def __init__(self, lang: Lang, translate: Callable[[str], str]) -> None:
+        self._tables: Mapping[str, Mapping[str, str]] = sections(lang)["kind"]
+        self._translate = translate
+
+    def sentence(self, table: str, kind: str, values: Mapping[str, object]) -> str:
+        """The sentence of a kind with its values."""
+        return self.filled(self._tables[table][kind], values)
+
+    def filled(self, text: str, values: Mapping[str, object]) -> str:
+        """A sentence with its values; without what stands in ``[ ]`` where a value in it is absent or empty."""
+
+        def kept(part: re.Match[str]) -> str:
+            names = [name for _, name, _, _ in self.parse(part[1]) if name is not None]
+            return part[1] if all(values.get(name, "") not in (None, "") for name in names) else ""
+
+        return self.vformat(OPTIONAL.sub(kept, text), (), values)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """A value by its place: ``t`` translated, with the name of a table its word there, else as Python formats it."""
+        if format_spec == "t":
+            return self._translate(str(value))
+        if (table := self._tables.get(format_spec)) is not None:
+            return table.get(str(value), str(value))
+        return format(value, format_spec)
+
+
+def end_of_request(attempt: AttemptState) -> str:
+    """``stopped by ada``, ``restarted by ada``, in English; empty where no request ended it."""
+    if attempt.stop is None or not attempt.ended_on_request:
+        return ""
+    word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
+    return f"{word} by {attempt.stop.by}" if attempt.stop.by else word
+
+
+def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
+    """``log read to 120 of 600 MB``, in English; empty where all was read, or the reading is not behind."""
+    if not isinstance(of, Progress):
+        return read_to(of.log_read_bytes, of.log_size_bytes)
+    return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
+
+
+def changed_text(change: SpecChange) -> str:
+    """What a change makes different, in one line of English; empty where nothing is."""
+    parts = describe_change(change.batch).split(", ") if change.batch is not None else []
+    parts = [part for part in parts if not part.endswith(" unchanged")]
+    parts += [f"{name}={value}" for name, value in change.env]
+    parts += [f"{name} {value}" for name, value in change.set_args]
+    parts += ["other arguments"] if change.argv is not None else []
+    return ", ".join(parts)

@@ -1,0 +1,432 @@
+"""Kinds and values: the state carries no sentence, both languages have words for every kind, and these are the words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+from typing import get_args
+
+import pytest
+
+from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.run import events as ev
+from supervisor.run.fold import CHANGES, replay
+from supervisor.run.records import (
+    Decision,
+    DecisionKind,
+    FailureClass,
+    Finding,
+    FindingLevel,
+    Precondition,
+    SpecChange,
+)
+from supervisor.run.state import Moment, MomentKind
+from supervisor.views.appearance import Lang
+from supervisor.views.console import AS_ON_THE_TIMELINE, MADE, TEXTS, event_lines
+from supervisor.views.wording.kinds import OPTIONAL, sections
+from supervisor.views.wording.translate import english, words_in
+from tests.keeper.fakes import stopped_verdict, verdict_of
+from tests.views.sentences import sentences
+
+RUN = Path(__file__).parents[2] / "supervisor" / "run"
+CUT = {"log_read_bytes": 27_000_000, "log_size_bytes": 600_000_000}
+SMALLER = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
+
+
+def started(number: int = 1, t: float = 1.0) -> list[ev.Event]:
+    return [
+        ev.RunStarted(t=t, run_id="run-1", name="gpt", mode="launched", host="box"),
+        ev.LaunchIntended(t=t, attempt=number, argv=("x",), reason="first launch"),
+        ev.AttemptStarted(t=t, attempt=number, pid=7, start_time=t),
+    ]
+
+
+def stopped(why: ev.StopWhy, by: str = "ada") -> list[ev.Event]:
+    return [*started(), ev.StopIntended(t=2.0, attempt=1, why=why, by=by, grace_s=3.0)]
+
+
+def ended(exit_code: int | None, **cut: int) -> ev.AttemptEnded:
+    return ev.AttemptEnded(
+        t=3.0,
+        attempt=1,
+        exit_code=exit_code,
+        log_read_bytes=cut.get("log_read_bytes"),
+        log_size_bytes=cut.get("log_size_bytes"),
+    )
+
+
+def left(why: ev.LeftWhy, count: int) -> ev.ProcessesLeft:
+    processes = tuple(ev.LeftProcess(pid=pid, command="python" * (pid > 1)) for pid in range(1, count + 1))
+    return ev.ProcessesLeft(t=2.0, attempt=1, why=why, processes=processes)
+
+
+def decided(kind: DecisionKind, change: SpecChange | None = None, by: str = "policy") -> ev.Decided:
+    return ev.Decided(t=4.0, attempt=1, decision=Decision(kind, "stopped on request", change=change), by=by)
+
+
+def done(kind: ev.RequestKind) -> ev.RequestDone:
+    return ev.RequestDone(t=5.0, request_id="1", request=kind, by="ada")
+
+
+CLOCK = "the machine's clock was set {} by 3600 s: times here go on without the jump"
+# The events, and the newest moment in English and in Chinese.
+EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
+    (
+        [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)],
+        "a new keeper adopted the run",
+        "新的 keeper 接管了运行",
+    ),
+    (
+        [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")],
+        "kim continues the run",
+        "kim 继续此运行",
+    ),
+    (
+        [ev.ClockSet(t=1.0, ahead_s=3600.4)],
+        CLOCK.format("forward"),
+        "机器时钟被调快 3600 s：此处的时间不随之跳变",
+    ),
+    (
+        [ev.ClockSet(t=1.0, ahead_s=-3600.4)],
+        CLOCK.format("back"),
+        "机器时钟被调慢 3600 s：此处的时间不随之跳变",
+    ),
+    (started(), "attempt 1: first launch", "第 1 次尝试：首次启动"),
+    (
+        [*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), *started(2)],
+        "attempt 2: as asked",
+        "第 2 次尝试：按请求",
+    ),
+    (
+        [*started(), ev.CheckpointCommitted(t=2.0, attempt=1, step=1800, path="c")],
+        "checkpoint at step 1800",
+        "第 1800 步检查点",
+    ),
+    (
+        [
+            ev.EvidenceSeen(
+                t=2.0,
+                attempt=1,
+                failure=FailureClass.CUDA_OOM,
+                role="cause",
+                text="{0}" * 99,
+                path="p",
+                rank=1,
+            )
+        ],
+        f"rank 1: cuda_oom — {('{0}' * 99)[:160]}",
+        f"rank 1：cuda_oom — {('{0}' * 99)[:160]}",
+    ),
+    (
+        [
+            ev.EvidenceSeen(
+                t=2.0, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="p"
+            )
+        ],
+        "cuda_oom — boom",
+        "cuda_oom — boom",
+    ),
+    (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled", "正在停止：收到信号"),
+    (stopped(ev.StopWhy.RANK_DIED), "stopping: a rank died (by ada)", "正在停止：有 rank 退出（ada）"),
+    (stopped(ev.StopWhy.REQUEUE), "stopping: to be requeued (by ada)", "正在停止：等待重新排队（ada）"),
+    (stopped(ev.StopWhy.HANG), "stopping: hang (by ada)", "正在停止：卡死（ada）"),
+    (stopped(ev.StopWhy.REQUEST), "attempt 1: first launch", "第 1 次尝试：首次启动"),
+    (
+        [ev.StopStepTaken(t=2.0, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5))],
+        "processes that would not end: 4, 5",
+        "无法结束的进程：4, 5",
+    ),
+    (
+        [left(ev.LeftWhy.AFTER_SUCCESS, 2)],
+        "left running after exit 0: 1, 2 python",
+        "退出码为 0 后仍在运行：1, 2 python",
+    ),
+    (
+        [left(ev.LeftWhy.NESTED, 5)],
+        "left alone, of a stoker run within the job: 1, 2 python, 3 python, 4 python, 5 python",
+        "属于任务内部的 stoker run，未作处理：1, 2 python, 3 python, 4 python, 5 python",
+    ),
+    (
+        [left(ev.LeftWhy.UNKNOWN, 6)],
+        "left alone, not known to be of this run: 1, 2 python, 3 python, 4 python, 5 python, …",
+        "无法确认属于本次运行，未作处理：1, 2 python, 3 python, 4 python, 5 python, …",
+    ),
+    ([*started(), ended(None)], "attempt 1 ended", "第 1 次尝试结束"),
+    ([*started(), ended(-9)], "attempt 1 ended, exit -9", "第 1 次尝试结束，退出码 -9"),
+    (
+        [*started(), ended(0, **CUT)],
+        "attempt 1 ended, exit 0, log read to 27 of 600 MB",
+        "第 1 次尝试结束，退出码 0，日志读到 27 / 600 MB",
+    ),
+    (
+        [*started(), ended(None, **CUT)],
+        "attempt 1 ended, log read to 27 of 600 MB",
+        "第 1 次尝试结束，日志读到 27 / 600 MB",
+    ),
+    (
+        [*stopped(ev.StopWhy.REQUEST), ended(1)],
+        "attempt 1 ended: stopped by ada",
+        "第 1 次尝试结束：由 ada 停止",
+    ),
+    ([*stopped(ev.StopWhy.REQUEST, ""), ended(1)], "attempt 1 ended: stopped", "第 1 次尝试结束：停止"),
+    (
+        [*stopped(ev.StopWhy.RESTART), ended(1, **CUT)],
+        "attempt 1 ended, log read to 27 of 600 MB: restarted by ada",
+        "第 1 次尝试结束，日志读到 27 / 600 MB：由 ada 重启",
+    ),
+    (
+        [*started(), ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM))],
+        f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}",
+        f"结论：{verdict_of(FailureClass.CUDA_OOM).title}",
+    ),
+    (
+        [*stopped(ev.StopWhy.REQUEST), ev.Diagnosed(t=4.0, attempt=1, verdict=stopped_verdict())],
+        "attempt 1: first launch",
+        "第 1 次尝试：首次启动",
+    ),
+    ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request", "重启：按请求停止"),
+    ([*started(), decided(DecisionKind.STOP)], "stop: stopped on request", "停止：按请求停止"),
+    ([*started(), decided(DecisionKind.REQUEUE)], "requeue: stopped on request", "重新排队：按请求停止"),
+    ([*started(), decided(DecisionKind.GIVE_UP)], "attempt 1: first launch", "第 1 次尝试：首次启动"),
+    ([ev.Held(t=2.0, attempt=1, reason="held by ada")], "held: held by ada", "暂停等待：由 ada 暂停"),
+    ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now", "ada 请求：立即停止"),
+    ([done(ev.RequestKind.KEEP_WAITING)], "ada asked: keep waiting", "ada 请求：继续等待"),
+    ([done(ev.RequestKind.RESTART_WITH)], "ada asked: restart", "ada 请求：重启"),
+    (
+        [*started(), decided(DecisionKind.RESTART, SMALLER, "ada"), done(ev.RequestKind.RESTART_WITH)],
+        "ada asked: restart with micro-batch 16 → 8, accumulation 1 → 2, A=1",
+        "ada 请求：重启，改为 微批次 16 → 8，累积 1 → 2，A=1",
+    ),
+    (
+        [
+            *started(),
+            decided(DecisionKind.RESTART, SpecChange(argv=("a",)), "ada"),
+            done(ev.RequestKind.RESTART),
+        ],
+        "ada asked: restart with other arguments",
+        "ada 请求：重启，改为 其他参数",
+    ),
+    (
+        [*started(), decided(DecisionKind.RESTART, SMALLER, "kim"), done(ev.RequestKind.RESTART)],
+        "ada asked: restart",
+        "ada 请求：重启",
+    ),
+    (
+        [ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")],
+        "refused stop_now: nothing runs",
+        "已拒绝立即停止：没有进程在运行",
+    ),
+    (
+        [ev.RequestRefused(t=5.0, request_id="1", request="dance", by="ada", reason="stale")],
+        "refused dance: stale",
+        "已拒绝dance：请求已过期",
+    ),
+    (
+        [ev.StallFlagged(t=2.0, attempt=1, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
+        "nothing moves for 10 s",
+        "已 10 s 没有进展",
+    ),
+    ([ev.StallEnded(t=2.0, attempt=1, stalled_s=12.4)], "it moves again, after 12 s", "12 s 后恢复进展"),
+    (
+        [ev.HangCountdown(t=2.0, attempt=1, until=9.0, left_s=30.0, text="x", rule="r")],
+        "ended as a hang in 30 s",
+        "30 s 后按卡死结束",
+    ),
+    (
+        [ev.HangWithdrawn(t=2.0, attempt=1, rule="r", why="the stacks change")],
+        "not ended: the stacks change",
+        "不结束：调用栈在变化",
+    ),
+    (
+        [
+            ev.HangFound(
+                t=2.0, attempt=1, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41"
+            )
+        ],
+        "hang: rank 3 waiting for data at my/data.py:41",
+        "卡死：rank 3 在等数据，my/data.py:41",
+    ),
+    (
+        [
+            ev.WaitingFor(
+                t=2.0,
+                attempt=1,
+                precondition=Precondition.PORT,
+                text="waiting, 60 s at most: port 7 is still held by pid 9",
+            )
+        ],
+        "waiting, 60 s at most: port 7 is still held by pid 9",
+        "等待中，最多 60 s：端口 7 仍被 pid 9 占用",
+    ),
+    (
+        [ev.LaunchCleared(t=2.0, attempt=1, waited_s=1.0, text="waited 60 s: the disk")],
+        "waited 60 s: the disk",
+        "等待了 60 s：磁盘",
+    ),
+    (
+        [*started(), ev.LaunchCleared(t=2.0, attempt=1, waited_s=1.0)],
+        "attempt 1: first launch",
+        "第 1 次尝试：首次启动",
+    ),
+    (
+        [*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
+        "the next step came 4.0 s after the failure",
+        "故障后 4.0 s 完成了下一步",
+    ),
+    (
+        [*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
+        "the next step came 4.0 s after the stop",
+        "停止后 4.0 s 完成了下一步",
+    ),
+    (
+        [ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())],
+        "probe 2: does micro-batch 8 fit?",
+        "探测 2：微批次 8 放得下吗？",
+    ),
+    (
+        [
+            ev.ProbeEnded(
+                t=1.0, probe=2, micro_batch=8, fitted=False, why="does not fit (cuda_oom)", took_s=1.0
+            )
+        ],
+        "probe 2: micro-batch 8 does not fit (cuda_oom)",
+        "探测 2：微批次 8 放不下（cuda_oom）",
+    ),
+    (
+        [
+            ev.BatchFitted(
+                t=2.0,
+                probes=3,
+                batch=None,
+                text="not even the smallest micro-batch fits; starting as asked for",
+            )
+        ],
+        "not even the smallest micro-batch fits; starting as asked for",
+        "最小的微批次也放不下；按要求启动",
+    ),
+    ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}", "备注：stop [x] {0}"),
+    (
+        [ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")],
+        "gave up: finished at step 1000",
+        "已放弃：在第 1000 步完成",
+    ),
+]
+
+
+def moments() -> Iterator[Moment]:
+    for events, _, _ in EXAMPLES:
+        yield from replay(events).timeline
+
+
+@pytest.mark.parametrize(
+    ("events", "in_english", "in_chinese"),
+    EXAMPLES,
+    ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
+)
+def test_the_newest_moment_reads(events: list[ev.Event], in_english: str, in_chinese: str) -> None:
+    newest = replay(events).timeline[-1]
+    assert english.moment(newest) == in_english
+    assert words_in(Lang.ZH).moment(newest) == in_chinese
+
+
+def test_every_kind_of_moment_has_an_example() -> None:
+    assert {moment.kind for moment in moments()} == set(MomentKind)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*RUN.glob("events/*.py"), *(RUN / f"{name}.py" for name in ("fold", "timeline", "state", "records"))],
+    ids=lambda path: path.name,
+)
+def test_events_and_the_state_hold_no_sentence(path: Path) -> None:
+    assert list(sentences(path)) == []
+
+
+def places(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name is not None}
+
+
+def test_both_languages_have_the_same_kinds_with_the_same_places() -> None:
+    """The same values, and the same ones may be absent."""
+
+    def shape(lang: Lang) -> dict[tuple[str, str], tuple[set[str], list[set[str]]]]:
+        return {
+            (table, kind): (
+                places(OPTIONAL.sub("", text)),
+                sorted((places(part) for part in OPTIONAL.findall(text)), key=sorted),
+            )
+            for table, kinds in sections(lang)["kind"].items()
+            for kind, text in kinds.items()
+        }
+
+    assert shape(Lang.EN) == shape(Lang.ZH)
+
+
+@pytest.mark.parametrize("lang", Lang)
+def test_each_kind_has_its_words_and_the_values_that_they_need(lang: Lang) -> None:
+    tables = sections(lang)["kind"]
+    shown = {why for why in ev.StopWhy if why not in {ev.StopWhy.REQUEST, ev.StopWhy.RESTART}}
+    for table, kinds in (
+        ("moment", MomentKind),
+        ("stop_why", shown),
+        ("left_why", ev.LeftWhy),
+        ("decision", DecisionKind),
+        ("request", ev.RequestKind),
+        ("outcome", ev.Outcome),
+    ):
+        assert set(tables[table]) == {str(kind) for kind in kinds}, table
+    for moment in moments():
+        text = tables["moment"][moment.kind]
+        assert places(OPTIONAL.sub("", text)) <= moment.values.keys() <= places(text)
+        specs = {spec for _, _, spec, _ in Formatter().parse(OPTIONAL.sub(r"\1", text)) if spec}
+        assert all(spec == "t" or spec in tables or spec.startswith(".") for spec in specs)
+
+
+def test_every_kind_of_event_has_its_place_in_the_fold() -> None:
+    assert set(CHANGES) == set(get_args(ev.Event))
+
+
+# Events without a moment of their own that the console prints all the same.
+ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
+    (
+        ev.PreflightFound(
+            t=1.0, finding=Finding(FindingLevel.REFUSE, "port", "port 7 is taken", "name another")
+        ),
+        ["port: port 7 is taken: name another"],
+    ),
+    (ev.PreflightFound(t=1.0, finding=Finding(FindingLevel.OK, "port", "port 7 is free")), []),
+    (ev.TrainerReady(t=1.0, attempt=1, resumed_step=0), ["resumed at step 0"]),
+    (
+        ev.ProcessesGone(t=1.0, attempt=1, exit_code=None),
+        ["attempt 1: its processes have ended, exit code unknown; reading its logs"],
+    ),
+    (ev.ChangePlanned(t=1.0, attempt=1, lines=("-a", "+b")), ["change: -a", "change: +b"]),
+    (ev.BackoffStarted(t=1.0, attempt=1, until=4.0, delay_s=3.0), ["next attempt in 3 s"]),
+    (ev.BackoffStarted(t=1.0, attempt=1, until=1.0, delay_s=0.0), []),
+    (ev.HangKept(t=1.0, attempt=1, by="ada"), ["hang: ada keeps waiting"]),
+    (ev.Advisory(t=1.0, attempt=1, code="x", text="look out"), ["look out"]),
+    (ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True), []),
+    (left(ev.LeftWhy.AFTER_SUCCESS, 1), ["left running after exit 0: 1"]),
+    (ev.Held(t=1.0, attempt=1, reason="why so"), ["held: why so"]),
+    (decided(DecisionKind.GIVE_UP), ["decision: give up: stopped on request"]),
+    (
+        ev.RunEnded(t=1.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="why so"),
+        ["gave up: why so (exit code 4)"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("event", "lines"), ON_THE_CONSOLE)
+def test_the_console_prints(event: ev.Event, lines: list[str]) -> None:
+    assert [text for _, text in event_lines(event)] == lines
+
+
+def test_every_line_of_the_console_can_be_made() -> None:
+    events = [
+        *(event for events, _, _ in EXAMPLES for event in events),
+        *(event for event, _ in ON_THE_CONSOLE),
+    ]
+    assert {*AS_ON_THE_TIMELINE, *TEXTS, *MADE} <= {type(event) for event in events}
+    for event in events:
+        assert all(text for _, text in event_lines(event))
