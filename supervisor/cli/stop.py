@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
             return complain("stop", f"refused: {answer}", 1)
         if isinstance(reader.state.condition, Finished):
             print(f"{paths.root} ended: {reader.state.condition.outcome}: {reader.state.condition.reason}")
+            for text in _still_running(paths, reader.state):
+                print(text, file=sys.stderr)
             return 0
         if not keeper_lives:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
@@ -93,6 +97,22 @@ def run(args: argparse.Namespace) -> int:
         f"{paths.run_id} has not ended after {args.timeout:.0f} s: `stoker stop --now {paths.run_id}`",
         1,
     )
+
+
+def _still_running(run: RunPaths, state: RunState) -> list[str]:
+    """What the newest attempt left behind: processes that would not end, or that are not known to be the run's."""
+    from supervisor.run import events as ev
+    from supervisor.run.journal import JournalReader
+    from supervisor.views.console import event_lines
+
+    number = state.attempt.number if state.attempt is not None else 0
+    reader = JournalReader(run.node().journal)
+    left = [
+        event
+        for event in chain.from_iterable(iter(reader.read, []))
+        if isinstance(event, ev.StopStepTaken | ev.ProcessesLeft) and event.attempt == number
+    ]
+    return [text for event in left for _, text in event_lines(event)]
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:

@@ -26,6 +26,10 @@ T = 1_795_000_000.0
 STARTED = ev.RunStarted(t=T, run_id="run-1", name="gpt", mode="launched", host=socket.gethostname())
 LAUNCHED = ev.LaunchIntended(t=T, attempt=1, argv=(), reason="first launch")
 RUNS = ev.AttemptStarted(t=T, attempt=1, pid=99_999_999, start_time=1.0)
+SURVIVES = ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4711,))
+LEFT = ev.ProcessesLeft(
+    t=T, attempt=1, why=ev.LeftWhy.UNKNOWN, processes=(ev.LeftProcess(pid=4712, command="rsync"),)
+)
 OVER = ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
 
 
@@ -92,6 +96,8 @@ def test_stop_says_what_is_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize(("answer", "code", "words"), [
     ("ends", 0, "ended: gave_up"),
+    ("ends", 0, "would not end: pids 4711"),
+    ("ends", 0, "left alone, not known to be of this run: 4712 rsync"),
     ("refuses", 1, "refused: not now"),
     ("dies", 1, "its keeper ended before"),
     ("waits", 1, "stoker stop --now"),
@@ -107,7 +113,7 @@ def test_stop_waits_for_the_end_a_refusal_or_the_keepers_death(
         assert wait_until(lambda: pending(run.control), 10)
         (request,) = pending(run.control)
         if answer == "ends":
-            append(run, OVER)
+            append(run, SURVIVES, LEFT, OVER)
         if answer == "refuses":
             refused = ev.RequestRefused(
                 t=T, request_id=request.id, request="stop", by="kim", reason="not now"
