@@ -11,7 +11,7 @@ from supervisor.preflight.interpreter import Asked, begin_to_ask
 GIT_TIMEOUT_S = 3.0
 
 
-class Errands:
+class StartupProbes:
     """Asks the target interpreter for its torch, and git for the commit.
 
     Args:

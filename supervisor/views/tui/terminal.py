@@ -68,7 +68,6 @@ def run_tui(
     taste: Appearance = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
-    begun: bool = False,
     journal: StateReader | None = None,
 ) -> TuiResult:
     """Show a run until the person leaves.
@@ -82,7 +81,6 @@ def run_tui(
         taste: how it looks.
         keep: the file that remembers choices.
         painted: called once the run's first moment is on the screen.
-        begun: the terminal shows its other screen already.
         journal: the run's, where it was read.
     """
     app = StokerApp(
@@ -93,7 +91,6 @@ def run_tui(
         keep=keep,
         signals=True,
         painted=painted,
-        begun=begun,
         journal=journal,
     )
     _show(app)
@@ -137,9 +134,8 @@ def run_browser(
     adopter: Adopter | None = None,
     taste: Appearance = USUAL,
     keep: Path | None = None,
-    begun: bool = False,
 ) -> None:
-    """Show the list of runs until the person leaves; `begun`: the terminal shows its other screen already.
+    """Show the list of runs until the person leaves.
 
     Must be called in the main thread, on a terminal.
     """
@@ -152,7 +148,6 @@ def run_browser(
             taste=taste,
             keep=keep,
             signals=True,
-            begun=begun,
         )
     )
 
