@@ -317,6 +317,21 @@ def test_a_file_that_is_not_followed_any_more_is_not_watched(
     assert wait_until(lambda: watches == ["watch a.log", "end a.log"], 5)
 
 
+def test_an_event_that_comes_late_does_not_bring_a_watch_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.log")
+    Path(path).touch()
+    waker = Waker()
+    try:
+        assert waker.watch(path)
+        waker.unwatch(path)
+        for _ in range(2):  # twice within a moment: of a watched path that would be a busy one
+            waker.note_change(path)
+            assert waker.wait(5)[0] == set()
+        assert not waker.is_watched(path)
+    finally:
+        waker.close()
+
+
 def test_a_watched_folder_that_is_removed_can_be_watched_again(tmp_path: Path) -> None:
     """The log view watches folders, whose files come and go."""
     folder = tmp_path / "logs"

@@ -1,4 +1,4 @@
-"""What other programs tell of a start: asked while stoker still loads what it needs to go on."""
+"""What a start asks of other programs, while stoker still loads what it needs to go on: the interpreter for its torch, git for the commit."""
 
 from __future__ import annotations
 

@@ -123,6 +123,7 @@ class Waker:
         changed: set[str] = set()
         while self._changed:
             changed.add(self._changed.pop())
+        changed = {path for path in changed if self.is_watched(path)}  # not what came late of an ended watch
         for path in changed:
             if now - self._changed_at.get(path, -math.inf) < BUSY_WITHIN_S:
                 self._end_watch(path)
