@@ -73,7 +73,8 @@ def main() -> int:
         took_ms = statistics.median(times[name]) * 1000
         spread = f"of {min(ratios):.2f} to {max(ratios):.2f}"
         print(f"stoker {name:9} {took_ms:7.1f} ms   {ratio:.2f} × ({spread}; goal ≤ {goal:.0f})")
-    with tempfile.TemporaryDirectory() as folder:
+    # The last run's supervisor process may still write there.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         times = screens(folder, args.screens)
     empty = times.pop("empty app")
     print(
