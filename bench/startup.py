@@ -1,8 +1,12 @@
-"""What stoker's front door costs, as a ratio to Python's own start, in one run, interleaved.
+"""What a start costs, as ratios within one run, interleaved: of commands that print, and of those that open the dashboard.
 
-    python bench/startup.py [--rounds 15] [--keep bench/results/startup.json]
+    python bench/startup.py [--rounds 15] [--screens 7] [--keep bench/results/startup.json]
 
-Goals: `stoker --help` at most 3 × `python -c pass`; `stoker diagnose small.log` at most 8 ×.
+Goals:
+- `stoker --help` at most 3 × `python -c pass`; `stoker diagnose small.log` at most 8 ×;
+- from the command to the app's own first frame (the line of keys at its bottom) at most 2 × an empty Textual app: of
+  `attach RUN`, `attach LOG` (7 MB) and the list of runs; of `run` at most 3 ×: it waits for two more processes, the target
+  interpreter's answer and then the supervisor process.
 Prints medians and ratios; exit 1 when a goal is missed.
 """
 
@@ -20,13 +24,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import ROOT, command_line, in_turn, keep, surroundings
+from bench.stage import EMPTY_APP, FakeRun, Terminal
 
 GOALS = {"--help": 3.0, "diagnose": 8.0}
+SCREEN_GOALS = {"attach RUN": 2.0, "attach LOG": 2.0, "runs": 2.0, "run": 3.0}
+# The last line of each first frame.
+FOOTER = b"leave"
+# The app is left this long after its first frame.
+LEAVE_AFTER_S = 0.3
 
 
 def main() -> int:
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument(
+        "--screens", type=int, default=7, help="rounds of the commands that open the dashboard"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "small.log")
@@ -60,8 +73,60 @@ def main() -> int:
         took_ms = statistics.median(times[name]) * 1000
         spread = f"of {min(ratios):.2f} to {max(ratios):.2f}"
         print(f"stoker {name:9} {took_ms:7.1f} ms   {ratio:.2f} × ({spread}; goal ≤ {goal:.0f})")
+    # The last run's supervisor process may still write there.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        times = screens(folder, args.screens)
+    empty = times.pop("empty app")
+    print(
+        f"empty Textual app {statistics.median(empty) * 1000:7.1f} ms   ({args.screens} rounds after one thrown away)"
+    )
+    for name, goal in SCREEN_GOALS.items():
+        took = times[name]
+        ratio = statistics.median(mine / own for mine, own in zip(took, empty, strict=True))
+        missed += ratio > goal
+        result[name] = {"ratio": round(ratio, 2), "goal": goal}
+        print(
+            f"stoker {name:11} {statistics.median(took) * 1000:7.1f} ms   {ratio:.2f} × (goal ≤ {goal:.0f})"
+        )
     keep(result, args.keep)
     return int(missed > 0)
+
+
+def screens(folder: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds from the command to the first frame, a list a command."""
+    fake = FakeRun(Path(folder, "run", "20261121-0000-start-run"), ranks=2, gpus=2)
+    lines = "".join(f"step {n} | loss 2.{n:04d} | lr 3e-4\n" for n in range(1000))
+    fake.logs[0].write_text(lines)
+    log = Path(folder, "train.log")
+    log.write_text(lines * 200)
+    stoker = [sys.executable, "-m", "supervisor"]
+    runs = ["--runs-dir", f"{folder}/runs"]
+
+    def first_frame(argv: list[str], footer: bytes = FOOTER) -> Callable[[], float]:
+        def start() -> float:
+            terminal = Terminal(argv, folder)
+            try:
+                took = terminal.wait_for(footer) - terminal.started
+                time.sleep(LEAVE_AFTER_S)
+            finally:
+                terminal.close()
+            return took
+
+        return start
+
+    try:
+        return in_turn(
+            {
+                "empty app": first_frame([sys.executable, "-c", EMPTY_APP], b"first paint"),
+                "attach RUN": first_frame([*stoker, "attach", str(fake.run.root), "--read-only"]),
+                "attach LOG": first_frame([*stoker, "attach", str(log)]),
+                "run": first_frame([*stoker, "run", *runs, "--", "sleep", "1"]),
+                "runs": first_frame([*stoker, *runs]),
+            },
+            rounds,
+        )
+    finally:
+        fake.close()
 
 
 def started(folder: str, *words: str) -> Callable[[], float]:

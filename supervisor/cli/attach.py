@@ -48,21 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_appearance_flags(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Attach to whatever `target` names."""
-    if not _has_screen(args):
-        return _run(args)
-    from supervisor.views.tui.garbage import held_back
-
-    with held_back():
-        return _run(args)
-
-
 def _has_screen(args: argparse.Namespace) -> bool:
     return not (args.no_ui or args.adopt) and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
+    """Attach to whatever `target` names."""
     from supervisor.views.appearance import BadAppearance
 
     if args.interval <= 0:
@@ -74,7 +65,9 @@ def _run(args: argparse.Namespace) -> int:
     target = args.target
     foreign = target is not None and _is_foreign(target)
     if foreign and not target.isdecimal():
-        return _attach_foreign(target, args, appearance)
+        from supervisor.cli.attaching.observe_target import observe
+
+        return observe(target, args, appearance)
 
     from supervisor.run.index import RunNotFound, find_run, runs_dir
 
@@ -99,22 +92,9 @@ def _run(args: argparse.Namespace) -> int:
             f"{target}: a process, and part of the run {paths.run_id}: the process is watched",
             file=sys.stderr,
         )
-    return _attach_foreign(target, args, appearance)
+    from supervisor.cli.attaching.observe_target import observe
 
-
-def _attach_foreign(target: str, args: argparse.Namespace, appearance: Appearance) -> int:
-    """A log is on the screen before what watches it, and the app, are loaded."""
-    from supervisor.views.splash.glimpse import Glimpse
-
-    with Glimpse() as glimpse:
-        if _has_screen(args):
-            from supervisor.cli.open_app import look_of
-
-            glimpse.show_log(os.path.expanduser(target), look_of(appearance, os.environ), os.environ)
-
-        from supervisor.cli.attaching.observe_target import observe
-
-        return observe(target, args, appearance, glimpse)
+    return observe(target, args, appearance)
 
 
 def _is_foreign(target: str) -> bool:
@@ -164,17 +144,8 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     if not _has_screen(args):
         return follow(paths.root, as_json=args.json)
     from supervisor.cli.open_app import show
-    from supervisor.views.splash.glimpse import Glimpse
 
-    with Glimpse() as glimpse:
-        return show(
-            paths,
-            read_only=args.read_only,
-            env=os.environ,
-            appearance=appearance,
-            glimpse=glimpse,
-            journal=journal,
-        )
+    return show(paths, read_only=args.read_only, env=os.environ, appearance=appearance, journal=journal)
 
 
 def _adopt(paths: RunPaths) -> int:

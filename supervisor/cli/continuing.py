@@ -178,11 +178,7 @@ def _start(
     if not has_screen:
         print(paths.run_id)
         return 0
-    from supervisor.views.splash.glimpse import Glimpse
-    from supervisor.views.tui.garbage import held_back
-
-    with held_back(), Glimpse() as glimpse:
-        return show(paths, read_only=False, env=os.environ, appearance=appearance, glimpse=glimpse)
+    return show(paths, read_only=False, env=os.environ, appearance=appearance)
 
 
 def _has_terminal() -> bool:

@@ -13,11 +13,6 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.text.decode import strip_escapes
 from supervisor.views.appearance import Appearance
-from supervisor.views.palette import chosen
-from supervisor.views.splash.first_look import run_scene
-from supervisor.views.splash.glimpse import Glimpse
-from supervisor.views.splash.picture import Look, depth_of
-from supervisor.views.tui.saved_layout import load
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -31,7 +26,6 @@ def show(
     read_only: bool,
     env: Mapping[str, str],
     appearance: Appearance,
-    glimpse: Glimpse,
     journal: StateReader | None = None,
 ) -> int:
     """Open the app; print how to come back. Exit 0 when a live run is left, else the run's own code.
@@ -41,15 +35,8 @@ def show(
         read_only: no requests can be sent.
         env: the environment.
         appearance: how it looks.
-        glimpse: shows what is known until the app is there.
         journal: the run's, where it was read; the run is then shown at once.
     """
-    if journal is not None:
-        kept = load(kept_file(env))
-        scene = run_scene(
-            run, journal.state, words_in(appearance.spoken), log_more=kept.log_more, side_more=kept.side_more
-        )
-        glimpse.show(scene, look_of(appearance, env), env)
     run_tui = load_app()
     run_tui(
         run,
@@ -57,7 +44,6 @@ def show(
         adopter=None if read_only else adopter(env),
         appearance=appearance,
         keep=kept_file(env),
-        begun=glimpse.hand_over(),
         journal=journal,
     )
     state = read_state(run.node().journal)
@@ -88,18 +74,9 @@ def show(
 
 def load_app() -> Callable[..., TuiResult]:
     """The app, and the library that draws it: most of what a start takes."""
-    from supervisor.views.tui.loading import load_asyncio_without_tls
-
-    load_asyncio_without_tls()
     from supervisor.views.tui.terminal import run_tui
 
     return run_tui
-
-
-def look_of(appearance: Appearance, env: Mapping[str, str]) -> Look:
-    """How what comes before the app is painted: as the app will be."""
-    palette = chosen(appearance.theme, load(kept_file(env)).theme)
-    return Look(palette, depth_of(env), plain_ascii=appearance.ascii)
 
 
 def kept_file(env: Mapping[str, str]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,14 +25,6 @@ GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": 
 
 def main(argv: list[str]) -> int:
     """Run the verb; the exit code is the run's own under --no-ui, else 0 once the screen is left."""
-    gc.disable()  # nothing that is loaded is garbage, and looking for some takes 4 ms
-    try:
-        return _run(argv)
-    finally:
-        gc.enable()
-
-
-def _run(argv: list[str]) -> int:
     from supervisor.cli.starting.job_inputs import load_job, parse_words
 
     try:
@@ -50,16 +41,16 @@ def _run(argv: list[str]) -> int:
 
 
 def _launch(job: Job) -> int:
-    from supervisor.cli.starting.startup_probes import Errands
+    from supervisor.cli.starting.startup_probes import StartupProbes
 
     dry = job.parsed.switch("dry_run")
-    errands = Errands(job.spec, os.environ, commit=not dry)
+    probes = StartupProbes(job.spec, os.environ, commit=not dry)
     try:
         from supervisor.cli.starting.start_run import dry_run, start
 
-        return dry_run(job, os.environ, errands) if dry else start(job, os.environ, errands)
+        return dry_run(job, os.environ, probes) if dry else start(job, os.environ, probes)
     finally:
-        errands.close()
+        probes.close()
 
 
 def _help() -> str:

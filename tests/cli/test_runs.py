@@ -15,7 +15,6 @@ from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.views.appearance import Appearance, Lang
-from supervisor.views.splash.glimpse import Glimpse
 
 OTTER = Columns(
     "20261121-1412-brave-otter",
@@ -138,7 +137,7 @@ def test_what_is_said_after_leaving_is_in_the_persons_language(
     lock = KeeperLock(run.node().lock, start_time=1.0) if alive else None
     try:
         env = {"HOME": str(tmp_path)}
-        assert screen.show(run, read_only=True, env=env, appearance=appearance, glimpse=Glimpse()) == 0
+        assert screen.show(run, read_only=True, env=env, appearance=appearance) == 0
     finally:
         if lock is not None:
             lock.release()

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from supervisor.sources.tail.tailer import Tailer
-from tests.sources.tailing import Heard
+from tests.sources.tailing import Received
 
 
 @pytest.fixture
-def heard() -> Heard:
+def received() -> Received:
     """What `make_tailer`'s tailers hand over."""
-    return Heard()
+    return Received()
 
 
 @pytest.fixture
-def make_tailer(heard: Heard) -> Iterator[Callable[..., Tailer]]:
+def make_tailer(received: Received) -> Iterator[Callable[..., Tailer]]:
     """Makes tailers with the given settings, and ends them."""
     stop = threading.Event()
     made: list[Tailer] = []
 
     def make(**settings: object) -> Tailer:
-        tailer = Tailer(stop, heard.batches.append, on_note=heard.notes.append, **settings)  # type: ignore[arg-type]
+        tailer = Tailer(stop, received.batches.append, on_note=received.notes.append, **settings)  # type: ignore[arg-type]
         made.append(tailer)
         return tailer
 

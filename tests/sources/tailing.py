@@ -1,16 +1,11 @@
-"""What the tests of following share: what a tailer handed over, and the ways in which it is woken."""
+"""What the tests of following share: what a tailer handed over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from supervisor.sources.tail.tailer import Batch, NoteCode, TailNote
-from supervisor.sources.tail.wake import FolderEvents, InotifyEvents
-
-Events = Callable[[Callable[[], None]], FolderEvents | None]
 
 
-class Heard:
+class Received:
     """What a tailer handed over."""
 
     def __init__(self) -> None:
@@ -31,11 +26,3 @@ class Heard:
 
     def has_lines(self, count: int) -> bool:
         return len(self.lines()) >= count
-
-
-def no_events(_poke: Callable[[], None]) -> None:
-    return None
-
-
-def inotify(_poke: Callable[[], None]) -> FolderEvents:
-    return InotifyEvents()

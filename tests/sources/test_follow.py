@@ -18,30 +18,30 @@ from supervisor.sources.tail.follow import LineFeed
 from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer
 from supervisor.text.lines import Line, LineSplitter
 from tests.conftest import wait_until
-from tests.sources.tailing import Events, Heard, inotify, no_events
+from tests.sources.tailing import Received
 
 
 def test_truncation_is_noticed_even_when_the_file_has_grown_past_the_old_end(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"old 1\nold 2\n")
-    tailer = make_tailer(events=no_events, poll_s=0.02)
+    tailer = make_tailer(watch=False, poll_s=0.02)
     tailer.add(log, "a")
     tailer.start()
-    assert wait_until(lambda: len(heard.lines()) == 2, 5)
+    assert wait_until(lambda: len(received.lines()) == 2, 5)
     # Between two looks: truncated, and longer than before.
     log.write_bytes(b"new 1\nnew 2\nnew 3\n")
-    assert wait_until(lambda: heard.lines()[2:] == ["new 1", "new 2", "new 3"], 5)
-    assert heard.batches[-1].generation == 1
-    assert NoteCode.TRUNCATED in heard.codes()
+    assert wait_until(lambda: received.lines()[2:] == ["new 1", "new 2", "new 3"], 5)
+    assert received.batches[-1].generation == 1
+    assert NoteCode.TRUNCATED in received.codes()
     log.write_bytes(b"x\n")
-    assert wait_until(lambda: heard.lines()[-1] == "x", 5)
-    assert heard.batches[-1].lines[0].number == 1
+    assert wait_until(lambda: received.lines()[-1] == "x", 5)
+    assert received.batches[-1].lines[0].number == 1
 
 
 def test_copytruncate_under_a_writer_that_keeps_its_position_skips_the_hole(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     log = tmp_path / "a.log"
     tailer = make_tailer(poll_s=0.05)
@@ -49,31 +49,31 @@ def test_copytruncate_under_a_writer_that_keeps_its_position_skips_the_hole(
     tailer.start()
     with log.open("wb", buffering=0) as out:
         out.write(b"y" * (1 << 20) + b"\n")
-        assert wait_until(lambda: len(heard.lines()) == 1, 5)
+        assert wait_until(lambda: len(received.lines()) == 1, 5)
         os.truncate(log, 0)
         out.write(b"after\n")
-    assert wait_until(lambda: heard.lines()[1:] == ["after"], 5)
+    assert wait_until(lambda: received.lines()[1:] == ["after"], 5)
 
 
 def test_rotation_by_rename_loses_nothing(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"1\n")
     tailer = make_tailer(poll_s=0.05)
     tailer.add(log, "a")
     tailer.start()
-    assert wait_until(lambda: heard.lines() == ["1"], 5)
+    assert wait_until(lambda: received.lines() == ["1"], 5)
     with log.open("ab", buffering=0) as out:
         log.rename(tmp_path / "a.log.1")
         out.write(b"2\n")
         log.write_bytes(b"3\n")
-    assert wait_until(lambda: heard.lines() == ["1", "2", "3"], 5)
-    assert NoteCode.ROTATED in heard.codes()
+    assert wait_until(lambda: received.lines() == ["1", "2", "3"], 5)
+    assert NoteCode.ROTATED in received.codes()
 
 
 def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     log = tmp_path / "a.log"
     tailer = make_tailer(poll_s=0.02)
@@ -81,13 +81,13 @@ def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
     tailer.start()
     with log.open("ab", buffering=0) as out:
         out.write(b"1\n")
-        assert wait_until(lambda: heard.lines() == ["1"], 5)
+        assert wait_until(lambda: received.lines() == ["1"], 5)
         log.unlink()
         out.write(b"2\n")
-        assert wait_until(lambda: heard.lines() == ["1", "2"], 5)
-    assert wait_until(lambda: NoteCode.GONE in heard.codes(), 5)
+        assert wait_until(lambda: received.lines() == ["1", "2"], 5)
+    assert wait_until(lambda: NoteCode.GONE in received.codes(), 5)
     log.write_bytes(b"3\n")
-    assert wait_until(lambda: heard.lines() == ["1", "2", "3"], 5)
+    assert wait_until(lambda: received.lines() == ["1", "2", "3"], 5)
 
 
 def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None
         read += len(batch.data)
         lines.extend(batch.lines)
 
-    tailer = Tailer(threading.Event(), reader, events=no_events)
+    tailer = Tailer(threading.Event(), reader, watch=False)
     tailer.add(log, "a")
     tracemalloc.start()
     try:
@@ -126,12 +126,12 @@ def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize("events", [inotify, no_events], ids=["inotify", "poll"])
+@pytest.mark.parametrize("watch", [True, False], ids=["watchdog", "poll"])
 def test_rotation_by_copytruncate_and_by_rename_again_and_again(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path, events: Events
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, watch: bool
 ) -> None:
     log = tmp_path / "a.log"
-    tailer = make_tailer(events=events, poll_s=0.02)
+    tailer = make_tailer(watch=watch, poll_s=0.02)
     tailer.add(log, "a")
     tailer.start()
     expected = []
@@ -140,17 +140,17 @@ def test_rotation_by_copytruncate_and_by_rename_again_and_again(
             for number in range(3):
                 out.write(b"turn %d line %d\n" % (turn, number))
                 expected.append(f"turn {turn} line {number}")
-        assert wait_until(partial(heard.has_lines, len(expected)), 5)
+        assert wait_until(partial(received.has_lines, len(expected)), 5)
         if turn % 2:
             shutil.copyfile(log, tmp_path / "a.log.1")
             os.truncate(log, 0)
         else:
             log.rename(tmp_path / "a.log.1")
-    assert heard.lines() == expected
+    assert received.lines() == expected
 
 
 def test_a_progress_bar_is_live_but_never_half_a_state(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     tailer = make_tailer(poll_s=0.02)
     log = tmp_path / "a.log"
@@ -158,14 +158,14 @@ def test_a_progress_bar_is_live_but_never_half_a_state(
     tailer.start()
     with log.open("ab", buffering=0) as out:
         out.write(b"\r 1/10 loss=4.0\r 2/10 loss=3")
-        assert wait_until(lambda: " 1/10 loss=4.0" in heard.progress(), 5)
+        assert wait_until(lambda: " 1/10 loss=4.0" in received.progress(), 5)
         out.write(b".5\r 3/10 loss=3.2")
-        assert wait_until(lambda: " 2/10 loss=3.5" in heard.progress(), 5)
+        assert wait_until(lambda: " 2/10 loss=3.5" in received.progress(), 5)
         # A state that stands still for a while is complete.
-        assert wait_until(lambda: " 3/10 loss=3.2" in heard.progress(), 5)
+        assert wait_until(lambda: " 3/10 loss=3.2" in received.progress(), 5)
         out.write(b"\n")
-    assert wait_until(lambda: heard.lines() == [" 3/10 loss=3.2"], 5)
-    assert heard.progress().count(" 3/10 loss=3.2") == 1
+    assert wait_until(lambda: received.lines() == [" 3/10 loss=3.2"], 5)
+    assert received.progress().count(" 3/10 loss=3.2") == 1
 
 
 def test_windows_newlines_are_no_progress() -> None:
@@ -210,8 +210,8 @@ def test_every_byte_comes_once_and_in_order(
 ) -> None:
     folder = tmp_path_factory.mktemp("tail")
     log = folder / "a.log"
-    heard = Heard()
-    tailer = Tailer(threading.Event(), heard.batches.append, events=no_events, read_bytes=read_bytes)
+    received = Received()
+    tailer = Tailer(threading.Event(), received.batches.append, watch=False, read_bytes=read_bytes)
     tailer.add(log, "a")
     written: list[bytes] = [b""]
     for number, (what, data) in enumerate(steps):
@@ -231,9 +231,9 @@ def test_every_byte_comes_once_and_in_order(
             assert tailer.drain(5)
     assert tailer.drain(5)
     assert tailer.close()
-    assert heard.data() == b"".join(written)
+    assert received.data() == b"".join(written)
     expected = [line for part in written for line in _lines(part)]
-    assert [line.raw for batch in heard.batches for line in batch.lines if batch.key == "a"] == expected
+    assert [line.raw for batch in received.batches for line in batch.lines if batch.key == "a"] == expected
 
 
 def _lines(data: bytes) -> list[bytes]:

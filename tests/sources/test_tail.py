@@ -2,45 +2,49 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer, TailNote
-from supervisor.sources.tail.wake import InotifyEvents, ObserverEvents, folder_events
+from supervisor.sources.tail.wake import Waker
 from tests.conftest import wait_until
-from tests.sources.tailing import Events, Heard, inotify, no_events
+from tests.sources.tailing import Received
 
 
-@pytest.mark.parametrize("events", [inotify, ObserverEvents, no_events], ids=["inotify", "observer", "poll"])
+@pytest.mark.parametrize("watch", [True, False], ids=["watchdog", "poll"])
 def test_lines_come_as_they_are_written(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path, events: Events
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, watch: bool
 ) -> None:
-    tailer = make_tailer(events=events, poll_s=0.05)
+    tailer = make_tailer(watch=watch, poll_s=0.05)
     log = tmp_path / "later" / "a.log"
     tailer.add(log, "a")
     tailer.start()
     log.parent.mkdir()
     with log.open("ab", buffering=0) as out:
         out.write(b"one\ntwo\nhal")
-        assert wait_until(lambda: heard.lines() == ["one", "two"], 5)
+        assert wait_until(lambda: received.lines() == ["one", "two"], 5)
         out.write(b"f\n")
-        assert wait_until(lambda: heard.lines() == ["one", "two", "half"], 5)
+        assert wait_until(lambda: received.lines() == ["one", "two", "half"], 5)
         out.write(b"\x1b[31mlast, without newline")
     assert tailer.drain(5)
-    assert heard.lines()[-1] == "last, without newline"
-    first = heard.batches[0].lines[0]
+    assert received.lines()[-1] == "last, without newline"
+    first = received.batches[0].lines[0]
     assert (first.offset, first.number) == (0, 1)
-    assert heard.data() == log.read_bytes()
+    assert received.data() == log.read_bytes()
 
 
 def test_an_event_wakes_long_before_the_poll(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     tailer = make_tailer(poll_s=60)
     log = tmp_path / "a.log"
@@ -50,11 +54,11 @@ def test_an_event_wakes_long_before_the_poll(
     with log.open("ab", buffering=0) as out:
         for number in range(20):
             out.write(b"%d\n" % number)
-            assert wait_until(partial(heard.has_lines, number + 1), 5)
+            assert wait_until(partial(received.has_lines, number + 1), 5)
 
 
 def test_a_flood_in_one_log_does_not_starve_another(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     (tmp_path / "a.log").write_bytes(b"flood\n" * 400_000)
     (tmp_path / "b.log").write_bytes(b"quiet\n")
@@ -62,21 +66,21 @@ def test_a_flood_in_one_log_does_not_starve_another(
     tailer.add(tmp_path / "a.log", "a")
     tailer.add(tmp_path / "b.log", "b")
     tailer.start()
-    assert wait_until(lambda: heard.lines("b") == ["quiet"], 20)
-    keys = [batch.key for batch in heard.batches]
+    assert wait_until(lambda: received.lines("b") == ["quiet"], 20)
+    keys = [batch.key for batch in received.batches]
     assert keys.index("b") <= 2
     assert tailer.drain(120)
-    assert len(heard.lines("a")) == 400_000
+    assert len(received.lines("a")) == 400_000
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("events", [inotify, no_events], ids=["inotify", "poll"])
-def test_a_burst_of_50_000_lines_a_second_is_kept_up_with(tmp_path: Path, events: Events) -> None:
+@pytest.mark.parametrize("watch", [True, False], ids=["watchdog", "poll"])
+def test_a_burst_of_50_000_lines_a_second_is_kept_up_with(tmp_path: Path, watch: bool) -> None:
     log = tmp_path / "a.log"
     log.touch()
     stop = threading.Event()
     seen: list[int] = []
-    tailer = Tailer(stop, lambda batch: seen.append(len(batch.lines)), events=events)
+    tailer = Tailer(stop, lambda batch: seen.append(len(batch.lines)), watch=watch)
     tailer.add(log, "a")
     tailer.start()
     line = b"INFO worker 3 took sample 123456 and put it where samples of its length go\n"
@@ -92,22 +96,22 @@ def test_a_burst_of_50_000_lines_a_second_is_kept_up_with(tmp_path: Path, events
     assert tailer.close()
 
 
-def test_a_pipe_is_read_to_its_end(make_tailer: Callable[..., Tailer], heard: Heard) -> None:
+def test_a_pipe_is_read_to_its_end(make_tailer: Callable[..., Tailer], received: Received) -> None:
     read_end, write_end = os.pipe()
     tailer = make_tailer()
     tailer.add_pipe(read_end, "a")
     tailer.start()
     os.write(write_end, b"one\ntw")
-    assert wait_until(lambda: heard.lines() == ["one"], 5)
+    assert wait_until(lambda: received.lines() == ["one"], 5)
     os.write(write_end, b"o")
     os.close(write_end)
-    assert wait_until(lambda: heard.lines() == ["one", "two"], 5)
-    assert wait_until(lambda: heard.codes() == [NoteCode.ENDED], 5)
+    assert wait_until(lambda: received.lines() == ["one", "two"], 5)
+    assert wait_until(lambda: received.codes() == [NoteCode.ENDED], 5)
     os.close(read_end)
 
 
-def test_what_cannot_be_read_is_said_once(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+def test_what_cannot_be_read_is_reported_once(
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     tailer = make_tailer(poll_s=0.01)
@@ -115,12 +119,12 @@ def test_what_cannot_be_read_is_said_once(
     tailer.add(tmp_path / "fifo", "fifo")
     tailer.add(tmp_path / "none", "none")
     tailer.start()
-    assert wait_until(lambda: len(heard.notes) == 2, 5)
+    assert wait_until(lambda: len(received.notes) == 2, 5)
     assert tailer.drain(5)
-    assert sorted(note.key for note in heard.notes) == ["fifo", "folder"]
+    assert sorted(note.key for note in received.notes) == ["fifo", "folder"]
 
 
-def test_a_reader_that_fails_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_reader_that_fails_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
     notes: list[TailNote] = []
     seen: list[str] = []
 
@@ -140,43 +144,242 @@ def test_a_reader_that_fails_is_said_and_the_rest_goes_on(tmp_path: Path) -> Non
     assert [note.code for note in notes] == [NoteCode.FAILED]
 
 
-def test_it_begins_where_it_is_told_and_stops_when_told(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+def test_it_begins_at_the_offset_it_is_given_and_stops_when_removed(
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"one\ntwo\n")
     tailer = make_tailer()
     tailer.add(log, "a", offset=4, number=2)
     tailer.start()
-    assert wait_until(lambda: heard.lines() == ["two"], 5)
-    line = heard.batches[0].lines[0]
+    assert wait_until(lambda: received.lines() == ["two"], 5)
+    line = received.batches[0].lines[0]
     assert (line.offset, line.number) == (4, 2)
     tailer.remove("a")
-    assert tailer.drain(5), "the thread has heard of it"
+    assert tailer.drain(5), "the thread has received of it"
     with log.open("ab") as out:
         out.write(b"three\n")
     assert tailer.drain(5)
-    assert heard.lines() == ["two"]
+    assert received.lines() == ["two"]
 
 
-def test_the_best_events_here_are_inotify() -> None:
-    events = folder_events(lambda: None)
-    assert isinstance(events, InotifyEvents)
-    events.close()
+@pytest.fixture
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What becomes of watches, in order: "watch NAME", "no watch NAME" and "end NAME", by the file's name."""
+    calls: list[str] = []
+    watch, end_watch = Waker.watch, Waker._end_watch
+
+    def recording_watch(self: Waker, path: str) -> bool:
+        found = watch(self, path)
+        calls.append(f"{'watch' if found else 'no watch'} {os.path.basename(path)}")
+        return found
+
+    def recording_end(self: Waker, path: str) -> None:
+        calls.append(f"end {os.path.basename(path)}")
+        end_watch(self, path)
+
+    monkeypatch.setattr(Waker, "watch", recording_watch)
+    monkeypatch.setattr(Waker, "_end_watch", recording_end)
+    return calls
+
+
+def test_a_busy_file_is_polled_and_watched_again_when_it_is_quiet(
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, watches: list[str]
+) -> None:
+    for name in ("busy", "quiet"):
+        (tmp_path / name).touch()
+    tailer = make_tailer()
+    for name in ("busy", "quiet"):
+        tailer.add(tmp_path / name, name)
+    tailer.start()
+    assert wait_until(lambda: sorted(watches) == ["watch busy", "watch quiet"], 5)
+    written = 0
+    with (tmp_path / "busy").open("ab", buffering=0) as out:
+
+        def still_polled_after(seconds: float) -> bool:
+            nonlocal written
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                out.write(b"line\n")
+                written += 1
+                time.sleep(0.01)
+            return watches.count("watch busy") == 1
+
+        assert wait_until(lambda: "end busy" in watches or not still_polled_after(0.1), 10)
+        assert still_polled_after(2.5), "it is not watched while it grows"
+        assert wait_until(lambda: len(received.lines("busy")) == written, 5)
+        assert wait_until(lambda: watches.count("watch busy") == 2, 10), "after a second of quiet"
+        out.write(b"the watch wakes again\n")
+        assert wait_until(lambda: len(received.lines("busy")) == written + 1, 5)
+    assert "end quiet" not in watches
+
+
+def test_an_overflow_of_the_queue_means_a_look_at_all(
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """watchdog's own thread tells of an overflow as it would of a real one; nothing else ends the wait of a minute."""
+    from watchdog.observers.inotify_c import InotifyConstants, InotifyEvent, InotifyFD, WatchDescriptor
+
+    readers: list[InotifyFD] = []
+    add_callback = InotifyFD.add_callback
+
+    def recorded(self: InotifyFD, *args: Any) -> WatchDescriptor:
+        readers.append(self)
+        return add_callback(self, *args)
+
+    monkeypatch.setattr(InotifyFD, "add_callback", recorded)
+    monkeypatch.setattr(Waker, "note_change", lambda _self, _path: None)
+    log = tmp_path / "a.log"
+    log.touch()
+    tailer = make_tailer(poll_s=60)
+    tailer.add(log, "a")
+    tailer.start()
+    assert wait_until(lambda: readers, 5)
+    assert tailer.drain(5), "the look that set the watch is over"
+    with log.open("ab") as out:
+        out.write(b"no event came for this\n")
+    assert received.lines() == []
+    overflow = InotifyEvent(WatchDescriptor(-1), InotifyConstants.IN_Q_OVERFLOW, 0, b"")
+    readers[0].handle_event(overflow)
+    assert wait_until(lambda: received.lines() == ["no event came for this"], 5)
+
+
+def test_where_no_event_comes_growth_is_found_by_looking(
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network filesystem that another host writes to."""
+    monkeypatch.setattr(Waker, "note_change", lambda _self, _path: None)
+    log = tmp_path / "a.log"
+    log.touch()
+    tailer = make_tailer(poll_s=0.05)
+    tailer.add(log, "a")
+    tailer.start()
+    with log.open("ab", buffering=0) as out:
+        for number in range(3):
+            out.write(b"line\n")
+            assert wait_until(partial(received.has_lines, number + 1), 5)
+
+
+def test_without_inotify_watches_left_logs_are_polled(
+    make_tailer: Callable[..., Tailer],
+    received: Received,
+    tmp_path: Path,
+    watches: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from watchdog.observers.inotify_c import InotifyFD
+
+    tries: list[object] = []
+
+    def none_left(_self: InotifyFD, path: bytes, *_: object) -> None:
+        tries.append(path)
+        raise OSError(errno.ENOSPC, "inotify watch limit reached")
+
+    monkeypatch.setattr(InotifyFD, "add_callback", none_left)
+    caplog.set_level(logging.INFO, "stoker.tail")
+    tailer = make_tailer(poll_s=0.05)
+    for name in ("a", "b"):
+        tailer.add(tmp_path / name, name)
+    tailer.start()
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"line\n")
+    assert wait_until(lambda: received.lines("a") == received.lines("b") == ["line"], 5)
+    assert wait_until(lambda: watches.count("no watch b") >= 3, 5)
+    assert len(tries) == 1, "it is not asked for again and again"
+    assert "inotify watch limit reached" in caplog.text
+
+
+def test_a_file_that_took_the_place_of_another_is_watched(
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, watches: list[str]
+) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"old\n")
+    tailer = make_tailer()
+    tailer.add(log, "a")
+    tailer.start()
+    assert wait_until(lambda: watches == ["watch a.log"], 5)
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"new\n")
+    assert wait_until(lambda: watches == ["watch a.log", "end a.log", "watch a.log"], 10)
+    assert received.lines() == ["old", "new"]
+
+
+def test_a_file_that_is_not_followed_any_more_is_not_watched(
+    make_tailer: Callable[..., Tailer], tmp_path: Path, watches: list[str]
+) -> None:
+    (tmp_path / "a.log").touch()
+    tailer = make_tailer()
+    tailer.add(tmp_path / "a.log", "a")
+    tailer.start()
+    assert wait_until(lambda: watches == ["watch a.log"], 5)
+    tailer.remove("a")
+    assert wait_until(lambda: watches == ["watch a.log", "end a.log"], 5)
+
+
+def test_an_event_that_comes_late_does_not_bring_a_watch_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.log")
+    Path(path).touch()
+    waker = Waker()
+    try:
+        assert waker.watch(path)
+        waker.unwatch(path)
+        for _ in range(2):  # twice within a moment: of a watched path that would be a busy one
+            waker.note_change(path)
+            assert waker.wait(5)[0] == set()
+        assert not waker.is_watched(path)
+    finally:
+        waker.close()
+
+
+def test_a_watched_folder_that_is_removed_can_be_watched_again(tmp_path: Path) -> None:
+    """The log view watches folders, whose files come and go."""
+    folder = tmp_path / "logs"
+    waker = Waker()
+    try:
+        for _ in range(2):
+            assert not waker.watch(str(folder))
+            folder.mkdir()
+            assert waker.watch(str(folder))
+            (folder / "a.log").touch()
+            assert waker.wait(5)[0] == {str(folder)}
+            shutil.rmtree(folder)
+            assert wait_until(lambda: waker.wait(0.01) and not waker.is_watched(str(folder)), 10)
+    finally:
+        waker.close()
+
+
+def test_nothing_of_watchdog_is_left_after_the_end(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"line\n")
+    lines: list[int] = []
+
+    def follow_once() -> None:
+        tailer = Tailer(threading.Event(), lambda batch: lines.append(len(batch.lines)))
+        tailer.add(tmp_path / "a.log", "a")
+        tailer.start()
+        assert wait_until(lambda: "stoker-watchdog" in [thread.name for thread in threading.enumerate()], 5)
+        assert tailer.close()
+
+    follow_once()
+    threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        follow_once()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_long_reading_to_the_end_is_asked_for_and_looked_at(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
     (tmp_path / "a.log").write_bytes(b"line\n" * 400_000 + b"half")
     tailer = make_tailer(read_bytes=1 << 14)
     tailer.add(tmp_path / "a.log", "a")
     tailer.start()
-    told: list[int] = []
-    drain = tailer.ask_drain(lambda: told.append(len(heard.lines())))
+    lines_at_end: list[int] = []
+    drain = tailer.ask_drain(lambda: lines_at_end.append(len(received.lines())))
     assert wait_until(drain.done.is_set, 30)
     assert drain.complete
-    assert told == [400_001], "after the last line, half as it is"
+    assert lines_at_end == [400_001], "after the last line, half as it is"
     assert tailer.backlog() == (2_000_004, 2_000_004)
 
 
@@ -215,7 +418,7 @@ def test_a_log_that_is_written_on_and_on_is_read_to_where_it_was(
         with log.open("ab") as out:
             out.write(b"line\n" * 1000)
 
-    tailer = Tailer(threading.Event(), writes_on, events=no_events, read_bytes=1 << 10)
+    tailer = Tailer(threading.Event(), writes_on, watch=False, read_bytes=1 << 10)
     tailer.add(log, "a")
     assert tailer.drain(10), "though more was there at every look"
     assert tailer.backlog().unread_bytes > 0
@@ -223,12 +426,12 @@ def test_a_log_that_is_written_on_and_on_is_read_to_where_it_was(
 
 
 def test_what_cannot_be_read_counts_as_unread(
-    make_tailer: Callable[..., Tailer], heard: Heard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that gives an error in the middle of a log: nobody may take that for its end."""
     (tmp_path / "a.log").write_bytes(b"fine\nhalf")
     (tmp_path / "bad.log").write_bytes(b"lost\n")
-    tailer = make_tailer(events=no_events)
+    tailer = make_tailer(watch=False)
     for name in ("a", "bad"):
         tailer.add(tmp_path / f"{name}.log", name)
     pread = os.pread
@@ -241,5 +444,5 @@ def test_what_cannot_be_read_counts_as_unread(
     monkeypatch.setattr(os, "pread", broken)
     tailer.start()
     assert not tailer.drain(10)
-    assert heard.lines("a") == ["fine", "half"]
+    assert received.lines("a") == ["fine", "half"]
     assert tailer.backlog() == (9, 14)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.run.journal import read_state
+from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs import file as logfile
 from supervisor.views.logs.query import Query
@@ -110,27 +111,16 @@ def test_a_move_does_not_overtake_what_was_asked_before(tmp_path: Path, in_memor
         assert end.rows[0].text == f"line {above + 1 - HEIGHT}"
 
 
-class Watched:
-    """Events that never come, and the folders that they were asked of."""
+def test_a_log_behind_a_link_is_watched_where_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: set[str] = set()
 
-    def __init__(self) -> None:
-        self.folders: set[str] = set()
-
-    def fileno(self) -> int | None:
-        return None
-
-    def watch(self, folder: str) -> bool:
-        self.folders.add(folder)
+    def watch(_self: Waker, path: str) -> bool:
+        watched.add(path)
         return True
 
-    def take(self) -> set[str] | None:
-        return set()
-
-    def close(self) -> None:
-        return
-
-
-def test_a_log_behind_a_link_is_watched_where_it_is_written(tmp_path: Path) -> None:
+    monkeypatch.setattr(Waker, "watch", watch)
     rec = recorded.Recording(tmp_path / "run", ranks=1, gpus=0)
     rec.launch("first start")
     path = rec.run.node().attempt(1).root / f"{recorded.TREE}/0/stdout.log"
@@ -138,13 +128,12 @@ def test_a_log_behind_a_link_is_watched_where_it_is_written(tmp_path: Path) -> N
     (tmp_path / "elsewhere/out.txt").write_bytes(b"a line\n")
     path.symlink_to(tmp_path / "elsewhere/out.txt")
     run = rec.close()
-    watched = Watched()
-    session = LogSession(run.node(), lambda _: None, events=lambda _: watched)
+    session = LogSession(run.node(), lambda _: None)
     session.ask(lc.Update(read_state(run.node().journal)), lc.Size(HEIGHT))
     session.start()
     try:
         wanted = {str(path.parent), str(tmp_path / "elsewhere")}
-        assert wait_until(lambda: wanted <= watched.folders, DEADLINE_S), watched.folders
+        assert wait_until(lambda: wanted <= watched, DEADLINE_S), watched
     finally:
         session.stop()
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from supervisor.keeper.observer.observer import Observer
     from supervisor.run.records import Verdict
     from supervisor.views.appearance import Appearance
-    from supervisor.views.splash.glimpse import Glimpse
 
 LEFT_BEHIND_S = 3600.0
 # Bytes of a log's end that are read to see whether its lines name ranks.
@@ -44,31 +43,25 @@ PIPE_BYTES = 1 << 18
 JOIN_S = 0.2
 
 
-def observe(target: str, args: argparse.Namespace, appearance: Appearance, glimpse: Glimpse) -> int:
-    """Watch `target` in an observed run directory; it is removed afterwards unless --keep.
-
-    `glimpse`: what may show the log until the app does.
-    """
+def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> int:
+    """Watch `target` in an observed run directory; it is removed afterwards unless --keep."""
     place = state_home(os.environ) / ("kept" if args.keep else "observed")
     _clear_away(state_home(os.environ) / "observed")
     try:
         run = claim(place)
     except OSError as error:
-        glimpse.leave()
         return complain("attach", f"{place}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     try:
         what, _ = resolve(target, run, check_writers=False, report_unseen=True)
     except BadInputError as error:
         shutil.rmtree(run.root, ignore_errors=True)
-        glimpse.leave()
         return complain("attach", str(error))
     try:
         with _keyboard_as_stdin(what.pipe is not None) as has_screen:
             if args.no_ui or not has_screen:
                 return _without_screen(run, target, args)
-            return _with_screen(run, target, what, args, appearance, glimpse)
+            return _with_screen(run, target, what, args, appearance)
     finally:
-        glimpse.leave()
         if args.keep:
             register(run, what.name, os.environ)
             print(f"kept: {run.root}", file=sys.stderr)
@@ -95,12 +88,7 @@ def _let_it_write(pipe: int) -> None:
 
 
 def _with_screen(
-    run: RunPaths,
-    target: str,
-    what: Target,
-    args: argparse.Namespace,
-    appearance: Appearance,
-    glimpse: Glimpse,
+    run: RunPaths, target: str, what: Target, args: argparse.Namespace, appearance: Appearance
 ) -> int:
     """The screen here, the watching in a process of its own: reading gigabytes there never delays a key here.
 
@@ -109,19 +97,17 @@ def _with_screen(
     try:
         observed = ObservedRun.fresh(run, what, host=socket.gethostname(), clock=SystemClock())
     except OSError as error:
-        glimpse.leave()
         return complain("attach", f"{run.root}: {error.strerror}: set XDG_STATE_HOME to a folder of yours", 3)
     with Watcher(run, target, observed, interval_s=args.interval, pipe=what.pipe, keep=args.keep) as watcher:
-        from supervisor.cli.open_app import kept_file, load_app
+        from supervisor.cli.open_app import kept_file
+        from supervisor.views.tui.terminal import run_tui
 
-        run_tui = load_app()
         run_tui(
             run,
             read_only=args.read_only,
             appearance=appearance,
             keep=kept_file(os.environ),
             painted=watcher.go,
-            begun=glimpse.hand_over(),
         )
     print(_supervise_hint(target))
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import getpass
 import json
 import os
@@ -11,7 +10,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,21 +32,31 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import become_subreaper
+from supervisor.text.decode import strip_escapes
 from supervisor.views.appearance import Appearance, BadAppearance
+from supervisor.views.wording.translate import words_in
+
+# The second ones for a terminal without more than ASCII.
+_MARKS: Mapping[FindingLevel, str] = {
+    FindingLevel.OK: "✓",
+    FindingLevel.INFO: "·",
+    FindingLevel.WARNING: "!",
+    FindingLevel.REFUSE: "x",
+}
+_PLAIN_MARKS = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 if TYPE_CHECKING:
-    from supervisor.cli.starting.splash import Curtain
-    from supervisor.cli.starting.startup_probes import Errands
+    from supervisor.cli.starting.startup_probes import StartupProbes
     from supervisor.keeper.loop import Keeper
 
 
-def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
+def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     """Print attempt 1 as a command one could paste, and what an out-of-memory failure would change; start and write nothing.
 
     With ``--json`` one object on one line. An interpreter without torch is no hindrance: nothing is started.
     """
     try:
-        interpreter = find_interpreter(job.spec, env, errands.interpreter)
+        interpreter = find_interpreter(job.spec, env, probes.interpreter)
         path, why = str(interpreter.path), interpreter.why
     except JobError as error:
         path, why = job.spec.python or "python", error.message
@@ -63,53 +72,36 @@ def dry_run(job: Job, env: Mapping[str, str], errands: Errands) -> int:
     return 0
 
 
-def start(job: Job, env: Mapping[str, str], errands: Errands) -> int:
+def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     """Check, claim the run directory, start the keeper in the way that was asked for."""
     parsed = job.parsed
     appearance = _appearance(parsed, env)
-    if parsed.switch("no_ui") or parsed.switch("detach") or not _has_terminal():
-        if not parsed.switch("detach"):
-            import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
-        return _start(job, env, appearance, errands, None)
-    from supervisor.cli.starting.splash import Curtain
-    from supervisor.views.splash.glimpse import Glimpse
-    from supervisor.views.tui.garbage import held_back
-
-    with held_back(), Glimpse() as glimpse:
-        return _start(job, env, appearance, errands, Curtain(glimpse, job.spec, appearance, env))
-
-
-def _start(
-    job: Job, env: Mapping[str, str], appearance: Appearance, errands: Errands, curtain: Curtain | None
-) -> int:
-    spec, parsed = job.spec, job.parsed
-    interpreter = find_interpreter(spec, env, errands.interpreter)
+    detached = parsed.switch("detach")
+    has_screen = _has_terminal() and not parsed.switch("no_ui") and not detached
+    if not has_screen and not detached:
+        import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
+    spec = job.spec
+    if has_screen:
+        print(strip_escapes(f"{words_in(appearance.spoken)('starting')} {spec.name}"), flush=True)
+    interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = runs_dir(parsed.flag("runs_dir"), env)
     findings = run_checks(spec, runs_dir=runs, env=env)
     refused = [finding for finding in findings if finding.level is FindingLevel.REFUSE]
     if refused:
-        if curtain is not None:
-            curtain.fall()
         for finding in refused:
             fix = f": {finding.fix}" if finding.fix else ""
             print(f"stoker run: {finding.check}: {finding.what}{fix}", file=sys.stderr)
         return 3
-    if curtain is not None:
-        curtain.found(findings)
+    if has_screen:
+        _print_findings(findings, appearance)
     # A plan that cannot be made is refused before there is a folder to leave behind.
     _first_plan(spec, str(interpreter.path), runs / "RUN", env)
     try:
         run = claim(runs)
     except OSError as error:
         raise JobError(f"{runs}: {error.strerror}: choose another place with --runs-dir", 3) from error
-    interactive = not parsed.switch("no_ui")
-    record = _record(
-        run,
-        spec,
-        interpreter,
-        interactive=interactive and _wants_screen_or_detach(parsed),
-        commit=errands.commit(),
-    )
+    interactive = has_screen or (detached and not parsed.switch("no_ui"))
+    record = _record(run, spec, interpreter, interactive=interactive, commit=probes.commit())
     try:
         write_run_file(run.run_json, without_secrets(record))
     except OSError as error:
@@ -120,7 +112,15 @@ def _start(
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
         return _foreground(run, record, parsed, env, notable)
-    return _detached(run, record, parsed, env, notable, appearance, curtain)
+    return _detached(run, record, parsed, env, notable, appearance, has_screen=has_screen)
+
+
+def _print_findings(findings: Sequence[Finding], appearance: Appearance) -> None:
+    """What pre-flight found, on the usual screen: to be read until the dashboard opens, and again after it was left."""
+    tr = words_in(appearance.spoken)
+    for finding in findings:
+        mark = (_PLAIN_MARKS if appearance.ascii else _MARKS)[finding.level]
+        print(strip_escapes(f"{mark} {tr(finding.check)}: {tr(finding.what)}"), flush=True)
 
 
 def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
@@ -133,11 +133,6 @@ def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
         return appearance_from(flags, env)
     except BadAppearance as error:
         raise JobError(str(error)) from error
-
-
-def _wants_screen_or_detach(parsed: ParsedRun) -> bool:
-    """Without a terminal there is no screen: the run is headless, unless it was to be detached."""
-    return parsed.switch("detach") or _has_terminal()
 
 
 def _has_terminal() -> bool:
@@ -230,7 +225,6 @@ def carry_headless(
     console = ConsoleView(run, settings, only_news=only_news)
     console.start()
     why = "the keeper crashed"
-    gc.enable()  # held back since the start
     try:
         code = keeper.carry()
         why = "the run ended"
@@ -255,7 +249,8 @@ def _detached(
     env: Mapping[str, str],
     findings: tuple[Finding, ...],
     appearance: Appearance,
-    curtain: Curtain | None,
+    *,
+    has_screen: bool,
 ) -> int:
     from supervisor.keeper.process.detach import teardown_warning
 
@@ -263,24 +258,20 @@ def _detached(
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
             print(f"stoker run: {finding.check}: {finding.what}", file=sys.stderr)
     warning = teardown_warning(env)
-    if curtain is None:
+    if not has_screen:
         _warn(warning)
         return _start_keeper(run, record, env, findings) or _tell(run)
     from supervisor.cli.open_app import load_app, show
 
     try:
         # The app loads on a core of its own, while the keeper loads what it needs.
-        code = _start_keeper(run, record, env, findings, meanwhile=load_app, before_words=curtain.fall)
-        return code or show(
-            run, read_only=parsed.switch("read_only"), env=env, appearance=appearance, glimpse=curtain.glimpse
-        )
+        code = _start_keeper(run, record, env, findings, meanwhile=load_app)
+        return code or show(run, read_only=parsed.switch("read_only"), env=env, appearance=appearance)
     except KeyboardInterrupt:
-        curtain.fall()
-        text = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
-        print(f"stoker run: interrupted, but the run has begun: {text}", file=sys.stderr)
+        how = f"`stoker attach {run.run_id}` shows it, `stoker stop {run.run_id}` ends it"
+        print(f"stoker run: interrupted, but the run has begun: {how}", file=sys.stderr)
         raise
     finally:
-        curtain.fall()
         _warn(warning)  # before, the screen would cover it at once
 
 
@@ -291,7 +282,6 @@ def _start_keeper(
     findings: tuple[Finding, ...],
     *,
     meanwhile: Callable[[], object] | None = None,
-    before_words: Callable[[], object] | None = None,
 ) -> int:
     """Start a detached keeper; exit code 1 and one line where it does not start."""
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached
@@ -299,8 +289,6 @@ def _start_keeper(
     try:
         start_detached(run, env, record=record, findings=findings, meanwhile=meanwhile)
     except (KeeperDidNotStart, OSError) as error:
-        if before_words is not None:
-            before_words()
         return complain("run", str(error), 1)
     return 0
 

@@ -1,4 +1,4 @@
-"""What other programs tell of a start: asked while stoker still loads what it needs to go on."""
+"""What a start asks of other programs, while stoker still loads what it needs to go on: the interpreter for its torch, git for the commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.preflight.interpreter import Asked, begin_to_ask
 GIT_TIMEOUT_S = 3.0
 
 
-class Errands:
+class StartupProbes:
     """Asks the target interpreter for its torch, and git for the commit.
 
     Args:

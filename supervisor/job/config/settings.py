@@ -5,10 +5,13 @@ Where a setting comes from, first found wins: flag > STOKER_* > PET_* > job file
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+import contextlib
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, Flag, nearest
 from supervisor.job.arguments.run_arguments import ParsedRun
@@ -26,6 +29,16 @@ from supervisor.job.config.setting_keys import (
 from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
 from supervisor.job.errors import JobError
 from supervisor.text.linear import compile_linear
+
+_FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+_TYPES: dict[KeyType, Any] = {
+    KeyType.SWITCH: bool,
+    KeyType.TEXT: str,
+    KeyType.INT: int,
+    KeyType.FLOAT: _FINITE,
+}
+# Beside true, false, 1 and 0, which msgspec takes for a switch.
+_SWITCH_WORDS = {"yes": True, "on": True, "no": False, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,41 +170,39 @@ def _metric_rules(file: ConfigFile, value: object) -> tuple[tuple[str, str], ...
     return tuple(rules)
 
 
-def convert(name: str, kind: KeyType, value: object) -> int | float | str | bool:
+def convert(
+    name: str, kind: KeyType, value: object, choices: Collection[object] = ()
+) -> int | float | str | bool:
     """A value from a file, a variable or a flag as the type that the setting holds.
 
     Raises:
-        JobError: it is not one; the message names the setting and what was given.
+        JobError: it is not one, or not among the `choices`; the message names the setting and what was given.
     """
-    # YAML reads a bare `on` as true: the fix is to quote it.
-    quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
-    wrong = JobError(f"{name} wants {_article(kind)}, got {value!r}{quote}")
-    match kind:
-        case KeyType.SWITCH:
-            text = str(value).lower()
-            if text in {"true", "1", "yes", "on"}:
-                return True
-            if text in {"false", "0", "no", "off"}:
-                return False
-            raise wrong
-        case KeyType.TEXT:
-            if isinstance(value, bool | list | dict) or value is None:
-                raise wrong
-            return str(value)
-        case KeyType.INT:
-            if isinstance(value, bool):
-                raise wrong
-            number = _number(value)
-            if number is None or number != int(number):
-                raise wrong
-            return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else int(number)
-        case KeyType.FLOAT:
-            if isinstance(value, bool):
-                raise wrong
-            number = _number(value)
-            if number is None:
-                raise wrong
-            return number
+    given = value
+    if kind is KeyType.SWITCH:
+        given = _SWITCH_WORDS.get(str(value).lower(), value)
+    elif kind is KeyType.TEXT and not isinstance(value, bool | list | dict | None):
+        given = str(value)  # a number or a date of TOML or YAML where text is wanted
+    elif isinstance(value, str) and kind in {KeyType.INT, KeyType.FLOAT}:
+        given = _number(value)
+    try:
+        done: int | float | str | bool = msgspec.convert(given, _TYPES[kind], strict=False)
+    except msgspec.ValidationError:
+        wanted = kind.value if kind in {KeyType.TEXT, KeyType.SWITCH} else f"a {kind.value}"
+        # YAML reads a bare `on` as true: the fix is to quote it.
+        quote = ": quote it" if kind is KeyType.TEXT and isinstance(value, bool) else ""
+        raise JobError(f"{name} wants {wanted}, got {value!r}{quote}") from None
+    if choices and done not in choices:
+        raise JobError(f"{name} takes one of {', '.join(map(str, choices))}, got {done!r}")
+    return done
+
+
+def _number(text: str) -> int | float | str:
+    """As Python reads it: `.5`, `1_000` and `+3` too, which msgspec refuses."""
+    for read in (int, float):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return text
 
 
 def convert_key(shown: str, key: str, value: object) -> int | float | str | bool:
@@ -200,11 +211,7 @@ def convert_key(shown: str, key: str, value: object) -> int | float | str | bool
     Raises:
         JobError: it is not; the message calls the setting `shown`.
     """
-    done = convert(shown, TRAINER_KEYS[key], value)
-    choices = TRAINER_CHOICES.get(key)
-    if choices and done not in choices:
-        raise JobError(f"{shown} takes one of {', '.join(choices)}, got {done!r}")
-    return done
+    return convert(shown, TRAINER_KEYS[key], value, TRAINER_CHOICES.get(key, ()))
 
 
 @dataclass(slots=True)
@@ -222,11 +229,9 @@ class Resolver:
         if origin is None:
             value, origin = default, "default"
         else:
-            value = convert(_shown(key, origin), SETTINGS[key], value)
+            value = convert(_shown(key, origin), SETTINGS[key], value, CHOICES.get(key, ()))
             if key.endswith("knob") and value == "":
                 raise JobError(f"{_shown(key, origin)} wants the name of a flag, got none")
-            if key in CHOICES and value not in CHOICES[key]:
-                raise JobError(f"{_shown(key, origin)} takes one of {', '.join(CHOICES[key])}, got {value!r}")
         if value is not None:
             self.note(key, value, origin)
         return value
@@ -275,29 +280,11 @@ def _shown(key: str, origin: str) -> str:
     return name if kind in {"flag", "env"} else f"{name}: {key}"
 
 
-def _article(kind: KeyType) -> str:
-    return kind.value if kind in {KeyType.TEXT, KeyType.SWITCH} else f"a {kind.value}"
-
-
-def _number(value: object) -> float | None:
-    if not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _converted(file: ConfigFile, key: str, kind: KeyType, value: object) -> int | float | str | bool:
     try:
-        done = convert(key, kind, value)
+        return convert(key, kind, value, CHOICES.get(key, ()))
     except JobError as error:
         raise file.error(key, error.message) from None
-    allowed = CHOICES.get(key)
-    if allowed and done not in allowed:
-        raise file.error(key, f"{key} takes one of {', '.join(allowed)}, got {done!r}")
-    return done
 
 
 def _table(file: ConfigFile, key: str, value: object) -> Mapping[str, Any]:

@@ -18,13 +18,7 @@ from typing import NamedTuple
 from supervisor.text.lines import Line, LineSplitter
 
 _MARK_BYTES = 64
-# After an event mostly a line is waiting. A buffer of hundreds of KiB, given back at once, costs more than reading it.
-_FIRST_BYTES = 1 << 13
 _PROGRESS_CAP_BYTES = 1 << 16
-_LINE_BYTES = 1 << 10
-_NEWLINE = ord("\n")
-# The constructor of a named tuple without the Python function around it, which costs 3 µs where all is cold.
-_new = tuple.__new__
 # A rotated log's writer may write to the old file until it learns of the new one: the old one is left when the
 # new one has content, or after this long without a byte.
 _LINGER_S = 2.0
@@ -82,16 +76,9 @@ class LineFeed:
         self._shown = b""
 
     def feed(self, data: bytes) -> Batch:
-        """The next bytes of the stream. Mostly one line, and all that it touches is cold: that way is the shortest."""
-        start, size, splitter = self.offset, len(data), self._splitter
-        self.offset = start + size
-        if size < _LINE_BYTES and not splitter.open_bytes:
-            raws = data.splitlines()  # at carriage returns too
-            if len(raws) == 1 and len(raws[0]) == size - 1 and data[-1] == _NEWLINE:
-                number = splitter.number
-                splitter.offset, splitter.number = start + size, number + 1
-                line = _new(Line, (start, number, raws[0], False))
-                return _new(Batch, (self.key, self.generation, start, data, (line,), None))
+        """The next bytes of the stream."""
+        start = self.offset
+        self.offset = start + len(data)
         lines = tuple(self._splitter.feed(data))
         if not self._open and b"\r" not in data:
             if not data.endswith(b"\n"):
@@ -146,7 +133,6 @@ class LineFeed:
 class FollowedFile:
     """One path, followed. Not thread-safe: the tail thread owns it."""
 
-    # Of hundreds of files one is written to now and then: what is cold is read in as few cache lines as will do.
     __slots__ = (
         "_changed_ns",
         "_fd",
@@ -155,7 +141,7 @@ class FollowedFile:
         "_mark",
         "_note_to",
         "_quiet",
-        "_said",
+        "_reported",
         "feed",
         "path",
     )
@@ -176,9 +162,14 @@ class FollowedFile:
         self._identity = (0, 0)
         self._mark = b""
         self._changed_ns = -1
-        self._said: set[NoteCode] = set()
+        self._reported: set[NoteCode] = set()
         self._last_byte = 0.0
         self._quiet = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been found."""
+        return self._fd >= 0
 
     def is_idle(self) -> bool:
         """Whether a look would find nothing: one stat(2), for the look at all files every quarter second."""
@@ -196,26 +187,6 @@ class FollowedFile:
             and (now.st_dev, now.st_ino) == self._identity
         )
 
-    def read_on(self, hand_over: Callable[[Batch], None]) -> bool:
-        """The quick way after an event: one pread(2), and what came is handed over before the books are kept.
-
-        False when that is not all there is to know: `read` must look.
-        """
-        mark = self._mark
-        size = len(mark)
-        if self._fd < 0 or (not size and (self.feed.offset or self.feed.generation)):
-            return False  # nothing tells that it is still the file that was read before
-        try:
-            data = os.pread(self._fd, _FIRST_BYTES, self.feed.offset - size)
-        except OSError:
-            return False
-        # A whole buffer: there may be more.
-        if not size < len(data) < _FIRST_BYTES or not data.startswith(mark):
-            return False
-        hand_over(self.feed.feed(data[size:]))
-        self._note_read(data)
-        return True
-
     def read(self, limit_bytes: int, *, final: bool = False) -> tuple[list[Batch], bool]:
         """Read on, at most `limit_bytes`; returns what came and whether more is waiting.
 
@@ -226,7 +197,7 @@ class FollowedFile:
         except FileNotFoundError:
             now = None
         except OSError as error:
-            self._say(NoteCode.UNREADABLE, error.strerror or "cannot be read")
+            self._report(NoteCode.UNREADABLE, error.strerror or "cannot be read")
             now = None
         if self._fd < 0 and (now is None or not self._open(now)):
             return [], False
@@ -234,7 +205,7 @@ class FollowedFile:
         if more:
             return batches, True
         if now is None:
-            self._say(NoteCode.GONE, "removed; what is still written to it is read")
+            self._report(NoteCode.GONE, "removed; what is still written to it is read")
         elif (now.st_dev, now.st_ino) != self._identity:
             idle = time.monotonic() - self._last_byte > _LINGER_S
             if now.st_size > 0 or idle or final:
@@ -283,15 +254,15 @@ class FollowedFile:
 
     def _open(self, now: os.stat_result) -> bool:
         if not stat.S_ISREG(now.st_mode):
-            self._say(NoteCode.UNREADABLE, "not a regular file")
+            self._report(NoteCode.UNREADABLE, "not a regular file")
             return False
         try:
             # O_NONBLOCK: between stat and open a pipe without a writer might have taken its place.
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            self._say(NoteCode.UNREADABLE, error.strerror or "cannot be opened")
+            self._report(NoteCode.UNREADABLE, error.strerror or "cannot be opened")
             return False
-        self._said -= {NoteCode.UNREADABLE, NoteCode.GONE}
+        self._reported -= {NoteCode.UNREADABLE, NoteCode.GONE}
         opened = os.fstat(self._fd)
         self._identity = (opened.st_dev, opened.st_ino)
         self._last_byte = time.monotonic()
@@ -307,13 +278,15 @@ class FollowedFile:
             self._changed_ns = now.st_mtime_ns
             return self._idle(), False
         try:
-            data = os.pread(self._fd, limit_bytes + len(self._mark), self.feed.offset - len(self._mark))
+            # A buffer of hundreds of KiB for one line, given back at once, costs more than reading it.
+            size_bytes = min(limit_bytes, size - self.feed.offset) + len(self._mark)
+            data = os.pread(self._fd, size_bytes, self.feed.offset - len(self._mark))
             if not data.startswith(self._mark):
                 self._restart(batches)
                 data = os.pread(self._fd, limit_bytes, self.feed.offset)
         except OSError as error:
             # ESTALE or EIO of a network filesystem: look again at the next poll.
-            self._say(NoteCode.UNREADABLE, error.strerror or "cannot be read")
+            self._report(NoteCode.UNREADABLE, error.strerror or "cannot be read")
             return batches, False
         fresh = data[len(self._mark) :]
         if not self._mark and fresh.startswith(b"\0") and self.feed.generation:
@@ -333,8 +306,8 @@ class FollowedFile:
             return True
 
     def _note_read(self, data: bytes) -> None:
-        if self._said:
-            self._said.discard(NoteCode.UNREADABLE)
+        if self._reported:
+            self._reported.discard(NoteCode.UNREADABLE)
         self._mark = data[-_MARK_BYTES:]
         self._last_byte = time.monotonic()
         self._quiet = False
@@ -359,19 +332,19 @@ class FollowedFile:
 
     def _restart(self, batches: list[Batch]) -> None:
         batches += self.finish()
-        self._say(NoteCode.TRUNCATED, "truncated; read again from its start", again=True)
+        self._report(NoteCode.TRUNCATED, "truncated; read again from its start", again=True)
         self.feed.restart()
         self._mark = b""
 
     def _rotate(self, now: os.stat_result, batches: list[Batch]) -> None:
         batches += self.finish()
         self.close()
-        self._say(NoteCode.ROTATED, "another file took its place", again=True)
+        self._report(NoteCode.ROTATED, "another file took its place", again=True)
         self.feed.restart()
         self._mark = b""
         self._open(now)
 
-    def _say(self, code: NoteCode, text: str, *, again: bool = False) -> None:
-        if again or code not in self._said:
-            self._said.add(code)
+    def _report(self, code: NoteCode, text: str, *, again: bool = False) -> None:
+        if again or code not in self._reported:
+            self._reported.add(code)
             self._note_to(TailNote(self.feed.key, code, f"{os.path.basename(self.path)}: {text}"))

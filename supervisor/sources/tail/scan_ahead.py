@@ -92,7 +92,7 @@ def _next(done: queue.SimpleQueue[Matched | BaseException], thread: threading.Th
         except Empty:
             if thread.is_alive():
                 continue
-            raise RuntimeError("the scanning thread ended without a word") from None
+            raise RuntimeError("the scanning thread ended without a result") from None
         if isinstance(result, BaseException):
             raise result
         return result

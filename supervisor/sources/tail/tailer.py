@@ -1,7 +1,7 @@
 """One thread that follows many logs: files that grow, and pipes.
 
-File events wake it (see `wake`), and every quarter second it looks for itself, which catches what filesystems
-without events, lost events and new folders would hide.
+watchdog wakes it (see `wake`), and every quarter second it looks for itself, which catches what filesystems without
+events, lost events, files that do not exist yet and files that were replaced would hide.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from supervisor.sources.tail.follow import Batch, FollowedFile, LineFeed, NoteCode, TailNote
-from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
+from supervisor.sources.tail.wake import Waker
 
 __all__ = ["Backlog", "Batch", "Drain", "NoteCode", "TailNote", "Tailer"]
 
 POLL_S = 0.25
 READ_BYTES = 1 << 18
-# Under a flood every write is an event: after a wake-up that follows another this closely, let some gather.
-GATHER_S = 0.004
 
 log = logging.getLogger("stoker.tail")
 
@@ -53,7 +51,7 @@ class Drain:
 
 
 class Tailer:
-    """Follows logs and hands over what they say, in batches, on its own thread.
+    """Follows logs and hands over what is written to them, in batches, on its own thread.
 
     Args:
         stop: ends the thread within `poll_s`; what was read until then has been handed over.
@@ -61,7 +59,7 @@ class Tailer:
         on_note: gets what happens to the logs themselves (rotation, loss); by default it is logged.
         poll_s: how often it looks without being woken.
         read_bytes: how much of one log is read before the others get their turn.
-        events: where wake-ups come from; a function that returns None leaves polling.
+        watch: let watchdog wake it; without, it polls.
     """
 
     def __init__(
@@ -72,14 +70,14 @@ class Tailer:
         on_note: Callable[[TailNote], None] | None = None,
         poll_s: float = POLL_S,
         read_bytes: int = READ_BYTES,
-        events: Callable[[Callable[[], None]], FolderEvents | None] = folder_events,
+        watch: bool = True,
     ) -> None:
         self._stop = stop
         self._on_batch = on_batch
         self._on_note = on_note if on_note is not None else _log_note
         self._poll_s = poll_s
         self._read_bytes = read_bytes
-        self._waker = Waker(events)
+        self._waker = Waker(watch=watch)
         self._lock = threading.Lock()
         self._pending: list[FollowedFile] = []
         self._dropped: list[str] = []
@@ -87,8 +85,7 @@ class Tailer:
         self._closing = self._closed = False
         self._files: dict[str, list[FollowedFile]] = {}
         self._pipes: dict[int, LineFeed] = {}
-        self._busy: set[FollowedFile] = set()
-        self._unwatched: set[str] = set()
+        self._unfinished: set[FollowedFile] = set()
         self._thread = threading.Thread(target=self._run, name="stoker-tail", daemon=True)
 
     def start(self) -> None:
@@ -178,67 +175,67 @@ class Tailer:
                 self._waker.add_pipe(fd)
             except OSError as error:
                 self._on_note(TailNote(self._pipes[fd].key, NoteCode.UNREADABLE, str(error.strerror)))
-        next_look = last_wake = 0.0
+        next_look = 0.0
         while not self._is_ending():
-            now = time.monotonic()
-            paths, pipes = self._waker.wait(0.0 if self._busy else min(self._poll_s, next_look - now))
-            # First what has been written; the books are kept after.
-            fresh = self._take_over() if self._pending or self._dropped else []
-            for path in paths or ():
-                for file in self._files.get(path, ()):
-                    if not file.read_on(self._hand_over):
-                        self._read(file)
-            now = time.monotonic()
-            look = paths is None or now >= next_look
-            if look:
-                next_look = now + self._poll_s
-                self._watch_folders(again=paths is None)
-            for file in dict.fromkeys([*fresh, *self._busy]) if fresh or self._busy else ():
-                self._read(file)
-                if self._stop.is_set():
-                    break
-            if look:
-                self._look()
+            timeout_s = 0.0 if self._unfinished else next_look - time.monotonic()
+            changed, pipes = self._waker.wait(timeout_s)
+            self._take_over()
+            if changed is None or time.monotonic() >= next_look:
+                next_look = time.monotonic() + self._poll_s
+                self._look_at(self._files)
+                self._watch_files()
+            else:
+                self._look_at(changed.union(file.path for file in self._unfinished))
             for fd in pipes:
                 self._read_pipe(fd)
             self._answer_drain()
-            if (paths or pipes) and not self._busy:
-                if now - last_wake < GATHER_S:
-                    self._stop.wait(GATHER_S)
-                last_wake = now
 
-    def _take_over(self) -> list[FollowedFile]:
-        """Take in what other threads asked for; returns the new files."""
+    def _take_over(self) -> None:
+        """Take in what other threads asked for."""
         with self._lock:
             fresh, self._pending = self._pending, []
             dropped, self._dropped = self._dropped, []
             for file in fresh:
                 self._files.setdefault(file.path, []).append(file)
-            for file in [file for file in self._all() if file.feed.key in dropped]:
+                self._unfinished.add(file)
+            for file in [file for file in self._all() if file.feed.key in dropped] if dropped else []:
                 file.close()
-                self._busy.discard(file)
+                self._unfinished.discard(file)
                 self._files[file.path].remove(file)
-        for folder in {os.path.dirname(file.path) for file in fresh}:
-            if not self._waker.watch(folder):
-                self._unwatched.add(folder)
-        return fresh
+                if not self._files[file.path]:
+                    del self._files[file.path]
+                    self._waker.unwatch(file.path)
 
-    def _watch_folders(self, *, again: bool) -> None:
-        """Folders that did not exist yet, or (`again`) all of them: some watch was lost."""
-        folders = {os.path.dirname(path) for path in self._files} if again else self._unwatched
-        self._unwatched = {folder for folder in folders if not self._waker.watch(folder)}
+    def _look_at(self, paths: Iterable[str]) -> None:
+        """Read on what has grown."""
+        grown = []
+        for path in paths:
+            for file in self._files.get(path, ()):
+                if file not in self._unfinished and file.is_idle():
+                    continue
+                generation, offset = file.feed.generation, file.feed.offset
+                self._read(file)
+                if file.feed.generation != generation:
+                    self._waker.unwatch(path)  # it may be another file now
+                elif file.feed.offset != offset:
+                    grown.append(path)
+                if self._stop.is_set():
+                    return
+        self._waker.keep_polling(grown)
+
+    def _watch_files(self) -> None:
+        """Be woken by the files that there are. What was written just before a watch began sends no event."""
+        begun = [
+            path
+            for path, files in self._files.items()
+            if any(file.is_open for file in files)
+            and not self._waker.is_watched(path)
+            and self._waker.watch(path)
+        ]
+        self._look_at(begun)
 
     def _all(self) -> list[FollowedFile]:
         return [file for files in self._files.values() for file in files]
-
-    def _look(self) -> None:
-        """Look at every file, whatever events said."""
-        for files in self._files.values():
-            for file in files:
-                if not file.is_idle():
-                    self._read(file)
-                    if self._stop.is_set():
-                        return
 
     def _read(self, file: FollowedFile, *, final: bool = False) -> bool:
         """Read a file on; returns whether more of it is waiting."""
@@ -246,9 +243,9 @@ class Tailer:
         for batch in batches:
             self._hand_over(batch)
         if more:
-            self._busy.add(file)
+            self._unfinished.add(file)
         else:
-            self._busy.discard(file)
+            self._unfinished.discard(file)
         return more
 
     def _read_pipe(self, fd: int) -> None:
@@ -306,7 +303,7 @@ class Tailer:
         try:
             self._on_batch(batch)
         except Exception as error:
-            # Whatever a consumer trips over, the other logs must still be followed; it is said, not hidden.
+            # Whatever a consumer trips over, the other logs must still be followed; it is reported, not hidden.
             log.exception("a reader of %s failed", batch.key)
             self._on_note(TailNote(batch.key, NoteCode.FAILED, f"its reader failed: {type(error).__name__}"))
 

@@ -1,238 +1,197 @@
-"""Something to wait on that ends the wait when a followed file changes.
+"""What ends a wait for logs: a file that grew, a readable pipe, a call from another thread.
 
-inotify(7) is read in the waiting thread itself: no thread more, and some 0.05 ms from write to wake-up where
-watchdog's Observer, with its three threads in between, takes 0.4 ms. Where there is no inotify, the Observer wakes. Neither is trusted alone: network filesystems send no events for other
-hosts' writes, so every wait has an end and the caller then looks for itself.
+watchdog reads inotify in a thread of its own, and only wakes: what changed is found by looking. We use the class below its Observer, because
+an Observer takes a thread for each folder, 30 µs for each event, and tells nobody that its queue overflowed.
+
+An event for each write is too dear (60 000 writes a second overflow the queue), so a path that changes often is not watched but polled
+until it is quiet. And no event is relied on, because network filesystems send none for what other hosts write: every wait has an end, and
+its caller then looks at everything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import select
-import struct
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-_EVENT = struct.Struct("iIII")
-_MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
-# Some hundred events; what is more stays queued and ends the next wait at once.
-_EVENTS_BYTES = 1 << 13
-_OVERFLOW, _IGNORED = 0x4000, 0x8000
-# So many different events are known by their bytes: some files more than a run has logs.
-_KNOWN = 4096
-_NO_PIPES: frozenset[int] = frozenset()
-_MASK = _MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE
-# An Observer starts a thread for every folder; beyond this many the poll has to do.
-_OBSERVER_FOLDERS = 32
+if TYPE_CHECKING:
+    from watchdog.observers.inotify_c import InotifyEvent, InotifyFD, WatchDescriptor
+
+# A path is busy when it changed twice within this time.
+BUSY_WITHIN_S = 0.3
+BUSY_POLL_S = 0.05
+# It is watched again when nothing was seen to grow for so long.
+QUIET_S = 1.0
 
 log = logging.getLogger("stoker.tail")
 
 
-class FolderEvents(Protocol):
-    """A source of change events of folders."""
-
-    def fileno(self) -> int | None:
-        """What to poll, or None when the source calls back by itself."""
-
-    def watch(self, folder: str) -> bool:
-        """Begin to watch a folder; False when that cannot be had now."""
-
-    def take(self) -> AbstractSet[str] | None:
-        """Paths that changed since the last call; None: events were lost, anything may have."""
-
-    def close(self) -> None:
-        """Let go of everything."""
-
-
 class Waker:
-    """Waits for folder events, readable pipes, or a poke from another thread. One waiting thread."""
+    """Waits for changes of files and folders, for readable pipes, or for a poke from another thread. One waiting thread.
 
-    def __init__(self, events: Callable[[Callable[[], None]], FolderEvents | None]) -> None:
+    Args:
+        watch: without, nothing is ever watched: for tests, which then see what polling alone does.
+    """
+
+    def __init__(self, *, watch: bool = True) -> None:
         self._poke_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller = select.poll()
         self._poller.register(self._poke_fd, select.POLLIN)
-        self._pipes: set[int] = set()
-        self._events = events(self.poke)
-        self._events_fd = self._events.fileno() if self._events is not None else None
-        if self._events_fd is not None:
-            self._poller.register(self._events_fd, select.POLLIN)
+        self._can_watch = watch
+        self._inotify: InotifyFD | None = None
+        self._watches: dict[str, _Watch] = {}
+        self._changed_at: dict[str, float] = {}
+        self._busy_until: dict[str, float] = {}
+        # Filled by watchdog's thread, emptied by ours.
+        self._changed: set[str] = set()
+        self._overflowed = False
 
-    def watch(self, folder: str) -> bool:
-        """Wake on changes in this folder; False when the poll alone must do."""
-        return self._events is not None and self._events.watch(folder)
+    def watch(self, path: str) -> bool:
+        """Wake on changes of this file, or in this folder; False when that cannot be had now."""
+        if self.is_watched(path):
+            return True
+        if not self._can_watch:
+            return False
+        try:
+            self._watches[path] = self._begin(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except (ImportError, OSError, RuntimeError) as error:
+            # The user's inotify watches or instances, or threads, are used up: to ask again and again would not help.
+            self._can_watch = False
+            log.info("no file events (%s): log files are polled", error)
+            return False
+        return True
+
+    def is_watched(self, path: str) -> bool:
+        """Whether changes of it wake, be it because it is polled while it is busy."""
+        return path in self._watches or path in self._busy_until
+
+    def unwatch(self, path: str) -> None:
+        """No longer wake on changes of it: it is not followed, or another file took its place."""
+        self._busy_until.pop(path, None)
+        self._changed_at.pop(path, None)
+        self._end_watch(path)
+
+    def keep_polling(self, paths: Iterable[str]) -> None:
+        """These have grown: those that are busy stay so."""
+        until = time.monotonic() + QUIET_S
+        for path in paths:
+            if path in self._busy_until:
+                self._busy_until[path] = until
 
     def add_pipe(self, fd: int) -> None:
         """Wake when `fd` is readable or closed."""
-        self._pipes.add(fd)
         self._poller.register(fd, select.POLLIN)
 
     def drop_pipe(self, fd: int) -> None:
         """No longer wake for `fd`."""
-        if fd in self._pipes:
-            self._pipes.discard(fd)
-            self._poller.unregister(fd)
+        self._poller.unregister(fd)
 
-    def wait(self, timeout_s: float) -> tuple[AbstractSet[str] | None, AbstractSet[int]]:
-        """Wait; returns the changed paths (None: look at all) and the pipes that can be read."""
-        found = self._poller.poll(max(0, math.ceil(timeout_s * 1000)))
-        if self._events is not None and len(found) == 1 and found[0][0] == self._events_fd:
-            return self._events.take(), _NO_PIPES
-        ready = {fd for fd, _ in found}
+    def wait(self, timeout_s: float) -> tuple[set[str] | None, set[int]]:
+        """Wait; returns the paths that changed or are busy (None: events were lost, look at all) and the pipes that can be read."""
+        if self._busy_until:
+            timeout_s = min(timeout_s, BUSY_POLL_S)
+        ready = {fd for fd, _ in self._poller.poll(max(0, math.ceil(timeout_s * 1000)))}
         if self._poke_fd in ready:
             os.eventfd_read(self._poke_fd)
-        paths: AbstractSet[str] | None = set()
-        if self._events is not None and (self._events_fd is None or self._events_fd in ready):
-            paths = self._events.take()
-        return paths, ready & self._pipes
+            ready.discard(self._poke_fd)
+        changed = self._take_changed()
+        if self._overflowed:
+            self._overflowed = False
+            return None, ready
+        return changed, ready
 
     def poke(self) -> None:
         """End the wait now (from any thread)."""
         os.eventfd_write(self._poke_fd, 1)
 
     def close(self) -> None:
-        """Let go of everything; the pipes stay open."""
-        if self._events is not None:
-            self._events.close()
+        """End watchdog's thread; the pipes stay open."""
+        if self._inotify is not None:
+            self._inotify.stop()
+            self._inotify.join()
         os.close(self._poke_fd)
 
-
-def folder_events(poke: Callable[[], None]) -> FolderEvents | None:
-    """The best source of events to be had here; None where only polling is left."""
-    try:
-        return InotifyEvents()
-    except (ImportError, AttributeError, OSError):
-        pass
-    try:
-        return ObserverEvents(poke)
-    except (ImportError, OSError) as error:
-        log.info("no file events (%s): log files are polled", error)
-        return None
-
-
-class InotifyEvents:
-    """inotify of the C library, read by whoever waits; watchdog's binding is the same with 1 MiB around it.
-
-    Raises:
-        AttributeError: no inotify here.
-        OSError: the user's inotify instances are used up.
-    """
-
-    def __init__(self) -> None:
-        import ctypes
-
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._add = libc.inotify_add_watch
-        self._add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
-        self._fd: int = libc.inotify_init1(os.O_CLOEXEC)
-        if self._fd < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
-        self._folders: dict[int, bytes] = {}
-        # A file that grows sends the very same bytes each time.
-        self._known: dict[bytes, frozenset[str]] = {}
-
-    def fileno(self) -> int:
-        """The inotify descriptor."""
-        return self._fd
-
-    def watch(self, folder: str) -> bool:
-        """Add the folder; again after it was removed and made anew."""
-        name = os.fsencode(folder)
-        watch = self._add(self._fd, name, _MASK)
-        if watch < 0:
-            return False
-        place = name.rstrip(b"/") + b"/"
-        if self._folders.get(watch) != place:
-            self._folders[watch] = place
-            self._known.clear()
-        return True
-
-    def take(self) -> AbstractSet[str] | None:
-        """Read what is queued. Called only when the descriptor is readable."""
-        raw = os.read(self._fd, _EVENTS_BYTES)
-        known = self._known.get(raw)
-        if known is not None:
-            return known
-        paths: set[str] = set()
-        place = 0
-        lost = False
-        while place < len(raw):
-            watch, mask, _cookie, size = _EVENT.unpack_from(raw, place)
-            place += _EVENT.size
-            name = raw[place : place + size].rstrip(b"\0")
-            place += size
-            if mask & _OVERFLOW:
-                lost = True
-            elif mask & _IGNORED:
-                self._folders.pop(watch, None)
-                self._known.clear()
-                lost = True
-            elif watch in self._folders:
-                paths.add(os.fsdecode(self._folders[watch] + name))
-        if lost:
-            return None
-        if len(paths) == 1 and len(self._known) < _KNOWN:
-            self._known[raw] = frozenset(paths)
-        return paths
-
-    def close(self) -> None:
-        """Close the descriptor, and with it every watch."""
-        os.close(self._fd)
-
-
-class ObserverEvents:
-    """watchdog's Observer: threads of its own, which poke the waiting one."""
-
-    def __init__(self, poke: Callable[[], None]) -> None:
-        from watchdog.events import FileSystemEvent, FileSystemEventHandler
-        from watchdog.observers import Observer
-
+    def _take_changed(self) -> set[str]:
+        now = time.monotonic()
         changed: set[str] = set()
-
-        class Handler(FileSystemEventHandler):
-            def dispatch(self, event: FileSystemEvent) -> None:
-                if event.event_type in {"opened", "closed_no_write"}:
-                    return
-                for path in (event.src_path, event.dest_path):
-                    if path:
-                        changed.add(os.fsdecode(path))
-                poke()
-
-        self._changed = changed
-        self._handler = Handler()
-        self._folders: set[str] = set()
-        self._observer: Any = Observer()
-        self._observer.name = "stoker-watchdog"
-        self._observer.start()
-
-    def fileno(self) -> None:
-        """Nothing to poll: the handler pokes."""
-        return
-
-    def watch(self, folder: str) -> bool:
-        """Schedule the folder."""
-        if folder in self._folders:
-            return True
-        if len(self._folders) >= _OBSERVER_FOLDERS:
-            return False
-        try:
-            self._observer.schedule(self._handler, folder)
-        except OSError:
-            return False
-        self._folders.add(folder)
-        return True
-
-    def take(self) -> set[str] | None:
-        """Paths that the handler has seen."""
-        paths: set[str] = set()
         while self._changed:
-            paths.add(self._changed.pop())
-        return paths
+            changed.add(self._changed.pop())
+        changed = {path for path in changed if self.is_watched(path)}  # not what came late of an ended watch
+        for path in changed:
+            if now - self._changed_at.get(path, -math.inf) < BUSY_WITHIN_S:
+                self._end_watch(path)
+                self._busy_until[path] = now + QUIET_S
+            self._changed_at[path] = now
+            if (watch := self._watches.get(path)) is not None and watch.is_lost:
+                self.unwatch(path)
+        changed.update(self._busy_until)
+        for path in [path for path, until in self._busy_until.items() if until < now]:
+            del self._busy_until[path]
+            # What was written before the watch began is found by the look that follows.
+            self.watch(path)
+        return changed
 
-    def close(self) -> None:
-        """Stop the Observer's threads."""
-        self._observer.stop()
-        self._observer.join(5)
+    def _begin(self, path: str) -> _Watch:
+        from watchdog.observers.inotify_c import CallbackId, InotifyConstants, InotifyFD, Mask
+
+        if self._inotify is None:
+            self._inotify = InotifyFD()
+            self._inotify.name = "stoker-watchdog"
+            self._inotify.start()
+        watch = _Watch(self, path)
+        # Growth wakes, and what comes into a folder; a name that goes may wait for the next look.
+        kinds = InotifyConstants.IN_MODIFY | InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVED_TO
+        watch.descriptor = self._inotify.add_callback(
+            os.fsencode(path), Mask(kinds), watch, CallbackId(id(watch))
+        )
+        return watch
+
+    def _end_watch(self, path: str) -> None:
+        watch = self._watches.pop(path, None)
+        if watch is None or watch.is_lost or self._inotify is None:
+            return
+        from watchdog.observers.inotify_c import CallbackId
+
+        with contextlib.suppress(OSError):
+            self._inotify.remove_callbacks([(watch.descriptor, CallbackId(id(watch)))])
+
+    def note_change(self, path: str) -> None:
+        """From watchdog's thread: look at this path. A poke is spared where one is under way."""
+        if path not in self._changed:
+            self._changed.add(path)
+            self.poke()
+
+    def note_overflow(self) -> None:
+        """From watchdog's thread: events were lost."""
+        self._overflowed = True
+        self.poke()
+
+
+class _Watch:
+    """What watchdog calls back for one path, in its own thread."""
+
+    def __init__(self, waker: Waker, path: str) -> None:
+        self._waker = waker
+        self._path = path
+        self.descriptor: WatchDescriptor
+        self.is_lost = False
+
+    def on_event(self, _event: InotifyEvent) -> None:
+        """It changed."""
+        self._waker.note_change(self._path)
+
+    def on_watch_deleted(self, _wd: WatchDescriptor) -> None:
+        """It was removed."""
+        self.is_lost = True
+        self._waker.note_change(self._path)
+
+    def on_queue_overflow(self) -> None:
+        """Events were lost."""
+        self._waker.note_overflow()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import assert_never
 
 from supervisor.run.paths import NodePaths
-from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
+from supervisor.sources.tail.wake import Waker
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.counter import Scanner
 from supervisor.views.logs.open_logs import NothingThereError
@@ -45,7 +45,7 @@ class LogSession:
         deliver: gets pages and remarks, in this thread.
         newest: so many of the newest attempts are one log, with the ranks' last lines; 0: a person chooses an attempt.
         watch_after_s: what listens to the filesystem is loaded so much later, once the first paints are done.
-        events: where wake-ups come from; a function that returns None leaves polling.
+        watch: let what is written wake it; without, it polls.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LogSession:
         *,
         newest: int = 0,
         watch_after_s: float = 0.0,
-        events: Callable[[Callable[[], None]], FolderEvents | None] = folder_events,
+        watch: bool = True,
     ) -> None:
         self._deliver = deliver
         self._commands: queue.SimpleQueue[lc.Command] = queue.SimpleQueue()
@@ -64,7 +64,7 @@ class LogSession:
         self._asked = threading.Event()
         # Whoever holds it uses the viewport: the reading thread, or for a moment the screen's.
         self._lock = threading.Lock()
-        self._events = events
+        self._may_watch = watch
         self._watch_t = time.monotonic() + watch_after_s
         self._waker: Waker | None = None
         self._folders: set[str] = set()
@@ -249,7 +249,7 @@ class LogSession:
         if time.monotonic() < self._watch_t:
             return
         if self._waker is None:
-            self._waker = Waker(self._events)
+            self._waker = Waker(watch=self._may_watch)
         while self._folders:
             self._waker.watch(self._folders.pop())
 

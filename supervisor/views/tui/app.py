@@ -39,7 +39,6 @@ from supervisor.views.wording.translate import words_in
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from textual.command import Provider
-    from textual.driver import Driver
 
     from supervisor.run.journal import StateReader
     from supervisor.views.model.replay import Recording, ReplayClock
@@ -75,7 +74,6 @@ class StokerApp(ThemedApp):
         keep: the file that remembers choices; None: they are forgotten.
         signals: SIGTERM and SIGHUP leave as `q` does, so that the terminal is given back whole.
         painted: called once a run's first moment is on the screen.
-        begun: the terminal shows its other screen already.
         journal: the run's, where it was read.
     """
 
@@ -124,10 +122,9 @@ class StokerApp(ThemedApp):
         signals: bool = False,
         replay: tuple[Recording, ReplayClock] | None = None,
         painted: Callable[[], object] | None = None,
-        begun: bool = False,
         journal: StateReader | None = None,
     ) -> None:
-        self._begun, self._journal = begun, journal
+        self._journal = journal
         self.kept = load(keep)
         super().__init__(appearance.theme, self.kept.theme)
         self._painted = painted
@@ -167,15 +164,6 @@ class StokerApp(ThemedApp):
         if self._dashboard is None:
             raise LookupError("no run is open")
         return self._dashboard
-
-    def get_driver_class(self) -> type[Driver]:
-        """Textual's own, which leaves a picture alone that stands there already."""
-        usual = super().get_driver_class()
-        if not self._begun:
-            return usual
-        from supervisor.views.tui.driver import BegunDriver
-
-        return BegunDriver if issubclass(BegunDriver, usual) else usual
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""

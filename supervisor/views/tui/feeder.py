@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from supervisor.sources.tail.wake import FolderEvents, Waker, folder_events
+from supervisor.sources.tail.wake import Waker
 
 # Seven deliveries a second at most (ten thousand lines a second then cost a slow line less than three times what a quiet
 # run does); a change after quiet wakes the reader at once, and where a filesystem tells of none a quiet directory is
@@ -66,7 +66,7 @@ class Feeder(Generic[Moment]):
         reader: what is read.
         deliver: called in this thread with each changed snapshot.
         trouble: called in this thread with what went wrong, as one line.
-        events: where wake-ups come from; a function that returns None leaves polling.
+        watch: let changes of the run's folders wake it; without, it polls.
     """
 
     def __init__(
@@ -74,9 +74,10 @@ class Feeder(Generic[Moment]):
         reader: Reader[Moment],
         deliver: Callable[[Moment], object],
         trouble: Callable[[str], object],
-        events: Callable[[Callable[[], None]], FolderEvents | None] = folder_events,
+        *,
+        watch: bool = True,
     ) -> None:
-        self._events = events
+        self._may_watch = watch
         self._reader = reader
         self._deliver = deliver
         self._trouble = trouble
@@ -196,7 +197,7 @@ class Feeder(Generic[Moment]):
         folders = set(self._reader.folders())
         if self._waker is None and folders:
             with self._lock:
-                self._waker = Waker(self._events)
+                self._waker = Waker(watch=self._may_watch)
         if self._waker is not None:
             self._watched |= {folder for folder in folders - self._watched if self._waker.watch(folder)}
 

@@ -68,7 +68,6 @@ def run_tui(
     appearance: Appearance = USUAL,
     keep: Path | None = None,
     painted: Callable[[], object] | None = None,
-    begun: bool = False,
     journal: StateReader | None = None,
 ) -> TuiResult:
     """Show a run until the person leaves.
@@ -82,7 +81,6 @@ def run_tui(
         appearance: how it looks.
         keep: the file that remembers choices.
         painted: called once the run's first moment is on the screen.
-        begun: the terminal shows its other screen already.
         journal: the run's, where it was read.
     """
     app = StokerApp(
@@ -93,7 +91,6 @@ def run_tui(
         keep=keep,
         signals=True,
         painted=painted,
-        begun=begun,
         journal=journal,
     )
     _show(app)
@@ -141,9 +138,8 @@ def run_browser(
     adopter: Adopter | None = None,
     appearance: Appearance = USUAL,
     keep: Path | None = None,
-    begun: bool = False,
 ) -> None:
-    """Show the list of runs until the person leaves; `begun`: the terminal shows its other screen already.
+    """Show the list of runs until the person leaves.
 
     Must be called in the main thread, on a terminal.
     """
@@ -156,7 +152,6 @@ def run_browser(
             appearance=appearance,
             keep=keep,
             signals=True,
-            begun=begun,
         )
     )
 

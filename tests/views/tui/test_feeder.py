@@ -31,7 +31,7 @@ class Story:
 
 @contextmanager
 def feeding(story: Story, deliver: Callable[[Moment], object]) -> Iterator[Feeder[Moment]]:
-    feeder = Feeder(story, deliver, trouble=lambda _text: None, events=lambda _wake: None)
+    feeder = Feeder(story, deliver, trouble=lambda _text: None, watch=False)
     try:
         yield feeder
     finally:
@@ -67,7 +67,7 @@ def test_trouble_is_said_while_the_first_is_waited_for() -> None:
         def refresh(self) -> Moment:
             raise OSError(5, "input/output error")
 
-    feeder = Feeder(Broken(), deliver=lambda _moment: None, trouble=said.append, events=lambda _wake: None)
+    feeder = Feeder(Broken(), deliver=lambda _moment: None, trouble=said.append, watch=False)
     try:
         assert feeder.start_with_first(0.2) is None
         assert wait_until(lambda: said, 20)

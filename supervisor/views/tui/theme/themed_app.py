@@ -6,7 +6,7 @@ from textual.app import App
 from textual.theme import Theme
 
 from supervisor.views.appearance import ThemeName
-from supervisor.views.palette import chosen
+from supervisor.views.tui.theme.palette import chosen
 from supervisor.views.tui.theme.themes import THEMES
 
 NAMED = {theme.name: theme for theme in THEMES.values()}

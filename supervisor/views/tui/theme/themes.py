@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.theme import Theme
 
-from supervisor.views.palette import PALETTES, Palette
+from supervisor.views.tui.theme.palette import PALETTES, Palette
 
 
 def _theme(palette: Palette) -> Theme:

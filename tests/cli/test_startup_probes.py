@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.starting import startup_probes as errands
-from supervisor.cli.starting.startup_probes import Errands
+from supervisor.cli.starting import startup_probes
+from supervisor.cli.starting.startup_probes import StartupProbes
 from supervisor.job.errors import JobError
 from supervisor.preflight import interpreter
 from supervisor.preflight.interpreter import find_interpreter
@@ -23,7 +23,7 @@ PATH = os.environ["PATH"]
 def test_the_interpreter_is_asked_once(tmp_path: Path) -> None:
     python = fake_python(tmp_path, f"echo asked >> {tmp_path}/asked; {HAS_TORCH}")
     job = replace(SCRIPT, python=python, cwd=str(tmp_path))
-    asked = Errands(job, {"PATH": PATH}, commit=False)
+    asked = StartupProbes(job, {"PATH": PATH}, commit=False)
     found = find_interpreter(job, {"PATH": PATH}, asked.interpreter)
     asked.close()
     assert (found.path, found.torch_version) == (python, "2.13.0")
@@ -35,7 +35,7 @@ def test_where_the_first_has_no_torch_the_next_is_asked(tmp_path: Path) -> None:
     conda = fake_python(tmp_path / "conda" / "bin", HAS_TORCH)
     env = {"VIRTUAL_ENV": str(tmp_path / "venv"), "CONDA_PREFIX": str(tmp_path / "conda"), "PATH": PATH}
     job = replace(SCRIPT, cwd=str(tmp_path))
-    asked = Errands(job, env, commit=False)
+    asked = StartupProbes(job, env, commit=False)
     assert find_interpreter(job, env, asked.interpreter).path == conda
     asked.close()
 
@@ -43,7 +43,7 @@ def test_where_the_first_has_no_torch_the_next_is_asked(tmp_path: Path) -> None:
 def test_one_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "ASK_TIMEOUT_S", 0.2)
     job = replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30"), cwd=str(tmp_path))
-    asked = Errands(job, {"PATH": PATH}, commit=False)
+    asked = StartupProbes(job, {"PATH": PATH}, commit=False)
     assert asked.interpreter is not None
     with pytest.raises(JobError, match="does not run"):
         find_interpreter(job, {"PATH": PATH}, asked.interpreter)
@@ -54,7 +54,7 @@ def test_one_that_hangs_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.serial
 def test_what_nobody_waits_for_is_ended(tmp_path: Path) -> None:
     job = replace(SCRIPT, python=fake_python(tmp_path, "exec sleep 30"), cwd=str(tmp_path))
-    asked = Errands(job, {"PATH": PATH}, commit=True)
+    asked = StartupProbes(job, {"PATH": PATH}, commit=True)
     began = time.monotonic()
     asked.close()
     assert time.monotonic() - began < 10
@@ -64,7 +64,7 @@ def test_what_nobody_waits_for_is_ended(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked_is_said_by_who_needs_it(tmp_path: Path) -> None:
     job = replace(SCRIPT, python=str(tmp_path / "none"), cwd=str(tmp_path))
-    asked = Errands(job, {"PATH": PATH}, commit=False)
+    asked = StartupProbes(job, {"PATH": PATH}, commit=False)
     assert asked.interpreter is None
     with pytest.raises(JobError, match="no such interpreter"):
         find_interpreter(job, {"PATH": PATH}, asked.interpreter)
@@ -75,7 +75,7 @@ def test_the_commit_and_whether_it_was_changed(tmp_path: Path, monkeypatch: pyte
     job = replace(SCRIPT, python=fake_python(tmp_path / "p", HAS_TORCH), cwd=str(tmp_path))
 
     def commit() -> str | None:
-        asked = Errands(job, {"PATH": PATH}, commit=True)
+        asked = StartupProbes(job, {"PATH": PATH}, commit=True)
         try:
             return asked.commit()
         finally:
@@ -93,4 +93,4 @@ def test_the_commit_and_whether_it_was_changed(tmp_path: Path, monkeypatch: pyte
     assert commit() == f"{clean}+"
     monkeypatch.setenv("PATH", "/nowhere")
     assert commit() is None
-    assert errands.GIT_TIMEOUT_S <= 3
+    assert startup_probes.GIT_TIMEOUT_S <= 3

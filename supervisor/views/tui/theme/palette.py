@@ -1,4 +1,4 @@
-"""The colours of the three themes, for the app and for what is painted before it is loaded (pure)."""
+"""The colours of the three themes (pure)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,0 @@
-"""What stands on the terminal while the app is loaded."""
