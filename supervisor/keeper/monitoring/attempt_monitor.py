@@ -77,7 +77,9 @@ class Watching:
         self._clock, self._ledger, self._engine = charge.clock, charge.ledger, engine
         self._judging, self._stepped = judging, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
-        self._found = FoundCheckpoints(charge.record.job, charge.clock, charge.ledger.emit)
+        self._found = FoundCheckpoints(
+            charge.record.job, charge.clock, charge.ledger.emit, charge.node.series
+        )
         self._recorder = Recorder(charge.node.series, charge.ledger.emit, charge.clock, self._backlog)
         self._viewers = Viewers(charge.run.control)
         self._health = Health(

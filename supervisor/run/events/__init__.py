@@ -229,13 +229,21 @@ class Progress(Fact, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(Fact, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: by the trainer's own word, or `found` whole in its folder (`sources.checkpoints`)."""
+    """A checkpoint is complete on disk: by the trainer's own word, or `found` whole in its folder (`sources.checkpoints`).
+
+    Of a found one: its `layout`, the last `number` in its name, when it was written (wall seconds), and whether `step` is
+    only the step that had been seen by then, as its name says none.
+    """
 
     attempt: int
     step: int
     path: str
     final: bool = False
     found: bool = False
+    layout: str = ""
+    number: int | None = None
+    written_t: float | None = None
+    step_by_time: bool = False
 
 
 class EvidenceSeen(Fact, frozen=True, kw_only=True, tag="evidence_seen"):
