@@ -163,7 +163,7 @@ def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapp
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
     return PolicyInput(
-        attempts=tuple(_past(view) for view in state.attempts),
+        attempts=tuple(_past(view, state) for view in state.attempts),
         retry=job.retry,
         knobs=job.knobs,
         interactive=record.settings.interactive,
@@ -238,7 +238,10 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
     )
 
 
-def _past(view: AttemptView) -> PastAttempt:
+def _past(view: AttemptView, state: RunState) -> PastAttempt:
+    progress = state.progress
+    # A bar that stands at its beginning says that a step would have been seen.
+    awaited = progress is not None and progress.attempt == view.number and progress.total_steps is not None
     lived = None
     if view.started_t is not None and view.ended_t is not None:
         lived = max(view.ended_t - view.started_t, 0.0)
@@ -251,7 +254,7 @@ def _past(view: AttemptView) -> PastAttempt:
         batch=view.batch,
         stop=StopCause(view.stop.why.value) if view.stop is not None else None,
         lived_s=lived,
-        steps_seen=view.first_step is not None,
+        steps_seen=view.first_step is not None or awaited,
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
