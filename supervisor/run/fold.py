@@ -200,6 +200,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         batch=event.batch,
         resume=event.resume,
         script_hash=event.script_hash,
+        resume_copy=event.resume_copy,
         planned_t=event.t,
     )
     s = replace(

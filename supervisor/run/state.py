@@ -130,6 +130,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     batch: BatchSpec | None = None
     resume: str | None = None
     script_hash: str | None = None
+    resume_copy: str | None = None
     planned_t: float
     started_t: float | None = None
     first_step_t: float | None = None

@@ -18,7 +18,7 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.batch import BatchSpec, MemoryPoint, next_smaller
 from supervisor.job.knobs.checkpoint_flags import given_start
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import is_plain_python
@@ -30,6 +30,13 @@ from supervisor.keeper.monitoring.sensors import MACHINE
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
 from supervisor.keeper.planning.host_facts import with_machine
 from supervisor.keeper.planning.launch_plans import changes_so_far, current_batch
+from supervisor.keeper.planning.resume_points import (
+    batch_refusal,
+    number_of,
+    start_checkpoint,
+    usable_checkpoint,
+    why_not_now,
+)
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
@@ -156,12 +163,21 @@ def decide_next(record: RunFile, state: RunState, *, node: NodePaths, env: Mappi
     return decide(known)
 
 
-def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> PolicyInput:
-    """All that policy looks at after the newest attempt of `state`."""
+def policy_input(
+    record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], looks: bool = True
+) -> PolicyInput:
+    """All that policy looks at after the newest attempt of `state`.
+
+    `looks`: what is on disk now counts; not where an old decision is explained.
+    """
     job = record.job
     arguments = changes_so_far(state).argv or job.entry_args
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
+    newest_saved = usable_checkpoint(job, state.checkpoints) if looks else state.checkpoint
+    begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
+    now_batch = current_batch(job, state)
+    less = next_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
     return PolicyInput(
         attempts=tuple(_past(view, state) for view in state.attempts),
         retry=job.retry,
@@ -169,11 +185,14 @@ def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapp
         interactive=record.settings.interactive,
         total_steps=state.total_steps,
         final_checkpoint=_has_final_checkpoint(state, newest),
-        memory=memory_point_of(newest, current_batch(job, state)),
+        memory=memory_point_of(newest, now_batch),
         trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
         port_named=job.master_port is not None,
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
-        newest_checkpoint=state.checkpoint.path if state.checkpoint is not None else None,
+        newest_checkpoint=begins_at.path if begins_at is not None else None,
+        newest_number=number_of(newest_saved),
+        not_now=why_not_now(job) if looks and begins_at is None else "",
+        old_batch=batch_refusal(record, state, less, arguments, env) if less is not None else "",
         given_start=given_start(arguments, job.knobs.start),
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
