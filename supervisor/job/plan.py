@@ -44,7 +44,8 @@ class LaunchPlan:
     under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
     `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
     uses on this machine, if stoker knows it; `port_named` tells that a person chose it. `edits` are changed
-    copies of config files that must exist before the launch, `copy` one of the checkpoint that it resumes from.
+    copies of config files that must exist before the launch, `copy` one of the checkpoint that it resumes from;
+    `resume_at`: that one's step.
     """
 
     attempt: int
@@ -62,6 +63,7 @@ class LaunchPlan:
     port_named: bool = False
     edits: tuple[ConfigEdit, ...] = ()
     copy: CheckpointCopy | None = None
+    resume_at: int | None = None
 
 
 def wants_port(spec: JobSpec) -> bool:

@@ -118,7 +118,7 @@ try:
 except importlib.metadata.PackageNotFoundError:
     spec = importlib.util.find_spec(sys.argv[1])
     text = open(spec.origin, encoding="utf-8").read() if spec and spec.origin else ""
-    found = re.search(r"^__version__ = ['\"]([^'\"]+)", text, re.M)
+    found = re.search(r"^__version__ = .([\\w.+]+)", text, re.M)
     print(found[1] if found else "")
 """
 

@@ -201,6 +201,7 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         resume=event.resume,
         script_hash=event.script_hash,
         resume_copy=event.resume_copy,
+        resume_at=event.resume_at,
         planned_t=event.t,
     )
     s = replace(

@@ -131,6 +131,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     resume: str | None = None
     script_hash: str | None = None
     resume_copy: str | None = None
+    resume_at: int | None = None
     planned_t: float
     started_t: float | None = None
     first_step_t: float | None = None
@@ -210,14 +211,18 @@ class AttemptView(Part, frozen=True, kw_only=True):
     def begins_at(self) -> float:
         """The first step that it did or does; infinite while nobody knows.
 
-        A script that prints every hundredth step says its first one late: where it resumed tells better.
+        A script that prints every hundredth step says its first one late: where it resumed tells better, or, once a step
+        is seen after it, the checkpoint that it was to go on from.
         """
-        known = [
-            s
-            for s in (self.first_step, None if self.resumed_step is None else self.resumed_step + 1)
-            if s is not None
-        ]
+        known = [] if self.first_step is None else [self.first_step]
+        known += [] if self.resumed_step is None else [self.resumed_step + 1]
+        known += [self.resume_at + 1] if self.resume_at is not None and self.went_on else []
         return min(known, default=math.inf)
+
+    @property
+    def went_on(self) -> bool:
+        """Whether its first step came after the checkpoint that it was to go on from."""
+        return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
 
 class Mark(Part, frozen=True, kw_only=True):

@@ -44,11 +44,13 @@ class ResumePoint:
         settings: what is set for it.
         switch: whether the resume flag is set, as `build_plan` takes it.
         copy: a changed copy of the checkpoint, made before the launch.
+        at: the checkpoint's step, where there is one to go on from.
     """
 
     settings: tuple[tuple[str, str], ...] = ()
     switch: bool | None = None
     copy: CheckpointCopy | None = None
+    at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def plan_next(
         stop_file=str(paths.stop_file),
         torchrun_dir=str(paths.torchrun),
     )
-    return replace(plan, copy=point.copy)
+    return replace(plan, copy=point.copy, resume_at=point.at)
 
 
 def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:

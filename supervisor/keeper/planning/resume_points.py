@@ -147,22 +147,22 @@ def resume_point(
         copied = _plan_copy(record, state, folder, begins_at, batch, env)
         if copied is not None:
             flag, copy = copied
-            return ResumePoint(((flag, copy.target),), switch=False, copy=copy)
+            return ResumePoint(((flag, copy.target),), switch=False, copy=copy, at=begins_at.step)
     if chosen_after is not None:
-        return ResumePoint(((knobs.start or "", path),))
+        return ResumePoint(((knobs.start or "", path),), at=newest.step if newest is not None else None)
     if newest is None:
         return ResumePoint(switch=_may_set_unseen(job, state, arguments))
     if knobs.self_resuming:
-        return ResumePoint()
+        return ResumePoint(at=newest.step)
     if _was_named_since(job, state, argv, newest):
         return ResumePoint(switch=False)
     if knobs.resume is not None:
-        return ResumePoint(switch=True)
+        return ResumePoint(switch=True, at=newest.step)
     if knobs.resume_path is not None:
-        return ResumePoint(((knobs.resume_path, newest.path),))
+        return ResumePoint(((knobs.resume_path, newest.path),), at=newest.step)
     number = number_of(newest)
     if knobs.resume_step is not None and number is not None:
-        return ResumePoint(((knobs.resume_step, str(number)),))
+        return ResumePoint(((knobs.resume_step, str(number)),), at=newest.step)
     return ResumePoint()
 
 

@@ -146,7 +146,8 @@ class PreflightFound(Fact, frozen=True, kw_only=True, tag="preflight_found"):
 class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
 
-    `resume`: the flag by which the script was told to resume, if it was. `resume_copy`: the changed copy of a checkpoint that
+    `resume`: the flag by which the script was told to resume, if it was; `resume_at`: the step of the checkpoint that it is to go
+    on from, also where the script finds that by itself. `resume_copy`: the changed copy of a checkpoint that
     it resumes from, which is removed once a newer checkpoint is committed.
     """
 
@@ -157,6 +158,7 @@ class LaunchIntended(Fact, frozen=True, kw_only=True, tag="launch_intended"):
     resume: str | None = None
     script_hash: str | None = None
     resume_copy: str | None = None
+    resume_at: int | None = None
 
 
 class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt_started"):
