@@ -201,6 +201,18 @@ def test_a_batch_request_needs_a_known_knob_and_starts_from_the_present_batch(tm
     assert change.env == (("A", "1"),)
 
 
+def test_what_a_run_is_held_with_is_what_is_accepted(tmp_path: Path) -> None:
+    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS)
+    change = SpecChange(
+        batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)), set_args=(("--num_workers", "2"),)
+    )
+    held = state_of([change], DecisionKind.HOLD)
+    assert plans.requested_change(job, held, RequestArgs(offered=True)) == change
+    for state in (state_of([change]), state_of([None], DecisionKind.HOLD), RunState()):
+        with pytest.raises(plans.BadChange, match="nothing is on offer"):
+            plans.requested_change(job, state, RequestArgs(offered=True))
+
+
 def test_a_launch_that_never_began_has_a_verdict() -> None:
     assert plans.spawn_verdict("no such program").failure is FailureClass.USAGE_ERROR
     assert plans.spawn_verdict("no space", disk_full=True).failure is FailureClass.DISK_FULL

@@ -158,6 +158,8 @@ def requested_change(
     """
     _check_words(args)
     job = record.job
+    if args.offered:
+        return _offered(record, state, env or {})
     batch: BatchChange | None = None
     if args.micro_batch is not None:
         before = current_batch(job, state)
@@ -175,6 +177,22 @@ def requested_change(
         if refused := batch_refusal(record, state, batch.after, arguments, env or {}):
             raise BadChange(refused)
     return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+
+
+def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecChange:
+    """The plan that the run is held with, as its card shows it."""
+    from supervisor.keeper.planning.resume_points import batch_refusal
+
+    decision = state.attempts[-1].decision if state.attempts else None
+    if decision is None or decision.kind is not DecisionKind.HOLD or decision.change is None:
+        raise BadChange("nothing is on offer")
+    change = decision.change
+    arguments = changes_so_far(state).argv or record.job.entry_args
+    if change.batch is not None and (
+        refused := batch_refusal(record, state, change.batch.after, arguments, env)
+    ):
+        raise BadChange(refused)
+    return change
 
 
 def continuing(state: RunState, by: str) -> Decision:
