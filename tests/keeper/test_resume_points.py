@@ -151,7 +151,12 @@ def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None
     known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
     assert known.newest_checkpoint == str(older)
     older.unlink()
-    assert next_plan(tmp_path, record, state).resume is None
+    with pytest.raises(NotResumableError, match="not whole any more"):
+        next_plan(tmp_path, record, state)
+    by_hand = msgspec.structs.replace(
+        state, attempts=(msgspec.structs.replace(state.attempts[0], decided_by="ada"),)
+    )
+    assert next_plan(tmp_path, record, by_hand).resume is None, "a person was told, and asked for it"
     assert not policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={}).resume_known
 
 

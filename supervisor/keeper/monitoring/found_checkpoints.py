@@ -22,8 +22,9 @@ from supervisor.sources.checkpoints import (
 )
 
 LOOK_EVERY_S = 60.0
-LAST_LOOK_S = 2.0
-"""How long the end of an attempt waits for a file server; the next launch then goes without."""
+LAST_LOOK_S = 10.0
+"""How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
+SEEN_FILE_S = CLOSE_S = 2.0
 STEPS_TAIL_BYTES = 4 << 20
 OWN_FOLDER_DEPTH = 2
 """In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
@@ -34,14 +35,14 @@ SETTLE_S = 1.0
 def seen_file(job: JobSpec, state: RunState) -> str | None:
     """The newest file of this run that is named like a checkpoint, as a clause for a person; None where none is known.
 
-    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. Looks for at most `LAST_LOOK_S`.
+    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. Looks for at most `SEEN_FILE_S`.
     """
     began_t = state.attempts[0].planned_t if state.attempts else None
     if began_t is None or state.checkpoint is not None or job.knobs.resume is not None:
         return None
     folders = dict.fromkeys([*map(_folder, _outputs(job)), Path(job.cwd)])
     found = within(
-        LAST_LOOK_S, lambda: newest_like_checkpoint(folders, began_t - SETTLE_S), "stoker-checkpoint-files"
+        SEEN_FILE_S, lambda: newest_like_checkpoint(folders, began_t - SETTLE_S), "stoker-checkpoint-files"
     )
     if found is None:
         return None
@@ -115,7 +116,7 @@ class FoundCheckpoints:
 
     def close(self) -> None:
         """Wait a little for a look that is under way."""
-        self._looker.close(LAST_LOOK_S)
+        self._looker.close(CLOSE_S)
 
     def _begin(self, state: RunState) -> bool:
         began_t = state.attempts[0].planned_t if state.attempts else None

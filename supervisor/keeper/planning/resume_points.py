@@ -36,7 +36,7 @@ from supervisor.sources.checkpoints import TRANSFORMERS, whole_at
 
 log = logging.getLogger("stoker.keeper")
 
-LOOK_S = 2.0
+LOOK_S = 10.0
 """How long a file server is waited for; a checkpoint that it does not show is not used."""
 TRAINER_STATE: Final = "trainer_state.json"
 # Outside transformers' `checkpoint-*`, and hidden: nothing in an output folder takes it for a checkpoint.
@@ -141,7 +141,8 @@ def resume_point(
             (one for one in state.checkpoints if one.path == path), None
         )
         path = newest.path if newest is not None else path
-    begins_at = newest or start_checkpoint(job, arguments)
+    by_hand = newest is not None and _was_named_since(job, state, argv, newest)
+    begins_at = newest if newest is not None and not by_hand else start_checkpoint(job, arguments)
     if begins_at is not None and batch is not None and can_go_on(knobs, begins_at):
         folder = str(run.node().attempt(len(state.attempts) + 1).root)
         copied = _plan_copy(record, state, folder, begins_at, batch, env)
@@ -151,10 +152,12 @@ def resume_point(
     if chosen_after is not None:
         return ResumePoint(((knobs.start or "", path),), at=newest.step if newest is not None else None)
     if newest is None:
+        if begins_at is None and _was_to_go_on(state) and not can_go_on(knobs, None):
+            raise NotResumableError("its newest checkpoint is not whole any more: it would begin at step 0")
         return ResumePoint(switch=_may_set_unseen(job, state, arguments))
     if knobs.self_resuming:
         return ResumePoint(at=newest.step)
-    if _was_named_since(job, state, argv, newest):
+    if by_hand:
         return ResumePoint(switch=False)
     if knobs.resume is not None:
         return ResumePoint(switch=True, at=newest.step)
@@ -192,6 +195,11 @@ def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -
 
 def _stepped(state: RunState) -> bool:
     return any(view.first_step is not None or view.last_step is not None for view in state.attempts)
+
+
+def _was_to_go_on(state: RunState) -> bool:
+    """Whether it was restarted by itself for a checkpoint that was there a moment ago."""
+    return _stepped(state) and bool(state.checkpoints) and state.attempts[-1].decided_by == "policy"
 
 
 def _chosen_after(job: JobSpec, state: RunState, set_args: Mapping[str, str]) -> int | None:
