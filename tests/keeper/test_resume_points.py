@@ -256,6 +256,13 @@ def test_other_versions_resume_from_the_checkpoint_itself(tmp_path: Path, versio
     assert plan.resume == str(path)
 
 
+def test_a_path_that_is_heeded_first_is_given_also_to_a_script_that_looks_by_itself(tmp_path: Path) -> None:
+    record = record_of(tmp_path, HF_SELF, version="5.23.0")
+    path = trainers(tmp_path / "out")
+    plan = next_plan(tmp_path, record, state_of(path))
+    assert (plan.copy, plan.resume, plan.resume_at) == (None, str(path), 10)
+
+
 def test_a_restart_with_the_same_batch_needs_no_copy(tmp_path: Path) -> None:
     record = record_of(tmp_path, HF_PATH, version="4.57.1")
     path = trainers(tmp_path / "out")

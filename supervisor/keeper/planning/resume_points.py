@@ -155,10 +155,10 @@ def resume_point(
         if begins_at is None and _was_to_go_on(state) and not can_go_on(knobs, None):
             raise NotResumableError("its newest checkpoint is not whole any more: it would begin at step 0")
         return ResumePoint(switch=_may_set_unseen(job, state, arguments))
-    if knobs.self_resuming:
-        return ResumePoint(at=newest.step)
     if by_hand:
         return ResumePoint(switch=False)
+    if knobs.self_resuming and knobs.resume_path is None:
+        return ResumePoint(at=newest.step)
     if knobs.resume is not None:
         return ResumePoint(switch=True, at=newest.step)
     if knobs.resume_path is not None:
