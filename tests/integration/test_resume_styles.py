@@ -12,8 +12,16 @@ import pytest
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run.journal import read_state
-from supervisor.run.state import Finished
-from tests.integration.harness import background, run_headless, wait_for_run, wait_for_state, wait_for_step
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished, HeldOpen
+from tests.integration.harness import (
+    background,
+    run_headless,
+    stoker,
+    wait_for_run,
+    wait_for_state,
+    wait_for_step,
+)
 
 # Rank 1 runs out once a checkpoint is there and a step after it was made. Each rank says what it trains with, and from where.
 LOOP = """
@@ -238,6 +246,25 @@ def test_where_nothing_is_known_of_a_resume_nothing_restarts_by_itself_after_a_s
     assert done.code == 1, done.out
     assert len(state.attempts) == 1
     assert "--resume-knob" in done.out
+
+
+def test_a_held_run_is_restarted_with_its_offer_by_one_request(tmp_path: Path) -> None:
+    """Enter on its card: nothing is known of a resume (the script has one all the same), and a person wants it."""
+    script = lay_out(tmp_path, Style(STYLES["declared"].source))
+    words = ("run", "--detach", "--python", sys.executable, "--nproc-per-node", "2", script)
+    done = stoker(*words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = RunPaths(tmp_path / "runs" / done.out.strip())
+    held = wait_for_state(run, HeldOpen, 90)
+    assert isinstance(held.condition, HeldOpen)
+    assert held.condition.decision is not None
+    assert held.condition.decision.change is not None
+    assert held.condition.decision.change.batch is not None
+    control.send(run.control, ev.RequestKind.RESTART_WITH, args=control.RequestArgs(offered=True))
+    state = wait_for_state(run, Finished, 90)
+    assert isinstance(state.condition, Finished)
+    assert state.condition.exit_code == 0, state.condition
+    assert told(tmp_path) == [(8, 2, 0), (4, 4, 10)]
 
 
 def test_b_on_a_live_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
