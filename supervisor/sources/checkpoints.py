@@ -295,6 +295,10 @@ LAYOUTS: Final[tuple[Layout, ...]] = (
 )
 
 
+HOLDERS: Final = frozenset(row.name for row in LAYOUTS if row.what is _What.HOLDER)
+"""Layouts whose path is a folder of many checkpoints, of which it names the newest."""
+
+
 def find_checkpoints(
     folders: Iterable[Path], since_t: float, *, ranks: int | None = None, depth: int = MAX_DEPTH
 ) -> list[FoundCheckpoint]:

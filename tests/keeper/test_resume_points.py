@@ -16,7 +16,7 @@ from supervisor.job.knobs.conventions import HF
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.spec import NAMED, EntryKind, Knobs
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.planning import resume_points
+from supervisor.keeper.planning import preconditions, resume_points
 from supervisor.keeper.planning.judge import policy_input
 from supervisor.keeper.planning.resume_points import drop_copies, takes_old_batch, usable_checkpoint
 from supervisor.run import events as ev
@@ -26,9 +26,9 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
-from supervisor.sources.checkpoints import whole_at
+from supervisor.sources.checkpoints import HOLDERS, whole_at
 from tests.keeper.fakes import BATCH, KNOBS, job_of, verdict_of
-from tests.sources.test_checkpoints import saved, torn, transformers
+from tests.sources.test_checkpoints import megatron, saved, torn, transformers
 
 BASE = replace(KNOBS, resume=None, declared=False)
 SMALLER = SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)))
@@ -178,6 +178,31 @@ def test_the_checkpoint_that_the_command_itself_resumes_from_counts(tmp_path: Pa
     assert known.newest_checkpoint == str(path)
     assert known.resume_known
     assert "--resume_from before/epoch_1.pt" in " ".join(next_plan(tmp_path, record, state_of()).argv)
+
+
+def test_an_earlier_checkpoint_is_another_path_that_is_still_there(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step") for n in (5, 10))
+    node = RunPaths(tmp_path / "run-1").node()
+
+    def earlier(*paths: Path) -> str | None:
+        return policy_input(record, state_of(*paths), node=node, env={}).earlier_checkpoint
+
+    assert earlier(first, second) == str(first)
+    assert earlier(second, second) is None, "one file that was written over holds its newest alone"
+    state = state_of(first, second)
+    first.unlink()
+    assert policy_input(record, state, node=node, env={}).earlier_checkpoint is None, "rotated away"
+
+
+def test_room_for_another_checkpoint_is_that_of_one_also_in_a_folder_of_many(tmp_path: Path) -> None:
+    for step in (5, 10):
+        megatron(tmp_path / "out", step)
+    (tmp_path / "out" / "iter_0000005" / "big").write_bytes(b"x" * 1_000_000)
+    state = state_of(tmp_path / "out")
+    assert state.checkpoint is not None
+    assert state.checkpoint.layout in HOLDERS
+    assert 0 < preconditions._checkpoint_bytes(state.checkpoint) < 100_000
 
 
 # -- transformers ----------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from supervisor.keeper.planning.resume_points import (
     why_not_now,
 )
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.events import CheckpointCommitted
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.runfile import RunFile
@@ -222,7 +223,7 @@ def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
     step = loss_upturn_step([*losses, (losses[-1][0] + 1, None)])
     if step is None:
         return None
-    before = [found for found in state.checkpoints if found.step < step]
+    before = [found for found in _standing(state) if found.step < step]
     return (max(before, key=lambda found: found.step).path, step) if before else None
 
 
@@ -283,10 +284,17 @@ def _past(view: AttemptView, state: RunState) -> PastAttempt:
 
 def _earlier_checkpoint(state: RunState) -> str | None:
     """The newest committed checkpoint before the last one."""
-    steps = sorted({found.step for found in state.checkpoints})
+    standing = _standing(state)
+    steps = sorted({found.step for found in standing})
     if len(steps) < 2:
         return None
-    return next(found.path for found in reversed(state.checkpoints) if found.step == steps[-2])
+    return next(found.path for found in reversed(standing) if found.step == steps[-2])
+
+
+def _standing(state: RunState) -> list[CheckpointCommitted]:
+    """The checkpoints that are there: a path that was written over holds only its newest, and what was found may be rotated away."""
+    newest = {found.path: found for found in state.checkpoints}
+    return [found for found in newest.values() if not found.found or os.path.exists(found.path)]
 
 
 def memory_point_of(view: AttemptView, batch: BatchSpec | None) -> MemoryPoint | None:
