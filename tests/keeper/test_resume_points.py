@@ -288,6 +288,33 @@ def test_a_path_that_is_heeded_first_is_given_also_to_a_script_that_looks_by_its
     assert (plan.copy, plan.resume, plan.resume_at) == (None, str(path), 10)
 
 
+@pytest.mark.parametrize("version", ["4.57.1", "5.23.0"])
+def test_beside_a_lone_json_nothing_is_appended(tmp_path: Path, version: str) -> None:
+    """HfArgumentParser reads a JSON only where it is the one argument: the path goes into the copy that is handed over."""
+    (tmp_path / "args.json").write_text(
+        '{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}'
+    )
+    knobs = replace(
+        HF_SELF,
+        batch="args.json#per_device_train_batch_size",
+        accumulation="args.json#gradient_accumulation_steps",
+        resume_path="args.json#+resume_from_checkpoint",
+    )
+    record = record_of(tmp_path, knobs, "args.json", version=version)
+    path = trainers(tmp_path / "out")
+    plan = next_plan(tmp_path, record, state_of(path))
+    assert len(plan.argv[plan.argv.index("train.py") :]) == 2
+    plans.write_edits(plan)
+    given = json.loads(Path(plan.argv[-1]).read_text())
+    resumed = str(path) if plan.copy is None else plan.copy.target
+    assert given == {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+        "resume_from_checkpoint": resumed,
+    }
+    assert (plan.copy is not None) == (version == "4.57.1")
+
+
 def test_a_restart_with_the_same_batch_needs_no_copy(tmp_path: Path) -> None:
     record = record_of(tmp_path, HF_PATH, version="4.57.1")
     path = trainers(tmp_path / "out")
