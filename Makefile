@@ -92,8 +92,18 @@ $(FRAMEWORKS_VENV)/.installed: tests/frameworks/requirements.txt
 	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r tests/frameworks/requirements.txt
 	touch $@
 
-frameworks: $(STAMP) $(FRAMEWORKS_VENV)/.installed
-	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_VENV)/bin/python" $(BIN)/python -m pytest -q -m frameworks tests/frameworks
+# transformers 4.57.1 over the packages of the other environment: its Trainer resumes with the checkpoint's micro-batch.
+FRAMEWORKS_OLD_VENV := .venv-frameworks-old
+$(FRAMEWORKS_OLD_VENV)/.installed: $(FRAMEWORKS_VENV)/.installed
+	test -x $(FRAMEWORKS_OLD_VENV)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS_OLD_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
+		"$$($(FRAMEWORKS_OLD_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/others.pth"
+	$(FRAMEWORKS_OLD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) transformers==4.57.1
+	touch $@
+
+frameworks: $(STAMP) $(FRAMEWORKS_VENV)/.installed $(FRAMEWORKS_OLD_VENV)/.installed
+	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_VENV)/bin/python" \
+	FRAMEWORKS_OLD_PYTHON="$(CURDIR)/$(FRAMEWORKS_OLD_VENV)/bin/python" $(BIN)/python -m pytest -q -m frameworks tests/frameworks
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -143,8 +143,13 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
         title = verdict.title if verdict is not None else "nobody knows how it ended"
         cause = f": {verdict.cause.text[:200]}" if verdict is not None and verdict.cause is not None else ""
         print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)
+        found = (
+            f"finds its checkpoint at step {plan.resume_at} by itself" if plan.resume_at is not None else ""
+        )
         begins = (
-            f"goes on by {plan.resume}" if plan.resume else "begins anew, unless the script resumes by itself"
+            f"goes on by {plan.resume}"
+            if plan.resume
+            else found or "begins anew, unless the script resumes by itself"
         )
         print(f"attempt {plan.attempt} {printable(begins)}:", file=sys.stderr)
     print(plan_as_shell(plan), file=sys.stderr)

@@ -10,3 +10,7 @@ class JobError(Exception):
         super().__init__(message)
         self.message = message
         self.exit_code = exit_code
+
+
+class NotResumableError(JobError):
+    """What was decided would go on with another batch than was planned: one line."""

@@ -26,6 +26,17 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointCopy:
+    """A changed copy of a checkpoint that a launch resumes from: hard links but for its state, where `field` is `after`, not `before`."""
+
+    source: str
+    target: str
+    field: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """What one attempt executes: argv, environment changes with reasons, folder, batch numbers.
 
@@ -33,7 +44,8 @@ class LaunchPlan:
     under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
     `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
     uses on this machine, if stoker knows it; `port_named` tells that a person chose it. `edits` are changed
-    copies of config files that must exist before the launch.
+    copies of config files that must exist before the launch, `copy` one of the checkpoint that it resumes from;
+    `resume_at`: that one's step.
     """
 
     attempt: int
@@ -50,6 +62,8 @@ class LaunchPlan:
     port: int | None = None
     port_named: bool = False
     edits: tuple[ConfigEdit, ...] = ()
+    copy: CheckpointCopy | None = None
+    resume_at: int | None = None
 
 
 def wants_port(spec: JobSpec) -> bool:
@@ -117,6 +131,8 @@ def build_plan(
         pairs += resume_pairs
     else:
         resumed = chosen_start  # a checkpoint was chosen: not the newest one
+    by_step = dict(set_args).get(spec.knobs.resume_step or "")
+    resumed = f"{spec.knobs.resume_step} {by_step}" if by_step is not None else resumed
     args, variables, edits = _placed(args, pairs, f"{attempt_dir}/config")
     wire = {
         "STOKER_RUN_DIR": run_dir,
@@ -312,6 +328,13 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
         "notes": list(plan.notes),
         "port": plan.port,
         "edits": [{"source": e.source, "copy": e.copy, "values": dict(e.values)} for e in plan.edits],
+        "resume_copy": None
+        if plan.copy is None
+        else {
+            "source": plan.copy.source,
+            "copy": plan.copy.target,
+            "values": {plan.copy.field: [plan.copy.before, plan.copy.after]},
+        },
     }
 
 

@@ -37,6 +37,12 @@ def diff_lines(
             if str(present) != value:
                 lines += [f"- {source}: {shown}: {present}"] if present is not None else []
                 lines.append(f"+ {source}: {shown}: {value}")
+    if copy := after.get("resume_copy"):
+        for field, (was_set, is_set) in copy["values"].items():
+            lines += [
+                f"- {copy['source']}: {field}: {was_set}",
+                f"+ {copy['source']}: {field}: {is_set} (in a copy)",
+            ]
     return tuple(lines)
 
 

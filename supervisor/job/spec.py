@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import JobError
@@ -23,6 +24,10 @@ __all__ = [
     "RetrySettings",
     "Timing",
 ]
+
+
+NAMED: Final = "named"
+"""`Knobs.resumes` of a flag that a person named."""
 
 
 class EntryKind(StrEnum):
@@ -74,8 +79,9 @@ class Knobs:
     where the other is doubled. `same`: further settings that hold the same number, as (name, ``micro``, ``accumulation`` or
     ``total``); they change together. `refusal`: why the batch cannot be changed at the same global batch, and `help` what
     would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
-    checkpoint by itself. `resumes`: what is known of that, for people; `resume_step`: a flag that takes the step of
-    the checkpoint. `cannot_resume`: the source shows no way at all.
+    checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
+    for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: the source shows no way at
+    all. `framework`: whose conventions hold for the script, if any do.
     """
 
     batch: str | None = None
@@ -96,6 +102,7 @@ class Knobs:
     resumes: str = ""
     resume_step: str | None = None
     cannot_resume: bool = False
+    framework: str = field(default="", compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
         """One of the numbers that were found."""
@@ -105,6 +112,11 @@ class Knobs:
     def start(self) -> str | None:
         """The flag that a checkpoint's path can be given to."""
         return self.resume or self.resume_path
+
+    @property
+    def resume_is_set(self) -> bool:
+        """Whether the resume flag may be set without a checkpoint in sight: a person named it or set it, or it is the bundled trainer's."""
+        return self.resume is not None and self.resumes in {"", NAMED, "command line", "config"}
 
     @property
     def keeps_global_batch(self) -> bool:

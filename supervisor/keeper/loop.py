@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
-from supervisor.job.errors import JobError
+from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import RunContext
@@ -286,6 +286,9 @@ class Keeper:
     def _launch(self, reason: str) -> None:
         try:
             child = self._launching.launch(reason)
+        except NotResumableError as error:
+            self._hold_or_fail(self._attempt_number(), error.message)
+            return
         except JobError as error:
             self._end(ev.Outcome.FAILED, error.exit_code, error.message)
             return
@@ -347,6 +350,10 @@ class Keeper:
                 assert_never(unreachable)
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
+        if any(view.resume_copy for view in self.state.attempts):
+            from supervisor.keeper.planning.resume_points import drop_copies
+
+            drop_copies(self.state, over=True)
         self.emit(
             ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=exit_code, reason=reason),
             durable=True,
@@ -393,7 +400,7 @@ class Keeper:
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
         """Relaunch with what a person changed. Raises BadChange."""
-        change = plans.requested_change(self._record.job, self.state, args)
+        change = plans.requested_change(self._record, self.state, args, self._env)
         decision = Decision(DecisionKind.RESTART, f"{by} asked for it", change=change)
         number = self._attempt_number()
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)

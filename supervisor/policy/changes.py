@@ -45,7 +45,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
 def _restart_text(history: PolicyInput) -> str:
     knobs = history.knobs
     if history.resume_known and knobs.resume is None and not knobs.self_resuming:
-        return f"restart from {history.newest_checkpoint} ({knobs.resume_path})"
+        return f"restart from {history.newest_checkpoint} ({knobs.resume_path or knobs.resume_step})"
     return (
         "restart from the newest checkpoint"
         if history.resume_known and history.now.last_step is not None

@@ -135,6 +135,8 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     forbidden = _forbidden(history, rule)
     if forbidden is not None:
         return _hold(history, f"{failure.value}: {forbidden}", change)
+    if change.batch is not None and history.old_batch:
+        return _hold(history, f"{failure.value}: {history.old_batch}", SpecChange())
     if not history.resume_known and history.given_start is None:
         change = replace(change, from_scratch=True)
     return Decision(
@@ -214,6 +216,8 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
 def _why_not_resumed(history: PolicyInput) -> str:
     """What is missing before a restart could go on, what to type for it, and a file that may be worth a look."""
     flag, found = history.knobs.resume_path, history.newest_checkpoint
+    if history.not_now:
+        return f"steps were made and {history.not_now}"
     if found is not None:
         return f"{found} was found, and which flag resumes from it is not known: name it (--resume-knob FLAG=PATH)"
     if history.given_start is not None and history.interactive:
@@ -223,6 +227,10 @@ def _why_not_resumed(history: PolicyInput) -> str:
             "e gives another path, r starts from that one again",
             history,
         )
+    switch = history.knobs.resume or history.knobs.resume_step
+    if flag is None and switch is not None:
+        why = f"steps were made and no whole checkpoint of this run was found for {switch}: a restart may overwrite what is there"
+        return _with_file(why, history)
     if flag is not None:
         why = f"steps were made and no whole checkpoint of this run was found for {flag}"
         if history.interactive:

@@ -77,6 +77,9 @@ class PolicyInput:
         trials: what earlier attempts, and earlier runs of the same kind, showed of each micro-batch.
         loader: what is known of the script's DataLoader, as the command line was at first.
         newest_checkpoint: the newest committed checkpoint, as a flag that wants a path takes it.
+        newest_number: the number by which a flag for a step takes it.
+        not_now: why the resume flag that a person named cannot be set yet.
+        old_batch: why a resume with another micro-batch would go on with the old one; empty where it would not.
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
         seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
         earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
@@ -98,6 +101,9 @@ class PolicyInput:
     trials: tuple[MemoryTrial, ...] = ()
     loader: LoaderKnobs = field(default_factory=LoaderKnobs)
     newest_checkpoint: str | None = None
+    newest_number: int | None = None
+    not_now: str = ""
+    old_batch: str = ""
     given_start: str | None = None
     seen_file: str | None = None
     earlier_checkpoint: str | None = None
@@ -118,7 +124,7 @@ class PolicyInput:
     @property
     def resume_known(self) -> bool:
         """Whether a restart can go on from a checkpoint: the script finds it, or can be told one that was found."""
-        return is_resume_known(self.knobs, self.newest_checkpoint)
+        return not self.not_now and is_resume_known(self.knobs, self.newest_checkpoint, self.newest_number)
 
     @property
     def finished(self) -> bool:
@@ -133,10 +139,17 @@ class PolicyInput:
         return tuple(change for change in decided if change is not None)
 
 
-def is_resume_known(knobs: Knobs, newest_checkpoint: str | None) -> bool:
-    """Whether a restart can go on: by the script's own resume flag, or by one that takes a path and a checkpoint for it."""
-    by_path = knobs.resume_path is not None and newest_checkpoint is not None
-    return knobs.resume is not None or knobs.self_resuming or by_path
+def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: int | None = None) -> bool:
+    """Whether a restart can go on: the script finds its checkpoint, or there is a flag and a checkpoint for it.
+
+    A flag that means "the newest" is set without one only where a person named it, or the first launch had it.
+    """
+    if knobs.self_resuming or knobs.resume_is_set:
+        return True
+    if newest_checkpoint is None:
+        return False
+    by_number = knobs.resume_step is not None and newest_number is not None
+    return knobs.resume is not None or knobs.resume_path is not None or by_number
 
 
 def restarts_since_progress(history: PolicyInput) -> tuple[PastAttempt, ...]:

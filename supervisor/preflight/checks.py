@@ -85,16 +85,17 @@ def check_knobs(context: CheckContext) -> Finding | None:
         missing.append(f"out of memory will not be restarted smaller: {plan.why} ({plan.help})")
     elif isinstance(plan, OomRefusal) and not spec.knobs.can_change_batch:
         missing.append(f"out of memory will not be restarted smaller: {why_not_changeable(spec.knobs)}")
-    resumes = spec.knobs.resume is not None or spec.knobs.self_resuming
+    resumes = spec.knobs.resume_is_set or spec.knobs.self_resuming
+    flag = spec.knobs.start or spec.knobs.resume_step
     if not resumes and not spec.retry.restart_from_scratch:
         missing.append(
             "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)"
-            if spec.knobs.resume_path is None
-            else f"after its first step a crash is restarted only if a whole checkpoint is found for {spec.knobs.resume_path}"
+            if flag is None
+            else f"after its first step a crash is restarted only if a whole checkpoint is found for {flag}"
         )
         fixes.append(
             "a script that keeps one file up to date can be told it: --resume-knob "
-            f"'{spec.knobs.resume_path or 'FLAG'}=PATH', handed over from the second attempt on"
+            f"'{flag or 'FLAG'}=PATH', handed over from the second attempt on"
         )
     if not missing:
         return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")

@@ -110,6 +110,53 @@ def find_interpreter(spec: JobSpec, env: Mapping[str, str], asked: Asked | None 
     )
 
 
+# A file of the package's metadata is read; the package itself, which may take seconds and touch the GPU, is not imported.
+_ASK_VERSION: Final = """
+import importlib.metadata, importlib.util, os, re, sys
+try:
+    print(importlib.metadata.version(sys.argv[1]))
+except importlib.metadata.PackageNotFoundError:
+    spec = importlib.util.find_spec(sys.argv[1])
+    text = open(spec.origin, encoding="utf-8").read() if spec and spec.origin else ""
+    found = re.search(r"^__version__ = .([\\w.+]+)", text, re.M)
+    print(found[1] if found else "")
+"""
+
+
+def installed_version(interpreter: str, package: str, env: Mapping[str, str]) -> str | None:
+    """The version of a package in an interpreter's environment, without importing it; None where it is not known."""
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", _ASK_VERSION, package],
+            capture_output=True,
+            timeout=ASK_TIMEOUT_S,
+            check=False,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            cwd="/",  # else what lies in the present folder would come before what is installed
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace").strip() or None
+
+
+def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str:
+    """The interpreter that a job's ranks run on: of a command its own, or that of the console script which it is."""
+    if spec.entry_kind is not EntryKind.COMMAND or spec.python is not None:
+        return otherwise
+    program = spec.entry if os.sep in spec.entry else shutil.which(spec.entry, path=env.get("PATH"))
+    program = os.path.join(spec.cwd, program) if program else ""
+    if re.fullmatch(r"python[\d.]*", os.path.basename(program)):
+        return program
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return otherwise
+    words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
+    return words[0] if len(words) == 1 and "python" in os.path.basename(words[0]) else otherwise
+
+
 def torchrun_flags(interpreter: str, env: Mapping[str, str]) -> frozenset[str]:
     """Every flag that the target's ``torchrun --help`` lists; empty if it cannot be asked."""
     try:

@@ -73,6 +73,8 @@ def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:
         batch=event.batch,
         resume=event.resume,
         script_hash=event.script_hash,
+        resume_copy=event.resume_copy,
+        resume_at=event.resume_at,
         planned_t=event.t,
     )
     return replace(

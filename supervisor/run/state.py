@@ -58,7 +58,7 @@ class Stopping(Part, frozen=True, kw_only=True, tag="stopping"):
 
 
 class Ended(Part, frozen=True, kw_only=True, tag="ended"):
-    """The attempt's processes are gone; no verdict yet, and (`AttemptView.reads_on`) not all of its logs are read."""
+    """The attempt's processes are gone; no verdict yet, and (`AttemptState.reads_on`) not all of its logs are read."""
 
     attempt: int
     exit_code: int | None
@@ -130,6 +130,8 @@ class AttemptState(Part, frozen=True, kw_only=True):
     batch: BatchSpec | None = None
     resume: str | None = None
     script_hash: str | None = None
+    resume_copy: str | None = None
+    resume_at: int | None = None
     planned_t: float
     started_t: float | None = None
     first_step_t: float | None = None
@@ -201,14 +203,18 @@ class AttemptState(Part, frozen=True, kw_only=True):
     def begins_at(self) -> float:
         """The first step that it did or does; infinite while it is not known.
 
-        A script that prints every hundredth step prints its first one late: where it resumed is more exact.
+        A script that prints every hundredth step prints its first one late: where it resumed is more exact, or, once a step
+        is seen after it, the checkpoint that it was to resume from.
         """
-        known = [
-            s
-            for s in (self.first_step, None if self.resumed_step is None else self.resumed_step + 1)
-            if s is not None
-        ]
+        known = [] if self.first_step is None else [self.first_step]
+        known += [] if self.resumed_step is None else [self.resumed_step + 1]
+        known += [self.resume_at + 1] if self.resume_at is not None and self.went_on else []
         return min(known, default=math.inf)
+
+    @property
+    def went_on(self) -> bool:
+        """Whether its first step came after the checkpoint that it was to go on from."""
+        return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
 
 class Tone(StrEnum):

@@ -1,9 +1,8 @@
-"""Whole checkpoints, and files that look like one, that a foreign script left in its folders: transformers' and Lightning's. Nothing is unpickled.
+"""Whole checkpoints that a foreign script left in its folders, recognised by their layout. Nothing is unpickled.
 
-What counts as whole: of transformers a ``checkpoint-<step>`` with weights and a ``trainer_state.json`` of that step, which
-the Trainer writes after them (transformers/trainer.py, ``_save_checkpoint``); of Lightning a ``.ckpt`` that is a zip to its
-end, as ``torch.save`` writes one (torch/serialization.py), with its step in the name. Other layouts are not guessed at: of
-a bare ``.pt`` nobody can tell from outside whether it was written to its end, so it is only ever named to a person.
+`LAYOUTS` is the table: how each is recognised, which step it is of, and what is written last, so that it can be called whole. A file of
+`torch.save` is a zip, and its directory of members stands at its end (torch/serialization.py): what is a zip was written to its end. Of a
+file in an older form nobody can tell, so it is only ever named to a person.
 """
 
 from __future__ import annotations
@@ -12,43 +11,325 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
+from typing import Final
 
 MAX_ENTRIES = 20_000
 MAX_DEPTH = 5
 MAX_STATE_BYTES = 64 << 20
 MAX_FOUND = 20
+MAX_TEXT_BYTES = 256
+MAX_PICKLE_BYTES = 16 << 20
 LIKE_DEPTH = 3
 LIKE_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors")
-_HF = re.compile(r"checkpoint-(\d{1,12})")
-_LIGHTNING = re.compile(r"(?:^|[-_])step=(\d{1,12})(?:[-_.]|$)")
+TRANSFORMERS: Final = "transformers"
+
+_HF_NAME = re.compile(r"checkpoint-(\d{1,12})")
 _WEIGHTS = re.compile(
     r"(?:pytorch_model|model|adapter_model|tf_model)[\w.-]*\.(?:bin|safetensors)|pytorch_model_fsdp_\d+|global_step\d+"
+)
+_RANDOM_STATES = re.compile(r"random_states_(\d{1,6})\.pkl")
+_MODEL_STATES = re.compile(r".*model_states\.pt")
+_SHARDS = re.compile(r".*(?:model|optim)_states\.pt")
+_TUNE_WEIGHTS = re.compile(r".*\.(?:safetensors|bin|pt)")
+_STEP = re.compile(
+    r"(?:^|[-_.])(?:global[-_]?)?(?:step|iter|iteration)s?[-_=]?(\d{1,12})(?=[-_.]|$)", re.IGNORECASE
+)
+_NUMBER = re.compile(r"\d{1,12}")
+_PLAIN = re.compile(r"(?P<stem>.+?)\.(?:pt|pth|ckpt)(?:\.tar)?", re.IGNORECASE)
+_STATE_NAME = re.compile(
+    r"checkpoint|ckpt|chkpt|snapshot|last|latest|current|epoch|step|iter|state|resume|model", re.IGNORECASE
+)
+_NO_STATE_NAME = re.compile(r"best|optim|ema|rng|random|scaler|sched|infer|export|weights", re.IGNORECASE)
+# A text of 3 to 63 bytes in a pickle of protocol 2, torch.save's own: the keys of a dict that training goes on from, not weights alone.
+_STATE_KEYS = re.compile(
+    rb"X[\x03-\x3f]\x00\x00\x00(?:optim|opt_state|epoch|step|iter|(?:global|train|training|current|cur|last|n|num)_(?:step|epoch|iter))",
+    re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A whole checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part."""
+    """A whole checkpoint. `path` as a script takes it, absolute; `t`: wall seconds of its last part.
+
+    `step` None: its name says none. `number`: the last number in its name, whatever it counts.
+    """
 
     path: str
-    step: int
+    step: int | None
     t: float
+    layout: str = ""
+    number: int | None = None
 
 
-def find_checkpoints(folders: Iterable[Path], since_t: float) -> list[FoundCheckpoint]:
-    """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `MAX_FOUND`, by step.
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """One folder's entries. `ranks`: how many there are, where that is known."""
 
-    Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` name what is found anyway.
+    path: str
+    entries: dict[str, os.DirEntry[str]]
+    ranks: int | None = None
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    def written(self, name: str) -> float:
+        """When an entry was last changed."""
+        return self.entries[name].stat(follow_symlinks=False).st_mtime
+
+    def is_file(self, name: str) -> bool:
+        entry = self.entries.get(name)
+        return entry is not None and entry.is_file(follow_symlinks=False)
+
+    def is_dir(self, name: str) -> bool:
+        entry = self.entries.get(name)
+        return entry is not None and entry.is_dir(follow_symlinks=False)
+
+    def matching(self, pattern: re.Pattern[str]) -> list[str]:
+        return [name for name in self.entries if pattern.fullmatch(name)]
+
+    def inner(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def text(self, name: str) -> str | None:
+        """A short text file's only line."""
+        if not self.is_file(name):
+            return None
+        with open(self.inner(name), "rb") as file:
+            data = file.read(MAX_TEXT_BYTES + 1)
+        return data.decode("utf-8", "replace").strip() if len(data) <= MAX_TEXT_BYTES else None
+
+
+class _What(Enum):
+    """What a layout's `find` is given, and what the path it gives is."""
+
+    FOLDER = auto()  # the listing of a folder that is the checkpoint itself
+    HOLDER = auto()  # the listing of a folder that holds them; a script is given that folder
+    FILE = auto()  # the listing of the folder of one file
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How one framework lays out its checkpoints.
+
+    Attributes:
+        name: for people and the journal.
+        what: what `find` looks at.
+        find: the checkpoint in a listing, if it is whole: (path, step, time). For `FILE` it is also given the file's name.
+        marker: what is written last, for the table in the docs.
+        takes: whether the folder is this layout's, whole or torn, so that nothing within it is looked at.
+    """
+
+    name: str
+    what: _What
+    find: Callable[[_Listing, str], FoundCheckpoint | None]
+    marker: str
+    takes: Callable[[_Listing], bool] = field(default=lambda _listing: False)
+
+
+def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    match = _HF_NAME.fullmatch(here.name)
+    if match is None or not here.is_file("trainer_state.json"):
+        return None
+    if here.entries["trainer_state.json"].stat().st_size > MAX_STATE_BYTES:
+        return None
+    parsed = json.loads(Path(here.inner("trainer_state.json")).read_bytes())
+    step = int(match[1])
+    if not isinstance(parsed, dict) or parsed.get("global_step") != step or not here.matching(_WEIGHTS):
+        return None
+    return FoundCheckpoint(here.path, step, here.written("trainer_state.json"), TRANSFORMERS, step)
+
+
+def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """Each rank writes its random state after everything else (accelerate/checkpointing.py, save_accelerator_state)."""
+    states = here.matching(_RANDOM_STATES)
+    numbers = sorted(int(match[1]) for name in states if (match := _RANDOM_STATES.fullmatch(name)))
+    if not states or len(states) == len(here.entries) or numbers != list(range(len(numbers))):
+        return None
+    if here.ranks is not None and len(numbers) < here.ranks:
+        return None
+    if not all(is_zip(here.inner(name)) for name in states):
+        return None
+    # checkpoint_3 is the third that was saved (ProjectConfiguration.automatic_checkpoint_naming), checkpoint-3 diffusers' step.
+    named = _HF_NAME.fullmatch(here.name)
+    step = int(named[1]) if named else _step_of(here.name)
+    return FoundCheckpoint(
+        here.path, step, max(map(here.written, states)), "accelerate", _number_of(here.name)
+    )
+
+
+def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """torch.distributed.checkpoint; Lightning's FSDP folders write `meta.pt` after it."""
+    if not here.is_file(".metadata") or not any(name.endswith(".distcp") for name in here.entries):
+        return None
+    last = ".metadata"
+    if here.name.endswith(".ckpt"):
+        last = "meta.pt"
+        if not here.is_file(last) or not is_zip(here.inner(last)):
+            return None
+    with open(here.inner(".metadata"), "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b".":  # the end of a pickle
+            return None
+    return FoundCheckpoint(
+        here.path,
+        _step_of(here.name),
+        here.written(last),
+        "torch.distributed.checkpoint",
+        _number_of(here.name),
+    )
+
+
+def _torchtune(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """The recipe's state is written after the weights, in the folder or beside it."""
+    weights = [name for name in here.matching(_TUNE_WEIGHTS) if name != "recipe_state.pt"]
+    if not re.fullmatch(r"(epoch|step)_\d+", here.name) or not weights:
+        return None
+    above = os.path.dirname(here.path)
+    for place in (
+        here.inner("recipe_state.pt"),
+        os.path.join(above, "recipe_state", "recipe_state.pt"),
+        os.path.join(above, "recipe_state.pt"),
+    ):
+        if os.path.isfile(place) and is_zip(place):
+            written = os.stat(place).st_mtime
+            if written < max(map(here.written, weights)):
+                return None  # an older epoch's
+            step = _step_of(here.name)
+            return FoundCheckpoint(here.path, step, written, "torchtune", _number_of(here.name))
+    return None
+
+
+def _names_a_folder(here: _Listing) -> bool:
+    tag = here.text("latest")
+    return bool(tag) and here.is_dir(tag or "")
+
+
+def _deepspeed(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """`latest` names the folder of the newest, once all ranks have written theirs (deepspeed/runtime/engine.py)."""
+    tag = here.text("latest")
+    if not tag or "/" in tag or not here.is_dir(tag):
+        return None
+    inside = _listing(here.inner(tag))
+    if inside is None or not inside.matching(_MODEL_STATES):
+        return None
+    if not all(is_zip(inside.inner(name)) for name in inside.matching(_SHARDS)):
+        return None
+    return FoundCheckpoint(here.path, _step_of(tag), here.written("latest"), "DeepSpeed", _number_of(tag))
+
+
+def _megatron(here: _Listing, _file: str) -> FoundCheckpoint | None:
+    """The tracker is written once all ranks have saved (megatron/training/checkpointing.py)."""
+    parsed = here.text("latest_checkpointed_iteration.txt")
+    if parsed is None or not parsed.isdecimal() or len(parsed) > 12:
+        return None
+    inside = (
+        _listing(here.inner(f"iter_{int(parsed):07d}")) if here.is_dir(f"iter_{int(parsed):07d}") else None
+    )
+    if inside is None or not inside.entries:
+        return None
+    written = here.written("latest_checkpointed_iteration.txt")
+    return FoundCheckpoint(here.path, int(parsed), written, "Megatron", int(parsed))
+
+
+def _lightning(here: _Listing, file: str) -> FoundCheckpoint | None:
+    if not file.endswith(".ckpt") or "=" not in file:
+        return None
+    if not is_zip(here.inner(file)):
+        return None
+    found = re.search(r"(?:^|[-_])step=(\d{1,12})(?:[-_.]|$)", file)
+    step = int(found[1]) if found else None
+    return FoundCheckpoint(here.inner(file), step, here.written(file), "Lightning", _number_of(file))
+
+
+def _plain(here: _Listing, file: str) -> FoundCheckpoint | None:
+    """One file that the script itself wrote with torch.save, with more than weights in it."""
+    match = _PLAIN.fullmatch(file)
+    if match is None or not _STATE_NAME.search(match["stem"]) or _NO_STATE_NAME.search(match["stem"]):
+        return None
+    if not _has_training_state(here.inner(file)):
+        return None
+    step = _step_of(match["stem"])
+    return FoundCheckpoint(
+        here.inner(file), step, here.written(file), "torch.save", _number_of(match["stem"])
+    )
+
+
+LAYOUTS: Final[tuple[Layout, ...]] = (
+    Layout(
+        TRANSFORMERS,
+        _What.FOLDER,
+        _transformers,
+        "trainer_state.json of that step",
+        lambda here: _HF_NAME.fullmatch(here.name) is not None,
+    ),
+    Layout(
+        "accelerate",
+        _What.FOLDER,
+        _accelerate,
+        "random_states_<rank>.pkl of every rank",
+        lambda here: bool(here.matching(_RANDOM_STATES)),
+    ),
+    Layout(
+        "torch.distributed.checkpoint",
+        _What.FOLDER,
+        _distributed,
+        ".metadata",
+        lambda here: any(name.endswith(".distcp") for name in here.entries),
+    ),
+    Layout(
+        "torchtune", _What.FOLDER, _torchtune, "recipe_state.pt", lambda here: here.is_file("recipe_state.pt")
+    ),
+    Layout("DeepSpeed", _What.HOLDER, _deepspeed, "latest", _names_a_folder),
+    Layout(
+        "Megatron",
+        _What.HOLDER,
+        _megatron,
+        "latest_checkpointed_iteration.txt",
+        lambda here: here.is_file("latest_checkpointed_iteration.txt"),
+    ),
+    Layout("Lightning", _What.FILE, _lightning, "the end of the zip"),
+    Layout("torch.save", _What.FILE, _plain, "the end of the zip"),
+)
+
+
+HOLDERS: Final = frozenset(row.name for row in LAYOUTS if row.what is _What.HOLDER)
+"""Layouts whose path is a folder of many checkpoints, of which it names the newest."""
+
+
+def find_checkpoints(
+    folders: Iterable[Path], since_t: float, *, ranks: int | None = None, depth: int = MAX_DEPTH
+) -> list[FoundCheckpoint]:
+    """The newest whole checkpoints below `folders` that were written from `since_t` on, at most `MAX_FOUND`, in the order of their writing.
+
+    Symbolic links are not followed: Lightning's ``last.ckpt`` and many a ``latest`` name what is found anyway. `ranks`: how many
+    there are, where that is known; layouts with a file of each rank are whole only with all of them.
     """
     left = [MAX_ENTRIES]
     found: dict[str, FoundCheckpoint] = {}
     for folder in folders:
-        for one in _below(folder, since_t, left, MAX_DEPTH):
+        for one in _below(os.path.abspath(folder), since_t, left, depth, ranks):
             found.setdefault(one.path, one)
-    return sorted(found.values(), key=lambda one: (one.step, one.t))[-MAX_FOUND:]
+    return sorted(found.values(), key=lambda one: (one.t, one.step or 0))[-MAX_FOUND:]
+
+
+def whole_at(path: str, *, ranks: int | None = None) -> FoundCheckpoint | None:
+    """The checkpoint at `path` as a script is given it; None where there is none of a known layout, or not a whole one."""
+    path = os.path.abspath(path)
+    if os.path.isdir(path):
+        here = _listing(path, ranks=ranks)
+        layouts = [row for row in LAYOUTS if row.what is not _What.FILE]
+        return next((one for row in layouts if here is not None and (one := _tried(row, here))), None)
+    here = _listing(os.path.dirname(path), ranks=ranks)
+    name = os.path.basename(path)
+    if here is None or not here.is_file(name):
+        return None
+    files = [row for row in LAYOUTS if row.what is _What.FILE]
+    return next((one for row in files if (one := _tried(row, here, name))), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +361,14 @@ def newest_like_checkpoint(folders: Iterable[Path], since_t: float) -> LikelyFil
     return found
 
 
+def is_zip(path: str) -> bool:
+    """Whether a file is a zip to its end; of an unreadable one it is said that it is not."""
+    try:
+        return zipfile.is_zipfile(path)
+    except OSError:
+        return False
+
+
 def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[str]]:
     """The files of a folder, then those of the folders in it."""
     deeper: list[Path] = []
@@ -99,52 +388,89 @@ def _files(folder: Path, left: list[int], depth: int) -> Iterator[os.DirEntry[st
         yield from _files(inner, left, depth - 1)
 
 
-def _below(folder: Path, since_t: float, left: list[int], depth: int) -> Iterator[FoundCheckpoint]:
+def _listing(path: str, left: list[int] | None = None, ranks: int | None = None) -> _Listing | None:
+    """A folder's entries; None where it cannot be read, or not within what is `left` to be looked at."""
+    left = left if left is not None else [MAX_ENTRIES]
+    entries: dict[str, os.DirEntry[str]] = {}
     try:
-        with os.scandir(folder) as listing:
-            entries = []
-            for entry in listing:
+        with os.scandir(path) as found:
+            for entry in found:
                 left[0] -= 1
                 if left[0] < 0:
-                    return
-                entries.append(entry)
+                    return None
+                entries[entry.name] = entry
     except OSError:
+        return None
+    return _Listing(path, entries, ranks)
+
+
+def _below(
+    folder: str, since_t: float, left: list[int], depth: int, ranks: int | None
+) -> Iterator[FoundCheckpoint]:
+    here = _listing(folder, left, ranks)
+    if here is None:
         return
-    for entry in entries:
+    taken = False
+    for row in LAYOUTS:
+        if row.what is not _What.FILE:
+            one = _tried(row, here)
+            taken = taken or one is not None or _takes(row, here)
+            if one is not None:
+                if one.t >= since_t:
+                    yield one
+                break
+    if taken:
+        return
+    for name, entry in here.entries.items():
         try:
             if entry.is_dir(follow_symlinks=False):
-                match = _HF.fullmatch(entry.name)
-                one = _transformers(Path(entry.path), int(match[1]), since_t) if match else None
-                if one is not None:
-                    yield one
-                elif match is None and depth > 1 and not entry.name.startswith("."):
-                    yield from _below(Path(entry.path), since_t, left, depth - 1)
-            elif entry.name.endswith(".ckpt") and entry.is_file(follow_symlinks=False):
-                one = _lightning(entry, since_t)
-                if one is not None:
-                    yield one
+                if depth > 1 and not name.startswith("."):
+                    yield from _below(entry.path, since_t, left, depth - 1, ranks)
+            elif entry.is_file(follow_symlinks=False) and here.written(name) >= since_t:
+                files = (row for row in LAYOUTS if row.what is _What.FILE)
+                found = next((one for row in files if (one := _tried(row, here, name))), None)
+                if found is not None:
+                    yield found
         except OSError:
             continue
 
 
-def _transformers(folder: Path, step: int, since_t: float) -> FoundCheckpoint | None:
-    state = folder / "trainer_state.json"
+def _tried(row: Layout, here: _Listing, file: str = "") -> FoundCheckpoint | None:
+    """What cannot be read, or reads as nonsense, is no whole checkpoint."""
     try:
-        status = state.stat()
-        if status.st_mtime < since_t or status.st_size > MAX_STATE_BYTES:
-            return None
-        parsed = json.loads(state.read_bytes())
+        return row.find(here, file)
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(parsed, dict) or parsed.get("global_step") != step:
-        return None
-    whole = any(_WEIGHTS.fullmatch(name) for name in os.listdir(folder))
-    return FoundCheckpoint(os.path.abspath(folder), step, status.st_mtime) if whole else None
 
 
-def _lightning(entry: os.DirEntry[str], since_t: float) -> FoundCheckpoint | None:
-    match = _LIGHTNING.search(entry.name)
-    status = entry.stat()
-    if match is None or status.st_mtime < since_t or not zipfile.is_zipfile(entry.path):
-        return None
-    return FoundCheckpoint(os.path.abspath(entry.path), int(match[1]), status.st_mtime)
+def _takes(row: Layout, here: _Listing) -> bool:
+    try:
+        return row.takes(here)
+    except OSError:
+        return False
+
+
+def _step_of(name: str) -> int | None:
+    found = _STEP.findall(name)
+    return int(found[-1]) if found else None
+
+
+def _number_of(name: str) -> int | None:
+    found = _NUMBER.findall(name)
+    return int(found[-1]) if found else None
+
+
+def _has_training_state(path: str) -> bool:
+    """Whether a file of torch.save is whole and holds more than weights: its pickle has the keys of a training's state."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inner = next((one for one in archive.infolist() if one.filename.endswith("data.pkl")), None)
+            if (
+                inner is None
+                or inner.compress_type != zipfile.ZIP_STORED
+                or inner.file_size > MAX_PICKLE_BYTES
+            ):
+                return False
+            return _STATE_KEYS.search(archive.read(inner)) is not None
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError):
+        return False

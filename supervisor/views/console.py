@@ -393,6 +393,10 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 lines.append(
                     f"resumed   at step {following.resumed_step}, a committed checkpoint of attempt {attempt.number}"
                 )
+            elif following.went_on:
+                lines.append(
+                    f"resumed   from the checkpoint at step {following.resume_at}: its first step seen is {following.first_step}"
+                )
             elif following.first_step is not None:
                 how = f"told to by {following.resume}" if following.resume else "not told to"
                 began = "it began anew" if following.first_step <= 1 else "it went on"

@@ -35,22 +35,22 @@ def last_step(run: RunPaths) -> int | None:
 
 
 def test_a_screen_has_its_logs_before_the_watcher_is_loaded(tmp_path: Path) -> None:
-    run, log, beginning = begun(tmp_path)
+    run, log, observed = begun(tmp_path)
     state = read_state(run.node().journal)
     assert state.attempt is not None
     assert [rank.stdout for rank in state.attempt.ranks.values()] == [str(log)]
     assert state.keeper_pid == os.getpid()
-    beginning.hand_over()
+    observed.hand_over()
     with pytest.raises(OSError, match="Bad file descriptor"):  # who handed over writes no more
-        beginning.emit(ev.KeeperStarted(t=0.0, pid=1, start_time=0.0, version="x"))
+        observed.emit(ev.KeeperStarted(t=0.0, pid=1, start_time=0.0, version="x"))
     assert keeper_is_alive(run.node().lock), "locked until somebody else has it"
-    beginning.lock.release()
+    observed.lock.release()
     assert not keeper_is_alive(run.node().lock)
 
 
 def test_the_watcher_writes_on_under_the_same_lock(tmp_path: Path) -> None:
-    run, log, beginning = begun(tmp_path)
-    with Watcher(run, str(log), beginning, interval_s=60.0) as watcher:
+    run, log, observed = begun(tmp_path)
+    with Watcher(run, str(log), observed, interval_s=60.0) as watcher:
         assert keeper_is_alive(run.node().lock), "held before the watcher has loaded anything"
         with pytest.raises(LockTaken):
             KeeperLock(run.node().lock, start_time=0.0)
@@ -72,8 +72,8 @@ def test_the_watcher_writes_on_under_the_same_lock(tmp_path: Path) -> None:
 
 
 def test_a_watcher_that_is_killed_leaves_a_run_that_opens(tmp_path: Path) -> None:
-    run, log, beginning = begun(tmp_path)
-    with Watcher(run, str(log), beginning, interval_s=60.0) as watcher:
+    run, log, observed = begun(tmp_path)
+    with Watcher(run, str(log), observed, interval_s=60.0) as watcher:
         watcher.process.kill()
         assert wait_until(lambda: not keeper_is_alive(run.node().lock), 20)
     state = read_state(run.node().journal)
@@ -84,16 +84,16 @@ def test_a_watcher_that_is_killed_leaves_a_run_that_opens(tmp_path: Path) -> Non
 def test_a_screen_that_is_left_before_it_is_painted_leaves_a_verdict_where_it_is_kept(tmp_path: Path) -> None:
     for keep in (False, True):
         (tmp_path / str(keep)).mkdir()
-        run, log, beginning = begun(tmp_path / str(keep))
-        with Watcher(run, str(log), beginning, interval_s=60.0, keep=keep):
+        run, log, observed = begun(tmp_path / str(keep))
+        with Watcher(run, str(log), observed, interval_s=60.0, keep=keep):
             pass
         assert not keeper_is_alive(run.node().lock)
         assert read_state(run.node().journal).is_over is keep
 
 
 def test_a_watcher_that_nobody_tells_to_go_goes_by_itself(tmp_path: Path) -> None:
-    run, log, beginning = begun(tmp_path)
-    with Watcher(run, str(log), beginning, interval_s=60.0):
+    run, log, observed = begun(tmp_path)
+    with Watcher(run, str(log), observed, interval_s=60.0):
         assert wait_until(lambda: last_step(run) == 1, 60)
 
 
@@ -101,14 +101,14 @@ SCREEN = """
 import os, sys, time
 from pathlib import Path
 from supervisor.cli.attaching.watcher_process import Watcher
-from supervisor.keeper.observer.start_observed import Beginning
+from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run.paths import RunPaths
 root, log = sys.argv[1:]
 run = RunPaths(Path(root))
-beginning = Beginning.fresh(run, Target("x", log, (ObservedLog(log, "x"),)), host="box", clock=SystemClock())
-with Watcher(run, log, beginning, interval_s=60.0) as watcher:
+observed = ObservedRun.fresh(run, Target("x", log, (ObservedLog(log, "x"),)), host="box", clock=SystemClock())
+with Watcher(run, log, observed, interval_s=60.0) as watcher:
     print(watcher.process.pid, flush=True)
     time.sleep(60)
 """

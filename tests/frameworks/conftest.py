@@ -9,6 +9,8 @@ import pytest
 
 # Read before the tests' own environment is stripped of what begins with STOKER_.
 PYTHON = os.environ.get("FRAMEWORKS_PYTHON", "")
+# transformers 4.57.1, which takes the micro-batch from the checkpoint that it resumes from.
+OLD_PYTHON = os.environ.get("FRAMEWORKS_OLD_PYTHON", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,6 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(
                     pytest.mark.skip(reason="no environment with the frameworks (make frameworks)")
                 )
+
+
+@pytest.fixture(params=["newest", "4.57.1"])
+def transformers_python(request: pytest.FixtureRequest) -> str:
+    """Interpreters with two versions of transformers, one after the other."""
+    found = PYTHON if request.param == "newest" else OLD_PYTHON
+    if not Path(found).is_file():
+        pytest.skip("no environment with transformers 4.57.1 (make frameworks)")
+    return found
 
 
 @pytest.fixture

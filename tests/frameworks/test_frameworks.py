@@ -81,6 +81,51 @@ def test_transformers_trainer(tmp_path: Path, python: str) -> None:
     assert batch_spec.global_batch == 32
 
 
+SMALLER_FLAGS = (
+    "--max_steps 30 --logging_steps 5 --save_steps 5 --use_cpu --report_to none --save_total_limit 2 "
+    "--per_device_train_batch_size 8 --gradient_accumulation_steps 2 --output_dir out"
+)
+
+
+@pytest.mark.parametrize("looks", ["", "1"], ids=["by a path", "by itself"])
+def test_transformers_trainer_restarts_smaller_and_trains_as_many_samples_a_step(
+    tmp_path: Path, transformers_python: str, looks: str
+) -> None:
+    """8 x 2 runs out of memory on rank 1 at step 12 and goes on at 10 as 4 x 4, counted by the script itself."""
+    words = ("--python", transformers_python, "--nproc-per-node", "2", str(SCRIPTS / "hf_oom.py"))
+    done, state, _curve = train(tmp_path, *words, *SMALLER_FLAGS.split(), env={"LOOKS": looks})
+    assert done.code == 0, done.out + done.err
+    first, second = state.attempts
+    assert first.verdict is not None
+    assert (first.verdict.failure, first.verdict.rank) == ("cuda_oom", 1)
+    assert second.batch is not None
+    assert (second.batch.micro_batch_per_rank, second.batch.accumulation_steps) == (4, 4)
+    said = [json.loads(line) for line in (tmp_path / "told.jsonl").read_text(encoding="utf-8").splitlines()]
+    after = [one for one in said if one["samples"] == 4]
+    assert {one["step"] for one in after} == set(range(10, 30)), "it went on at the checkpoint's step"
+    counts = {step: sum(one["samples"] for one in after if one["step"] == step) for step in range(10, 30)}
+    assert set(counts.values()) == {32}, "the global batch, counted after the resume"
+    assert not [one for one in said if one["samples"] != 4 and one["step"] > 12]
+    assert second.resume_at == 10
+    assert second.went_on
+    assert second.first_step is not None
+    assert second.first_step > 10, "where its bar was first drawn, at 0, is no step"
+    assert state.records
+    assert state.records[0][0] <= 10, "the best losses of before stay"
+    assert "from the checkpoint at step 10" in done.out
+    old = bool(list(Path(transformers_python).parents[1].glob("lib/*/*/transformers-4.57.1.*")))
+    assert (second.resume_copy is not None) == old
+    kept = json.loads((tmp_path / "out" / "checkpoint-30" / "trainer_state.json").read_text(encoding="utf-8"))
+    assert kept["train_batch_size"] == (4 if old else 8), (
+        "the newest keeps the first one's, and heeds it no more"
+    )
+    assert not list(tmp_path.rglob(".stoker-resume-*")), "removed once a newer checkpoint was committed"
+    assert sorted(p.name for p in (tmp_path / "out").glob("checkpoint-*")) == [
+        "checkpoint-25",
+        "checkpoint-30",
+    ]
+
+
 @pytest.mark.parametrize("bar", ["tqdm", "rich"])
 def test_lightning(tmp_path: Path, python: str, bar: str) -> None:
     # rich draws nothing into a file unless it is told to (docs/guide.md).

@@ -43,6 +43,22 @@ def test_a_copy_differs_in_the_value_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{"micro": 4, "resume": "no"}'),
+        ("c.yaml", "micro: 4\nresume: auto\n"),
+        ("c.toml", 'micro = 4\nresume = "no"\n'),
+    ],
+)
+@pytest.mark.parametrize("value", ["/out put/checkpoint-10", 'a "quoted" #path: {x}', "latest"])
+def test_a_text_is_written_as_one_in_each_format(name: str, text: str, value: str) -> None:
+    for key in ("resume", "+resume_from_checkpoint"):
+        after = read_values(name, with_values(name, text, [(key, value), ("micro", "2")]))
+        assert after[key.removeprefix("+")] == value
+        assert after["micro"] == 2
+
+
+@pytest.mark.parametrize(
     ("name", "text", "key"),
     [
         ("c.yaml", "a: &x 16\nb: *x\n", "b"),

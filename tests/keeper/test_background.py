@@ -1,4 +1,4 @@
-"""An errand answers once it is done, whatever was found, and tells the same to everybody who asks."""
+"""A task answers once it is done, whatever was found, and tells the same to everybody who asks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def done(work: Callable[[], object], answers: list[object]) -> BackgroundTask[ob
         answers.append(found)
         return f"found {found}"
 
-    errand = BackgroundTask("stoker-test", work, finish)
-    assert wait_until(lambda: not errand.working, 10)
-    return errand
+    task = BackgroundTask("stoker-test", work, finish)
+    assert wait_until(lambda: not task.working, 10)
+    return task
 
 
 @pytest.mark.parametrize("found", [None, 0, "stacks"])
 def test_the_answer_is_made_once_for_all_who_ask(found: object) -> None:
     answers: list[object] = []
-    errand = done(lambda: found, answers)
-    assert [errand.poll(), errand.poll()] == [f"found {found}"] * 2
+    task = done(lambda: found, answers)
+    assert [task.poll(), task.poll()] == [f"found {found}"] * 2
     assert answers == [found]
 
 
@@ -32,17 +32,17 @@ def test_what_could_not_be_done_is_told_at_every_call() -> None:
     def work() -> object:
         raise PermissionError("not yours")
 
-    errand = done(work, [])
+    task = done(work, [])
     for _ in range(2):
         with pytest.raises(PermissionError, match="not yours"):
-            errand.poll()
+            task.poll()
 
 
 def test_a_fault_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     def work() -> object:
         raise ValueError("a bug")
 
-    errand = done(work, [])
+    task = done(work, [])
     with pytest.raises(OSError, match=r"see keeper\.log"):
-        errand.poll()
+        task.poll()
     assert "a bug" in caplog.text

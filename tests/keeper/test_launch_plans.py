@@ -176,7 +176,7 @@ def test_plan_json_is_private_text_without_secrets(tmp_path: Path) -> None:
 def test_requests_that_cannot_be_carried_out_are_refused_in_one_line(
     tmp_path: Path, args: RequestArgs, words: str
 ) -> None:
-    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS).job
+    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS)
     with pytest.raises(plans.BadChange) as raised:
         plans.requested_change(job, RunState(), args)
     assert words in str(raised.value)
@@ -187,18 +187,30 @@ def test_requests_that_cannot_be_carried_out_are_refused_in_one_line(
 
 def test_a_batch_request_needs_a_known_knob_and_starts_from_the_present_batch(tmp_path: Path) -> None:
     with pytest.raises(plans.BadChange, match="--batch-knob"):
-        plans.requested_change(job_of(tmp_path, batch=BATCH).job, RunState(), RequestArgs(micro_batch=8))
+        plans.requested_change(job_of(tmp_path, batch=BATCH), RunState(), RequestArgs(micro_batch=8))
     alone = replace(KNOBS, accumulation=None)
     with pytest.raises(plans.BadChange, match="no accumulation flag beside --micro"):
         plans.requested_change(
-            job_of(tmp_path, batch=BATCH, knobs=alone).job, RunState(), RequestArgs(micro_batch=8)
+            job_of(tmp_path, batch=BATCH, knobs=alone), RunState(), RequestArgs(micro_batch=8)
         )
-    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS).job
+    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS)
     state = state_of([SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)))])
     change = plans.requested_change(job, state, RequestArgs(micro_batch=4, env={"A": "1"}))
     assert change.batch is not None
     assert (change.batch.before.micro_batch_per_rank, change.batch.after.micro_batch_per_rank) == (8, 4)
     assert change.env == (("A", "1"),)
+
+
+def test_what_a_run_is_held_with_is_what_is_accepted(tmp_path: Path) -> None:
+    job = job_of(tmp_path, batch=BATCH, knobs=KNOBS)
+    change = SpecChange(
+        batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)), set_args=(("--num_workers", "2"),)
+    )
+    held = state_of([change], DecisionKind.HOLD)
+    assert plans.requested_change(job, held, RequestArgs(offered=True)) == change
+    for state in (state_of([change]), state_of([None], DecisionKind.HOLD), RunState()):
+        with pytest.raises(plans.BadChange, match="nothing is on offer"):
+            plans.requested_change(job, state, RequestArgs(offered=True))
 
 
 def test_a_launch_that_never_began_has_a_verdict() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from supervisor.keeper.clock import SystemClock
+from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import (
     CheckpointSeen,
     EvidenceHit,
@@ -25,7 +28,10 @@ from supervisor.run.fold import replay
 from supervisor.run.records import FailureClass
 from supervisor.run.series import HOST, METRICS, RANKS, SeriesReader
 from supervisor.run.state import RunState
+from supervisor.sources.signature_files import default_cache_dir, load_engine
 from supervisor.sources.tail.tailer import Backlog
+from supervisor.text.prefixes import Origin
+from tests.conftest import wait_until
 from tests.keeper.fakes import Emitted, FakeClock
 
 BEFORE: tuple[ev.Event, ...] = (
@@ -290,3 +296,44 @@ def test_what_was_written_at_once_and_is_read_at_once_is_no_lag(tmp_path: Path) 
     bench.recorder.tick()
     assert lags(bench) == []
     bench.recorder.close()
+
+
+def bar(step: int, *, begins: bool = False, **values: float) -> StepSeen:
+    said = {"step": float(step), "total_steps": 30.0, **values}
+    return StepSeen(10.0 + step, 0, said, from_telemetry=False, drawn=True, begins=begins)
+
+
+def test_where_a_bar_starts_is_no_step(bench: Bench) -> None:
+    """transformers' bar is drawn at 0/30 before a resumed run jumps to 11."""
+    bench.see(bar(0, begins=True))
+    bench.recorder.flush()
+    assert [(p.step, p.total_steps) for p in bench.of(ev.Progress) if isinstance(p, ev.Progress)] == [
+        (None, 30)
+    ]
+    bench.see(bar(11), bar(12))
+    bench.recorder.flush()
+    state = replay([ev.LaunchIntended(t=0.0, attempt=1, argv=(), reason="x"), *bench.emitted.facts])
+    assert state.attempt is not None
+    assert state.attempt.first_step == 11
+
+
+def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:
+    seen: list[Observation] = []
+    stop, log = threading.Event(), tmp_path / "stderr.log"
+    engine = load_engine(default_cache_dir())
+    watch = LogWatch(stop, put=seen.append, clock=SystemClock(), engine=lambda: engine, rank_of=lambda _: 0)
+    watch.follow(LogKey("stderr.log", LogKind.RANK, Origin(local_rank=0)), str(log))
+    watch.start()
+
+    def steps() -> list[tuple[float | None, bool]]:
+        return [(one.values.get("step"), one.begins) for one in seen if isinstance(one, StepSeen)]
+
+    try:
+        log.write_text("\r  0%|          | 0/30 [00:00<?, ?it/s]", encoding="utf-8")
+        assert wait_until(lambda: steps() == [(0, True)], 20)
+        with log.open("a", encoding="utf-8") as file:
+            file.write("\r 37%|###6      | 11/30 [00:01<00:02,  9.11it/s]")
+        assert wait_until(lambda: steps() == [(0, True), (11, False)], 20)
+    finally:
+        stop.set()
+        watch.close()

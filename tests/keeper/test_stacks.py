@@ -69,10 +69,10 @@ class Actor(Powerless):
         self.state = fold(self.state, event)
 
     def dump_stacks(self) -> BackgroundTask[Any, str]:
-        errand = self.stacks.ask()
-        if errand is None:
+        task = self.stacks.ask()
+        if task is None:
             raise Refused("no rank is known yet")
-        return errand
+        return task
 
 
 @dataclass
@@ -146,14 +146,14 @@ def test_ten_that_ask_at_once_get_one_round_and_an_answer_each(bench: Bench) -> 
 def test_the_watch_and_a_person_never_hold_one_process_at_the_same_time(bench: Bench) -> None:
     assert bench.stacks.start()
     assert wait_until(lambda: bench.taker.inside == 1, 5)
-    errand = bench.stacks.ask()
-    assert errand is not None
-    assert errand.poll() is None
+    task = bench.stacks.ask()
+    assert task is not None
+    assert task.poll() is None
     bench.taker.let_go.set()
     assert wait_until(lambda: not bench.stacks.working, 5)
     assert (bench.taker.taken, bench.taker.most) == (2, 1)
     assert bench.stacks.poll() is not None, "the watch gets its own round"
-    assert errand.poll() == "artifacts/stacks-1-1.txt"
+    assert task.poll() == "artifacts/stacks-1-1.txt"
 
 
 def test_stacks_that_could_not_be_written_are_refused_with_the_reason(bench: Bench) -> None:

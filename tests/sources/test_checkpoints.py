@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.monitoring.found_checkpoints import LOOK_EVERY_S, FoundCheckpoints, seen_file
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
+from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
 from supervisor.sources import checkpoints
-from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint
+from supervisor.sources.checkpoints import find_checkpoints, newest_like_checkpoint, whole_at
 from tests.conftest import wait_until
 from tests.keeper.fakes import Emitted, FakeClock
 
@@ -37,15 +39,150 @@ def lightning(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def steps(folder: Path, since_t: float = 0.0) -> list[int]:
+def steps(folder: Path, since_t: float = 0.0) -> list[int | None]:
     return [one.step for one in find_checkpoints([folder], since_t)]
 
 
-def test_both_layouts_are_found_at_any_usual_depth_in_the_order_of_their_steps(tmp_path: Path) -> None:
-    transformers(tmp_path / "out", 1000)
-    transformers(tmp_path / "out", 500, weights="model-00001-of-00002.safetensors")
-    transformers(tmp_path / "hydra" / "2026" / "11-21", 700, weights="adapter_model.bin")
-    lightning(tmp_path / "lightning_logs" / "version_0" / "checkpoints", "epoch=3-step=600.ckpt")
+def saved(path: Path, *keys: str) -> Path:
+    """A file as torch.save writes it: a zip, in its pickle the keys of a dict."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pickle = b"\x80\x02}(" + b"".join(b"X" + len(k).to_bytes(4, "little") + k.encode() for k in keys) + b"u."
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle)
+        archive.writestr("archive/data/0", b"never read")
+    return path
+
+
+def torn(path: Path) -> None:
+    """The file as it is where its writer was killed."""
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def accelerate(folder: Path, name: str = "step_20", ranks: int = 2) -> Path:
+    saved(folder / name / "optimizer.bin")
+    (folder / name / "model.safetensors").write_bytes(b"w")
+    for rank in range(ranks):
+        saved(folder / name / f"random_states_{rank}.pkl")
+    return folder / name
+
+
+def deepspeed(folder: Path, tag: str = "global_step20") -> Path:
+    saved(folder / tag / "mp_rank_00_model_states.pt")
+    saved(folder / tag / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    (folder / "latest").write_text(tag)
+    return folder
+
+
+def megatron(folder: Path, step: int = 20) -> Path:
+    saved(folder / f"iter_{step:07d}" / "mp_rank_00" / "model_optim_rng.pt")
+    (folder / "latest_checkpointed_iteration.txt").write_text(f"{step}\n")
+    return folder
+
+
+def distributed(folder: Path, name: str = "step-20") -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__0_0.distcp").write_bytes(b"w")
+    (folder / name / ".metadata").write_bytes(b"\x80\x02}.")
+    return folder / name
+
+
+def torchtune(folder: Path) -> Path:
+    (folder / "epoch_1").mkdir(parents=True)
+    (folder / "epoch_1" / "model-00001-of-00001.safetensors").write_bytes(b"w")
+    saved(folder / "recipe_state" / "recipe_state.pt")
+    return folder / "epoch_1"
+
+
+LAYOUTS: dict[str, tuple[Callable[[Path], Path], int | None]] = {
+    "transformers": (lambda out: transformers(out, 20), 20),
+    "accelerate": (accelerate, 20),
+    "diffusers": (lambda out: accelerate(out, "checkpoint-20"), 20),
+    "accelerate's own names": (lambda out: accelerate(out / "checkpoints", "checkpoint_3"), None),
+    "accelerate's epochs": (lambda out: accelerate(out, "epoch_3"), None),
+    "DeepSpeed": (deepspeed, 20),
+    "Megatron": (megatron, 20),
+    "torch.distributed.checkpoint": (distributed, 20),
+    "torchtune": (torchtune, None),
+    "Lightning": (lambda out: lightning(out, "epoch=1-step=20.ckpt"), 20),
+    "Lightning by epoch": (lambda out: lightning(out, "epoch=1.ckpt"), None),
+    "Lightning's last": (
+        lambda out: saved(out / "last.ckpt", "epoch", "global_step", "optimizer_states"),
+        None,
+    ),
+    "nanoGPT": (lambda out: saved(out / "ckpt.pt", "model", "optimizer", "iter_num"), None),
+    "by epoch": (lambda out: saved(out / "checkpoint_12.pth", "state_dict", "epoch"), None),
+    "by step": (lambda out: saved(out / "model_step_20.pt", "optimizer_state_dict"), 20),
+    "ImageNet's": (lambda out: saved(out / "checkpoint.pth.tar", "epoch", "arch", "state_dict"), None),
+    "the tutorial's": (lambda out: saved(out / "snapshot.pt", "MODEL_STATE", "EPOCHS_RUN"), None),
+}
+TORN: dict[str, Callable[[Path], object]] = {
+    "accelerate, one rank missing": lambda out: (accelerate(out) / "random_states_1.pkl").unlink(),
+    "accelerate, one rank half": lambda out: torn(accelerate(out) / "random_states_1.pkl"),
+    "accelerate, no random state": lambda out: accelerate(out, ranks=0),
+    "DeepSpeed, no tag": lambda out: (deepspeed(out) / "latest").unlink(),
+    "DeepSpeed, a tag of nothing": lambda out: (deepspeed(out) / "latest").write_text("global_step30"),
+    "DeepSpeed, half a shard": lambda out: torn(
+        deepspeed(out) / "global_step20" / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    ),
+    "Megatron, no tracker": lambda out: (megatron(out) / "latest_checkpointed_iteration.txt").unlink(),
+    "Megatron, a release": lambda out: (megatron(out) / "latest_checkpointed_iteration.txt").write_text(
+        "release"
+    ),
+    "DCP, no metadata": lambda out: (distributed(out) / ".metadata").unlink(),
+    "DCP, half its metadata": lambda out: (distributed(out) / ".metadata").write_bytes(b"\x80\x02}"),
+    "torchtune, an older epoch's state": lambda out: os.utime(
+        torchtune(out).parent / "recipe_state" / "recipe_state.pt", (1e9, 1e9)
+    ),
+    "a file half written": lambda out: torn(saved(out / "ckpt.pt", "optimizer")),
+    "a file in the old form": lambda out: saved(out / "ckpt.pt").write_bytes(b"\x80\x02optimizer."),
+    "weights alone": lambda out: saved(out / "model_20.pt", "layer.weight", "layer.bias"),
+    "the best, not the newest": lambda out: saved(out / "model_best.pth.tar", "epoch", "optimizer"),
+    "an optimizer alone": lambda out: saved(out / "optimizer_step_20.pt", "optimizer"),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout_is_found_whole(tmp_path: Path, layout: str) -> None:
+    make, step = LAYOUTS[layout]
+    path = make(tmp_path / "out")
+    (found,) = find_checkpoints([tmp_path], 0.0, ranks=2)
+    assert (found.path, found.step) == (str(path), step)
+    again = whole_at(str(path), ranks=2)
+    assert again == found, "it is known again by its path alone"
+    assert find_checkpoints([tmp_path], found.t + 1.0, ranks=2) == [], (
+        "what lay there before is not the run's"
+    )
+
+
+@pytest.mark.parametrize("what", TORN)
+def test_a_torn_one_is_none(tmp_path: Path, what: str) -> None:
+    TORN[what](tmp_path / "out")
+    assert find_checkpoints([tmp_path], 0.0, ranks=2) == []
+
+
+def test_a_number_in_a_name_is_kept_also_where_it_is_no_step(tmp_path: Path) -> None:
+    saved(tmp_path / "checkpoint_12.pth", "epoch")
+    (found,) = find_checkpoints([tmp_path], 0.0)
+    assert (found.step, found.number) == (None, 12)
+
+
+def test_a_newer_half_written_file_does_not_hide_the_older_whole_one(tmp_path: Path) -> None:
+    saved(tmp_path / "epoch_1.pt", "epoch")
+    torn(saved(tmp_path / "epoch_2.pt", "epoch"))
+    assert [Path(one.path).name for one in find_checkpoints([tmp_path], 0.0)] == ["epoch_1.pt"]
+
+
+def test_all_layouts_are_found_at_any_usual_depth_in_the_order_of_their_writing(tmp_path: Path) -> None:
+    made = [
+        transformers(tmp_path / "out", 500, weights="model-00001-of-00002.safetensors")
+        / "trainer_state.json",
+        lightning(tmp_path / "lightning_logs" / "version_0" / "checkpoints", "epoch=3-step=600.ckpt"),
+        transformers(tmp_path / "hydra" / "2026" / "11-21", 700, weights="adapter_model.bin")
+        / "trainer_state.json",
+        transformers(tmp_path / "out", 1000) / "trainer_state.json",
+    ]
+    for at, path in enumerate(made):
+        os.utime(path, (1000.0 + at, 1000.0 + at))
     found = find_checkpoints([tmp_path, tmp_path / "out"], 0.0)
     assert [one.step for one in found] == [500, 600, 700, 1000]
     assert all(os.path.isabs(one.path) and Path(one.path).exists() for one in found)
@@ -67,7 +204,7 @@ def test_a_checkpoint_that_is_not_whole_is_none(tmp_path: Path, spoil: str) -> N
     assert steps(tmp_path) == [5]
 
 
-def test_a_torn_lightning_file_and_one_without_a_step_are_none(tmp_path: Path) -> None:
+def test_a_torn_lightning_file_and_one_that_may_be_anything_are_none(tmp_path: Path) -> None:
     whole = lightning(tmp_path, "epoch=0-step=10.ckpt")
     (tmp_path / "epoch=1-step=20.ckpt").write_bytes(whole.read_bytes()[:-30])
     lightning(tmp_path, "last.ckpt")
@@ -114,6 +251,35 @@ def test_a_silent_scripts_checkpoints_are_journalled_once_each(tmp_path: Path) -
     found.finish(replay([*began, *told.facts]))
     assert [fact.step for fact in told.facts if isinstance(fact, ev.CheckpointCommitted)] == [5, 10]
     assert all(fact.found for fact in told.facts if isinstance(fact, ev.CheckpointCommitted))
+
+
+def test_a_file_that_is_written_over_is_journalled_each_time_at_the_step_of_its_time(tmp_path: Path) -> None:
+    clock, told = FakeClock(epoch=0.0), Emitted()
+    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("output",))
+    series = SeriesWriter(tmp_path / "series")
+    for step in range(1, 9):
+        series.append(METRICS, 1000.0 + step, JOB_KEY, 1, {"step": float(step)})
+    series.close()
+    found = FoundCheckpoints(job, clock, told, tmp_path / "series")
+    began: list[ev.Event] = [ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first")]
+    for t in (1003.5, 1006.5):
+        os.utime(saved(tmp_path / "ckpt.pt", "optimizer"), (t, t))
+        for _ in range(2):
+            found.finish(replay([*began, *told.facts]))
+    facts = [fact for fact in told.facts if isinstance(fact, ev.CheckpointCommitted)]
+    assert [(fact.step, fact.step_by_time) for fact in facts] == [(3, True), (6, True)]
+
+
+def test_what_is_told_where_to_write_is_looked_for_only_there(tmp_path: Path) -> None:
+    told = Emitted()
+    state = replay([ev.LaunchIntended(t=100.0, attempt=1, argv=(), reason="first")])
+    transformers(tmp_path / "output", 5)
+    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("mine", "output"))
+    FoundCheckpoints(job, FakeClock(epoch=0.0), told).finish(state)
+    assert not told.facts, "another run's, maybe"
+    job = JobSpec("x", EntryKind.SCRIPT, "x.py", cwd=str(tmp_path), outputs=("output",))
+    FoundCheckpoints(job, FakeClock(epoch=0.0), told).finish(state)
+    assert len(told.facts) == 1
 
 
 def test_where_the_trainer_tells_of_its_checkpoints_nobody_looks(tmp_path: Path) -> None:

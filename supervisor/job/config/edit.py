@@ -53,7 +53,7 @@ def with_values(name: str, text: str, values: Iterable[tuple[str, str]]) -> str:
     """`text` with scalars set, comments and order kept; a key that begins with ``+`` is added.
 
     Raises:
-        JobError: a key cannot be added, is written in a way that is not understood, or holds no number.
+        JobError: a key cannot be added, is written in a way that is not understood, or is not read back.
     """
     for key, value in values:
         text = _with_value(name, text, key, value)
@@ -61,7 +61,7 @@ def with_values(name: str, text: str, values: Iterable[tuple[str, str]]) -> str:
 
 
 def _with_new_value(name: str, text: str, key: str, value: str) -> str:
-    """`text` with a number set under a key that is not there yet, within a mapping that is.
+    """`text` with a value set under a key that is not there yet, within a mapping that is.
 
     Raises:
         JobError: the key is there, its mapping is not, or the file is written in a way that is not understood.
@@ -88,7 +88,7 @@ def _new_place(name: str, text: str, key: str, value: str) -> tuple[int, str]:
         )
         if parent and header is None:
             raise JobError(f"{name}: no [{parent}] is there: set {key} yourself")
-        return (header.end() if header else 0), f"{last} = {value}\n"
+        return (header.end() if header else 0), f"{last} = {_written(value)}\n"
     try:
         node = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
@@ -99,9 +99,15 @@ def _new_place(name: str, text: str, key: str, value: str) -> tuple[int, str]:
     if not isinstance(node, yaml.MappingNode) or not node.value:
         raise JobError(f"{name}: no {parent or 'mapping'} is there: set {key} yourself")
     if node.flow_style:
-        return node.start_mark.index + 1, f'"{last}": {value}, '
+        return node.start_mark.index + 1, f'"{last}": {_written(value)}, '
     first = node.value[0][0].start_mark
-    return first.index, f"{last}: {value}\n{' ' * first.column}"
+    return first.index, f"{last}: {_written(value)}\n{' ' * first.column}"
+
+
+def _written(value: str) -> str:
+    """A value as JSON, YAML and TOML all write it: a number or a truth value bare, a text, such as a path, in quotes."""
+    bare = re.fullmatch(r"[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)?|true|false|null", value, re.IGNORECASE)
+    return value if bare else json.dumps(value)
 
 
 def _with_value(name: str, text: str, key: str, value: str) -> str:
@@ -111,7 +117,7 @@ def _with_value(name: str, text: str, key: str, value: str) -> str:
     if key not in before:
         raise JobError(f"{name}: no {key} is set there, so it cannot be changed")
     start, end = (_toml_span if name.lower().endswith(".toml") else _yaml_span)(name, text, key)
-    changed = text[:start] + value + text[end:]
+    changed = text[:start] + _written(value) + text[end:]
     after = read_values(name, changed)
     same = {k: v for k, v in after.items() if k != key} == {k: v for k, v in before.items() if k != key}
     if not same or str(after.get(key)).lower() != value.lower():

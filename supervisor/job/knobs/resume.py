@@ -22,7 +22,7 @@ from supervisor.job.knobs.declarations import literal
 from supervisor.job.knobs.names import words_of
 from supervisor.job.knobs.places import Places, is_argument
 from supervisor.job.knobs.read_source import ScriptFlag, ScriptSource, SourceFile, called, guarded, leaf
-from supervisor.job.spec import Knobs
+from supervisor.job.spec import NAMED, Knobs
 
 _RESUME_WORDS: Final = frozenset(
     {
@@ -79,14 +79,13 @@ def find_resume(
         given: what a person declared.
         knobs: the batch's knobs.
     """
-    if given.resume:
-        return replace(knobs, resume=given.resume, resume_value=given.resume_value, resumes="named")
-    if given.self_resuming:
-        return replace(knobs, self_resuming=True, resumes="named (--self-resuming)")
     look = _Look(args, where, row)
-    itself = look.by_itself()
+    knobs = replace(knobs, framework=row.name if row is not None else "")
+    if given.resume:
+        return replace(knobs, resume=given.resume, resume_value=given.resume_value, resumes=NAMED)
+    itself = "named (--self-resuming)" if given.self_resuming else look.by_itself()
     if itself is not None:
-        return replace(knobs, self_resuming=True, resumes=itself)
+        return replace(knobs, self_resuming=True, resume_path=look.heeded_path(), resumes=itself)
     name, value, why = look.newest_flag()
     if name is not None:
         return replace(knobs, resume=name, resume_value=value, resumes=why)
@@ -213,7 +212,7 @@ class _Look:
                 return (setting.name, compared, "command line") if compared else (None, "auto", "")
         in_config = self._in_config()
         if in_config is not None:
-            return (*in_config, "config")
+            return in_config
         for flag in self.source.flags:
             found = self._flag_value(flag)
             if found is not None:
@@ -226,15 +225,15 @@ class _Look:
                 return "--load", save, "the folder of --save"
         return None, "auto", ""
 
-    def _in_config(self) -> tuple[str, str] | None:
+    def _in_config(self) -> tuple[str, str, str] | None:
         for name in self.where.names():
             if is_argument(name) or "_".join(words_of(name)) not in _RESUME_WORDS:
                 continue
             present = self.where.value(name)
             if isinstance(present, bool) and words_of(name)[-1] != "checkpoint":
-                return name, "true"
+                return name, "true", "config" if present else "off in the config"
             if isinstance(present, str) and present.lower() in _NEWEST - {"true"}:
-                return name, present
+                return name, present, "config"
         return None
 
     def _flag_value(self, flag: ScriptFlag) -> tuple[str, str] | None:
@@ -297,6 +296,12 @@ class _Look:
             return row.resume_flag, f"{row.name}'s own"
         return None, ""
 
+    def heeded_path(self) -> str | None:
+        """Of a script on transformers' Trainer that looks for its newest checkpoint: the flag whose path it takes before that."""
+        if self.row is None or self.row.name != HF or not any(_heeds_path(f.tree) for f in self.source.files):
+            return None
+        return self.path_flag()[0]
+
     def step_flag(self) -> str | None:
         """A flag that takes the step of the checkpoint to go on from."""
         for flag in self.source.flags:
@@ -343,6 +348,42 @@ def _atoms(test: ast.expr) -> list[ast.expr]:
             return _atoms(operand)
         case _:
             return [test]
+
+
+def _heeds_path(tree: ast.Module) -> bool:
+    """Whether a path in `resume_from_checkpoint` is taken before one that is looked for: it is handed on, or asked about first."""
+    later = {id(s) for n in ast.walk(tree) if isinstance(n, ast.If) and len(n.orelse) == 1 for s in n.orelse}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call():
+                if any(
+                    k.arg == "resume_from_checkpoint" and _is_setting(_first_of(k.value))
+                    for k in node.keywords
+                ):
+                    return True
+            case ast.If(test=test, body=body) if id(node) not in later:
+                if any(_is_setting(n) for n in ast.walk(test)) and any(
+                    isinstance(s, ast.Assign) and _is_setting(s.value) for s in body
+                ):
+                    return True
+            case _:
+                pass
+    return False
+
+
+def _first_of(value: ast.expr) -> ast.expr:
+    """What a value is where it is set: the first of ``a or b``, of ``a if a else b``."""
+    match value:
+        case ast.BoolOp(op=ast.Or(), values=[first, *_]):
+            return first
+        case ast.IfExp(body=body):
+            return body
+        case _:
+            return value
+
+
+def _is_setting(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "resume_from_checkpoint"
 
 
 def _is_auto(name: str) -> bool:

@@ -15,6 +15,7 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.observations import EvidenceHit, Observation
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
+from supervisor.keeper.planning.resume_points import can_go_on, drop_copies
 from supervisor.keeper.process.attempt import LiveAttempt
 from supervisor.keeper.process.child import Child, adopt, read_exit
 from supervisor.keeper.process.launch import started
@@ -24,7 +25,6 @@ from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
-from supervisor.policy.history import is_resume_known
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.paths import AttemptPaths
@@ -82,7 +82,9 @@ class AttemptMonitor:
         self._clock, self._ledger, self._engine = context.clock, context.ledger, engine
         self._judging, self._stepped = judging, stepped
         self._queue: queue.SimpleQueue[Observation] = queue.SimpleQueue()
-        self._found = FoundCheckpoints(context.record.job, context.clock, context.ledger.emit)
+        self._found = FoundCheckpoints(
+            context.record.job, context.clock, context.ledger.emit, context.node.series
+        )
         self._recorder = Recorder(context.node.series, context.ledger.emit, context.clock, self._backlog)
         self._viewers = Viewers(context.run.control)
         self._health = Health(
@@ -102,6 +104,7 @@ class AttemptMonitor:
         self._collector: Collector | None = None
         self._provisional_at: float | None = None
         self._kills_before: int | None = None
+        self._newest: ev.CheckpointCommitted | None = None
         self._number = 0
         self._same_boot = same_boot
 
@@ -270,6 +273,7 @@ class AttemptMonitor:
         self._viewers.look(self._clock.mono())
         self._stepped(self._ledger.state)
         self._found.look(self._ledger.state)
+        self._drop_copies()
         if live.is_over():
             self._begin_end(live.number, live.exit.exit_code if live.exit is not None else None, collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
@@ -306,9 +310,7 @@ class AttemptMonitor:
     def _can_resume(self) -> bool:
         """Whether a restart would go on from a checkpoint, or may begin anew."""
         job, saved = self._record.job, self._ledger.state.checkpoint
-        return job.retry.restart_from_scratch or is_resume_known(
-            job.knobs, saved.path if saved is not None else None
-        )
+        return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 
     def _stack_targets(self) -> Targets | None:
         view = self._ledger.state.attempt
@@ -320,9 +322,17 @@ class AttemptMonitor:
         behind_s = min(self._clock.ahead_s(), 0.0)
         return replace(found, since_t=found.since_t + behind_s) if found is not None else None
 
+    def _drop_copies(self) -> None:
+        """A copy of a checkpoint that was resumed from is removed once a newer one is committed."""
+        newest = self._ledger.state.checkpoint
+        if newest is not self._newest:
+            self._newest = newest
+            drop_copies(self._ledger.state)
+
     def find_checkpoints(self) -> None:
         """After an attempt's end: journal the checkpoints that a script left without a word."""
         self._found.finish(self._ledger.state)
+        self._drop_copies()
 
     # -- its end -----------------------------------------------------------------------------------
 

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from supervisor.job.spec import JobSpec
+from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
+from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
+from supervisor.run.series import METRICS, SeriesReader
 from supervisor.run.state import RunState
 from supervisor.sources.checkpoints import (
     LIKE_CHECKPOINTS,
@@ -20,8 +22,12 @@ from supervisor.sources.checkpoints import (
 )
 
 LOOK_EVERY_S = 60.0
-LAST_LOOK_S = 2.0
-"""How long the end of an attempt waits for a file server; the next launch then goes without."""
+LAST_LOOK_S = 10.0
+"""How long the end of an attempt waits for a file server: without a checkpoint nothing restarts by itself after a step."""
+SEEN_FILE_S = CLOSE_S = 2.0
+STEPS_TAIL_BYTES = 4 << 20
+OWN_FOLDER_DEPTH = 2
+"""In its own folder a script leaves files, and folders that are checkpoints; deeper down lies what others made."""
 SETTLE_S = 1.0
 """File systems stamp in steps of up to a second, and an attempt's own start is ours."""
 
@@ -29,14 +35,14 @@ SETTLE_S = 1.0
 def seen_file(job: JobSpec, state: RunState) -> str | None:
     """The newest file of this run that is named like a checkpoint, as a clause for a person; None where none is known.
 
-    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. Looks for at most `LAST_LOOK_S`.
+    Its completeness cannot be seen from outside, so nothing but a person's eye may use it. Looks for at most `SEEN_FILE_S`.
     """
     began_t = state.attempts[0].planned_t if state.attempts else None
     if began_t is None or state.checkpoint is not None or job.knobs.resume is not None:
         return None
     folders = dict.fromkeys([*map(_folder, _outputs(job)), Path(job.cwd)])
     found = within(
-        LAST_LOOK_S, lambda: newest_like_checkpoint(folders, began_t - SETTLE_S), "stoker-checkpoint-files"
+        SEEN_FILE_S, lambda: newest_like_checkpoint(folders, began_t - SETTLE_S), "stoker-checkpoint-files"
     )
     if found is None:
         return None
@@ -51,18 +57,46 @@ def _outputs(job: JobSpec) -> tuple[Path, ...]:
     return tuple(Path(job.cwd, os.path.expanduser(folder)) for folder in job.outputs)
 
 
+def ranks_of(job: JobSpec) -> int | None:
+    """How many ranks write to the folders that are looked at; None where that is not known."""
+    if job.nnodes != "1":
+        return None  # each node may write to a disk of its own
+    if job.world_size is not None:
+        return job.world_size
+    if job.entry_kind is not EntryKind.COMMAND:
+        return job.nproc_per_node
+    return job.batch.world_size if job.batch is not None and job.batch.ranks_known else None
+
+
 def _folder(reported: Path) -> Path:
     """A flag for the output may name the file itself."""
     return reported.parent if reported.name.lower().endswith(LIKE_CHECKPOINTS) else reported
 
 
 class FoundCheckpoints:
-    """Follows one attempt after the other. Used by the keeper's one thread."""
+    """Follows one attempt after the other. Used by the keeper's one thread.
 
-    def __init__(self, job: JobSpec, clock: Clock, emit: Callable[[ev.Event], None]) -> None:
-        self._folders = _outputs(job)
-        self._clock, self._emit = clock, emit
+    Looks where the script is told to write; only where it is told nothing, in the usual folders and its own one.
+
+    Args:
+        job: what runs.
+        clock: its wall time is the run's.
+        emit: journals a fact.
+        series: the samples of this node, which say the step at a time; None: no step is known by time.
+    """
+
+    def __init__(
+        self, job: JobSpec, clock: Clock, emit: Callable[[ev.Event], None], series: Path | None = None
+    ) -> None:
+        reported = [
+            path for path, name in zip(_outputs(job), job.outputs, strict=True) if name not in USUAL_OUTPUTS
+        ]
+        self._folders = tuple(reported) or _outputs(job)
+        self._own = None if reported else Path(job.cwd)
+        self._ranks = ranks_of(job)
+        self._clock, self._emit, self._series = clock, emit, series
         self._looker: Background[list[FoundCheckpoint]] = Background("stoker-checkpoints")
+        self._journalled: set[tuple[str, int | None, float]] = set()
         self._next_look = clock.mono() + LOOK_EVERY_S
 
     def look(self, state: RunState) -> None:
@@ -74,13 +108,15 @@ class FoundCheckpoints:
 
     def finish(self, state: RunState) -> None:
         """The attempt has ended: what it left decides how the next one starts."""
-        if not self._looker.busy and not self._begin(state):
+        if self._looker.busy:  # it began before the end
+            self._take(self._looker.poll(LAST_LOOK_S), state)
+        if not self._begin(state):
             return
         self._take(self._looker.poll(LAST_LOOK_S), state)
 
     def close(self) -> None:
         """Wait a little for a look that is under way."""
-        self._looker.close(LAST_LOOK_S)
+        self._looker.close(CLOSE_S)
 
     def _begin(self, state: RunState) -> bool:
         began_t = state.attempts[0].planned_t if state.attempts else None
@@ -89,19 +125,54 @@ class FoundCheckpoints:
             return False
         # Files bear the machine's time: where its clock was set back, they look older than they are.
         since_t = began_t - SETTLE_S + min(self._clock.ahead_s(), 0.0)
-        self._looker.start(lambda: find_checkpoints(self._folders, since_t))
+        self._looker.start(lambda: self._find(since_t))
         return True
+
+    def _find(self, since_t: float) -> list[FoundCheckpoint]:
+        """In the looker's thread."""
+        found = find_checkpoints(self._folders, since_t, ranks=self._ranks)
+        if not found and self._own is not None:
+            found = find_checkpoints([self._own], since_t, ranks=self._ranks, depth=OWN_FOLDER_DEPTH)
+        return found
 
     def _take(self, found: list[FoundCheckpoint] | None, state: RunState) -> None:
         view = state.attempt
         if not found or view is None:
             return
-        known = {checkpoint.path for checkpoint in state.checkpoints}
+        known = {
+            (one.path, one.step if not one.step_by_time else None, one.written_t) for one in state.checkpoints
+        } | self._journalled
+        by_path = {one.path for one in state.checkpoints if one.written_t is None}
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
         for one in found:
-            if one.path not in known:
-                self._emit(
-                    ev.CheckpointCommitted(
-                        t=self._clock.wall(), attempt=view.number, step=one.step, path=one.path, found=True
-                    )
+            if one.path in by_path or (one.path, one.step, one.t) in known:
+                continue
+            self._journalled.add((one.path, one.step, one.t))
+            step = one.step if one.step is not None else self._step_at(one.t - self._clock.ahead_s(), state)
+            self._emit(
+                ev.CheckpointCommitted(
+                    t=self._clock.wall(),
+                    attempt=view.number,
+                    step=step,
+                    path=one.path,
+                    found=True,
+                    layout=one.layout,
+                    number=one.number,
+                    written_t=one.t,
+                    step_by_time=one.step is None,
                 )
+            )
+
+    def _step_at(self, t: float, state: RunState) -> int:
+        """The last step that had been seen at wall time `t`; 0 where none had."""
+        last = None
+        if self._series is not None:
+            reader = SeriesReader(self._series, METRICS)
+            reader.seek_tail(STEPS_TAIL_BYTES)
+            while samples := reader.read():
+                for sample in samples:
+                    step = sample.v.get("step")
+                    last = step if step is not None and sample.t <= t else last
+        if last is None and state.attempt is not None:
+            last = state.attempt.last_step
+        return int(last or 0)

@@ -40,6 +40,8 @@ BATCH_SAMPLES = 200
 # samples beside it must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
 STEP = "step"
+# Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
+NOTHING_COUNTED = "<?, ?"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
 # wiped last, and the cursor goes up again.
@@ -257,7 +259,8 @@ class LogWatch:
             stamp = stamp_of(line.text, changed_t)
             values[LINE_T] = stamp if stamp is not None else math.nan
         drawn = line is batch.progress or b"\r" in line.raw
-        return StepSeen(t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn)
+        begins = drawn and NOTHING_COUNTED in clean(line.raw)
+        return StepSeen(t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins)
 
     def _hints(self, key: LogKey, batch: Batch, now: float) -> Iterator[tuple[int, StepHint]]:
         """The states that bars show after they were wiped for a line, and where they stand."""

@@ -15,7 +15,8 @@ class StepSeen:
 
     `rank` is None where nothing tells. `from_telemetry`: the trainer's telemetry, which is exact; a line of
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
-    `joined`: its line said no step, another line or a bar did.
+    `joined`: its line said no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
+    its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11.
     """
 
     t: float
@@ -24,6 +25,7 @@ class StepSeen:
     from_telemetry: bool
     drawn: bool = False
     joined: bool = False
+    begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
-from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, wants_port
+from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
@@ -34,6 +34,23 @@ from supervisor.run.state import RunState
 
 class BadChange(Exception):  # noqa: N818 - named for what it is
     """A change that a person asked for cannot be made: one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """How the next launch goes on.
+
+    Attributes:
+        settings: what is set for it.
+        switch: whether the resume flag is set, as `build_plan` takes it.
+        copy: a changed copy of the checkpoint, made before the launch.
+        at: the checkpoint's step, where there is one to go on from.
+    """
+
+    settings: tuple[tuple[str, str], ...] = ()
+    switch: bool | None = None
+    copy: CheckpointCopy | None = None
+    at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +101,22 @@ def plan_next(
     if changes.nproc_per_node is not None:
         job = replace(job, nproc_per_node=changes.nproc_per_node)
     attempt = len(state.attempts) + 1
-    committed = any(view.checkpoint_steps for view in state.attempts)
-    names_own_start = job.knobs.resume is not None and any(
-        arg.split("=")[0] == job.knobs.resume for arg in job.entry_args
-    )
-    resume: bool | None = None
-    if changes.from_scratch or (names_own_start and not committed):
-        resume = False
-    return build_plan(
+    batch = changes.batch or fitted_batch(state)
+    point = ResumePoint()
+    if state.attempts:
+        from supervisor.keeper.planning.resume_points import resume_point  # not before a first launch
+
+        point = resume_point(
+            record,
+            state,
+            run,
+            batch=batch or job.batch,
+            argv=changes.argv,
+            set_args=changes.set_args,
+            from_scratch=changes.from_scratch,
+            env=env,
+        )
+    plan = build_plan(
         job,
         attempt=attempt,
         interpreter=record.interpreter,
@@ -100,15 +125,16 @@ def plan_next(
         base_env=env,
         port=free_port() if wants_port(job) else None,
         trainer_main=record.trainer_main,
-        batch=changes.batch or fitted_batch(state),
+        batch=batch,
         env=tuple(changes.env.items()),
-        set_args=tuple(_with_start(record.job, state, changes.set_args).items()),
+        set_args=tuple({**changes.set_args, **dict(point.settings)}.items()),
         entry_args=changes.argv,
-        resume=resume,
+        resume=point.switch,
         telemetry_dir=str(paths.telemetry),
         stop_file=str(paths.stop_file),
         torchrun_dir=str(paths.torchrun),
     )
+    return replace(plan, copy=point.copy, resume_at=point.at)
 
 
 def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
@@ -116,36 +142,14 @@ def current_batch(job: JobSpec, state: RunState) -> BatchSpec | None:
     return changes_so_far(state).batch or fitted_batch(state) or job.batch
 
 
-def _with_start(job: JobSpec, state: RunState, set_args: dict[str, str]) -> dict[str, str]:
-    """The flags to set so that the newest checkpoint is gone on from, where the script must be told its path.
-
-    Where an earlier one was once chosen, what was committed since then goes before it.
-    "The newest" would be wrong from then on: a checkpoint of a higher step, made before the choice, may lie there still.
-    """
-    knob = job.knobs.start
-    if knob is None:
-        return set_args
-    if knob not in set_args:
-        newest = state.checkpoint
-        by_path = job.knobs.resume is None and newest is not None and not changes_so_far(state).from_scratch
-        return {**set_args, knob: newest.path} if by_path and newest is not None else set_args
-    chosen_after = max(
-        view.number
-        for view in state.attempts
-        if view.decision is not None
-        and view.decision.change is not None
-        and knob in dict(view.decision.change.set_args)
-    )
-    since = [found.path for found in state.checkpoints if found.attempt > chosen_after]
-    return {**set_args, knob: since[-1]} if since else set_args
-
-
 def fitted_batch(state: RunState) -> BatchSpec | None:
     """What ``--fit-batch`` found, if it was asked for and found something."""
     return state.fitted.batch if state.fitted is not None else None
 
 
-def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecChange:
+def requested_change(
+    record: RunFile, state: RunState, args: RequestArgs, env: Mapping[str, str] | None = None
+) -> SpecChange:
     """What a person's restart changes.
 
     Raises:
@@ -153,6 +157,9 @@ def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecCh
             was asked for cannot be passed on or holds a secret, which the journal would keep.
     """
     _check_words(args)
+    job = record.job
+    if args.offered:
+        return _offered(record, state, env or {})
     batch: BatchChange | None = None
     if args.micro_batch is not None:
         before = current_batch(job, state)
@@ -164,7 +171,28 @@ def requested_change(job: JobSpec, state: RunState, args: RequestArgs) -> SpecCh
             batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
         except JobError as error:
             raise BadChange(error.message) from error
+        from supervisor.keeper.planning.resume_points import batch_refusal
+
+        arguments = args.argv or changes_so_far(state).argv or job.entry_args
+        if refused := batch_refusal(record, state, batch.after, arguments, env or {}):
+            raise BadChange(refused)
     return SpecChange(batch=batch, env=tuple(args.env.items()), argv=args.argv)
+
+
+def _offered(record: RunFile, state: RunState, env: Mapping[str, str]) -> SpecChange:
+    """The plan that the run is held with, as its card shows it."""
+    from supervisor.keeper.planning.resume_points import batch_refusal
+
+    decision = state.attempts[-1].decision if state.attempts else None
+    if decision is None or decision.kind is not DecisionKind.HOLD or decision.change is None:
+        raise BadChange("nothing is on offer")
+    change = decision.change
+    arguments = changes_so_far(state).argv or record.job.entry_args
+    if change.batch is not None and (
+        refused := batch_refusal(record, state, change.batch.after, arguments, env)
+    ):
+        raise BadChange(refused)
+    return change
 
 
 def continuing(state: RunState, by: str) -> Decision:
@@ -246,11 +274,15 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
 
 
 def write_edits(plan: LaunchPlan) -> None:
-    """Write the changed copies of the script's config files; the files themselves are only read.
+    """Write the changed copies of the script's config files and of its checkpoint; the files themselves are only read.
 
     Raises:
         JobError: a file is gone or is written in a way that is not changed safely.
     """
+    if plan.copy is not None:
+        from supervisor.keeper.planning.resume_points import make_copy
+
+        make_copy(plan.copy)
     for edit in plan.edits:
         try:
             source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")

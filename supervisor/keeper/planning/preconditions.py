@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 from supervisor.job.knobs.memory_fit import size
 from supervisor.job.spec import JobSpec
 from supervisor.preflight.ports import is_free, port_holder
+from supervisor.run.events import CheckpointCommitted
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import Precondition
 from supervisor.run.series import GPU, at_first
 from supervisor.run.state import RunState
+from supervisor.sources.checkpoints import HOLDERS
 from supervisor.sources.gpu import GpuReader, GpuSample, NvmlUnavailableError, visible_devices
 from supervisor.sources.host.machine import disk_fill
 
@@ -149,13 +152,26 @@ def _disk(state: RunState, node: NodePaths) -> Missing | None:
     wanted = {str(node.root): ROOM_BYTES}
     if state.checkpoint is not None:
         folder = os.path.dirname(os.path.abspath(state.checkpoint.path))
-        wanted[folder] = ROOM_BYTES + _bytes_below(Path(state.checkpoint.path))
+        wanted[folder] = ROOM_BYTES + _checkpoint_bytes(state.checkpoint)
     for path, needed in wanted.items():
         fill = disk_fill(path)
         if fill is not None and fill.available_bytes < needed:
             text = f"{size(fill.available_bytes)} free at {path}, {size(needed)} needed"
             return Missing(Precondition.DISK, text, fatal=True)
     return None
+
+
+def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
+    """How much one checkpoint takes, also where its path is a folder of many."""
+    path = Path(saved.path)
+    if saved.layout not in HOLDERS:
+        return _bytes_below(path)
+    try:
+        inner = [one for one in path.iterdir() if one.is_dir()]
+    except OSError:
+        return 0
+    numbers = {one: re.findall(r"\d+", one.name) for one in inner}
+    return sum(_bytes_below(one) for one in inner if numbers[one] and int(numbers[one][-1]) == saved.number)
 
 
 def _bytes_below(path: Path) -> int:

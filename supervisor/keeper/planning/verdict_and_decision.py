@@ -18,7 +18,7 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.diagnosis.verdict import diagnose
-from supervisor.job.batch import BatchSpec, MemoryPoint
+from supervisor.job.batch import BatchSpec, MemoryPoint, next_smaller
 from supervisor.job.knobs.checkpoint_flags import given_start
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import is_plain_python
@@ -30,7 +30,15 @@ from supervisor.keeper.monitoring.sensors import MACHINE
 from supervisor.keeper.planning.batch_trials import OUT_OF_MEMORY, known_trials
 from supervisor.keeper.planning.host_facts import with_machine
 from supervisor.keeper.planning.launch_plans import changes_so_far, current_batch
+from supervisor.keeper.planning.resume_points import (
+    batch_refusal,
+    number_of,
+    start_checkpoint,
+    usable_checkpoint,
+    why_not_now,
+)
 from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
+from supervisor.run.events import CheckpointCommitted
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
 from supervisor.run.runfile import RunFile
@@ -157,24 +165,36 @@ def decide_next(record: RunFile, state: RunState, *, node: NodePaths, env: Mappi
     return decide(known)
 
 
-def policy_input(record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str]) -> PolicyInput:
-    """All that policy looks at after the newest attempt of `state`."""
+def policy_input(
+    record: RunFile, state: RunState, *, node: NodePaths, env: Mapping[str, str], looks: bool = True
+) -> PolicyInput:
+    """All that policy looks at after the newest attempt of `state`.
+
+    `looks`: what is on disk now counts; not where an old decision is explained.
+    """
     job = record.job
     arguments = changes_so_far(state).argv or job.entry_args
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
+    newest_saved = usable_checkpoint(job, state.checkpoints) if looks else state.checkpoint
+    begins_at = newest_saved or (start_checkpoint(job, arguments) if looks else None)
+    now_batch = current_batch(job, state)
+    less = next_smaller(now_batch) if looks and failure in OUT_OF_MEMORY and now_batch is not None else None
     return PolicyInput(
-        attempts=tuple(_past(view) for view in state.attempts),
+        attempts=tuple(_past(view, state) for view in state.attempts),
         retry=job.retry,
         knobs=job.knobs,
         interactive=record.settings.interactive,
         total_steps=state.total_steps,
         final_checkpoint=_has_final_checkpoint(state, newest),
-        memory=memory_point_of(newest, current_batch(job, state)),
+        memory=memory_point_of(newest, now_batch),
         trials=known_trials(job, state, env) if failure in OUT_OF_MEMORY else (),
         port_named=job.master_port is not None,
         leads=job.entry_kind is not EntryKind.COMMAND and job.node_rank == 0,
-        newest_checkpoint=state.checkpoint.path if state.checkpoint is not None else None,
+        newest_checkpoint=begins_at.path if begins_at is not None else None,
+        newest_number=number_of(newest_saved),
+        not_now=why_not_now(job) if looks and begins_at is None else "",
+        old_batch=batch_refusal(record, state, less, arguments, env) if less is not None else "",
         given_start=given_start(arguments, job.knobs.start),
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,
@@ -204,7 +224,7 @@ def _before_rise(state: RunState, node: NodePaths) -> tuple[str, int] | None:
     step = loss_upturn_step([*losses, (losses[-1][0] + 1, None)])
     if step is None:
         return None
-    before = [found for found in state.checkpoints if found.step < step]
+    before = [found for found in _standing(state) if found.step < step]
     return (max(before, key=lambda found: found.step).path, step) if before else None
 
 
@@ -239,7 +259,10 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
     )
 
 
-def _past(view: AttemptState) -> PastAttempt:
+def _past(view: AttemptState, state: RunState) -> PastAttempt:
+    progress = state.progress
+    # A bar that stands at its beginning says that a step would have been seen.
+    awaited = progress is not None and progress.attempt == view.number and progress.total_steps is not None
     lived = None
     if view.started_t is not None and view.ended_t is not None:
         lived = max(view.ended_t - view.started_t, 0.0)
@@ -252,7 +275,7 @@ def _past(view: AttemptState) -> PastAttempt:
         batch=view.batch,
         stop=StopCause(view.stop.why.value) if view.stop is not None else None,
         lived_s=lived,
-        steps_seen=view.first_step is not None,
+        steps_seen=view.first_step is not None or awaited,
         decision=view.decision,
         by_person=view.decision is not None and view.decided_by != "policy",
         ended_t=view.ended_t,
@@ -262,10 +285,17 @@ def _past(view: AttemptState) -> PastAttempt:
 
 def _earlier_checkpoint(state: RunState) -> str | None:
     """The newest committed checkpoint before the last one."""
-    steps = sorted({found.step for found in state.checkpoints})
+    standing = _standing(state)
+    steps = sorted({found.step for found in standing})
     if len(steps) < 2:
         return None
-    return next(found.path for found in reversed(state.checkpoints) if found.step == steps[-2])
+    return next(found.path for found in reversed(standing) if found.step == steps[-2])
+
+
+def _standing(state: RunState) -> list[CheckpointCommitted]:
+    """The checkpoints that are there: a path that was written over holds only its newest, and what was found may be rotated away."""
+    newest = {found.path: found for found in state.checkpoints}
+    return [found for found in newest.values() if not found.found or os.path.exists(found.path)]
 
 
 def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint | None:

@@ -80,6 +80,8 @@ class Launching:
                 batch=plan.batch,
                 resume=plan.resume,
                 script_hash=plans.script_hash(self._record.job),
+                resume_at=plan.resume_at,
+                resume_copy=plan.copy.target if plan.copy is not None else None,
             ),
             durable=True,
         )

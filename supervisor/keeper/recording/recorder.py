@@ -8,6 +8,7 @@ step and dropped here.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections import Counter, deque
@@ -72,6 +73,7 @@ class _Memory:
     phase: ev.Phase | None = None
     wire: bool = False
     ready: bool = False
+    stepped: bool = False
     speaker: int | None = None
     # What another rank said while rank 0 may only be late: the logs of ranks are not read at the same moment.
     speaker_since: float = 0.0
@@ -117,7 +119,7 @@ class Recorder:
         if adopted is None or view is None or view.number != attempt:
             return
         m = self._m
-        m.ready = view.memory_base_bytes is not None
+        m.ready, m.stepped = view.memory_base_bytes is not None, view.first_step is not None
         m.phase, m.phases_until = view.phase, view.phase_t if view.phase_t is not None else m.phases_until
         m.checkpoints = {(c.step, c.final) for c in adopted.checkpoints if c.attempt == attempt}
         m.checkpoints_until = max(view.checkpoint_steps, default=-1)
@@ -233,6 +235,10 @@ class Recorder:
             self._step(attempt, seen)
 
     def _step(self, attempt: int, seen: StepSeen) -> None:
+        if seen.begins and "loss" not in seen.values:
+            # Where a bar starts is no step that was made: of a resumed job it is not even where that goes on.
+            values = {name: value for name, value in seen.values.items() if name != "step"}
+            seen = dataclasses.replace(seen, values=values)
         self._m.wire = self._m.wire or seen.from_telemetry
         if self._m.wire and not seen.from_telemetry:
             return  # the console line of a trainer whose telemetry says the same, exactly
@@ -288,7 +294,9 @@ class Recorder:
             kept = {n: v for n in PROGRESS_FIELDS if (v := getattr(self._m.pending, n)) is not None}
             fields = {**kept, **fields}
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
-        self._tell_progress(PROGRESS_INTERVAL_S)
+        # Where an attempt goes on is told by its first step: that one is not merged with those of its second.
+        first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
+        self._tell_progress(0.0 if first else PROGRESS_INTERVAL_S)
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
         step, known = seen.values.get("step"), self._m.steps.get((stream, key))

@@ -145,7 +145,9 @@ class PreflightFound(JournalEvent, frozen=True, kw_only=True, tag="preflight_fou
 class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intended"):
     """Attempt `attempt` is about to be spawned with this plan (also in attempts/<n>/plan.json).
 
-    `resume`: the flag by which the script was instructed to resume, if it was.
+    `resume`: the flag by which the script was instructed to resume, if it was; `resume_at`: the step of the checkpoint that it is to go
+    on from, also where the script finds that by itself. `resume_copy`: the changed copy of a checkpoint that
+    it resumes from, which is removed once a newer checkpoint is committed.
     """
 
     attempt: int
@@ -154,6 +156,8 @@ class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intend
     batch: BatchSpec | None = None
     resume: str | None = None
     script_hash: str | None = None
+    resume_copy: str | None = None
+    resume_at: int | None = None
 
 
 class AttemptStarted(JournalEvent, frozen=True, kw_only=True, tag="attempt_started"):
@@ -223,13 +227,21 @@ class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
 
 
 class CheckpointCommitted(JournalEvent, frozen=True, kw_only=True, tag="checkpoint_committed"):
-    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.checkpoints`)."""
+    """A checkpoint is complete on disk: by the trainer's own report, or `found` whole in its folder (`sources.checkpoints`).
+
+    Of a found one: its `layout`, the last `number` in its name, when it was written (wall seconds), and whether `step` is
+    only the step that had been seen by then, as its name says none.
+    """
 
     attempt: int
     step: int
     path: str
     final: bool = False
     found: bool = False
+    layout: str = ""
+    number: int | None = None
+    written_t: float | None = None
+    step_by_time: bool = False
 
 
 class EvidenceSeen(JournalEvent, frozen=True, kw_only=True, tag="evidence_seen"):

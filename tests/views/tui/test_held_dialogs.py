@@ -9,8 +9,10 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from supervisor.job.batch import BatchChange
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
+from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.runfile import read_run_file, write_run_file
@@ -55,6 +57,105 @@ def test_a_held_run_says_where_another_batch_would_begin(tmp_path: Path) -> None
         await until(pilot, lambda: "may be lost: 47 steps: it begins" in shown(app), "what is lost")
 
     drive(held(tmp_path / "run"), play)
+
+
+def outputs(run: RunPaths, *folders: str, **knobs: object) -> None:
+    """What the script writes to, and what is known of it."""
+    record = read_run_file(run.run_json)
+    job = replace(record.job, outputs=folders, knobs=replace(record.job.knobs, **knobs))  # type: ignore[arg-type]
+    write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
+
+
+def test_one_key_restarts_a_held_run_with_what_is_on_offer(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "Enter accept" in pane(app, "footer")
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.offered, request.if_attempt) == (RequestKind.RESTART_WITH, True, 1)
+
+
+def test_a_restart_that_may_overwrite_takes_a_second_enter(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    outputs(run, "out/big", "checkpoints")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        said = "starts at step 0 and may overwrite out/big: Enter again does it"
+        await until(pilot, lambda: said in pane(app, "notice"), "the warning")
+        assert requests(run) == []
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert request.args.offered
+
+
+def test_b_takes_a_second_enter_there_too(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, BatchScreen), "the dialog")
+        await pilot.press("enter")
+        said = "starts at step 0 and may overwrite what it wrote: Enter again does it"
+        await until(pilot, lambda: said in shown(app), "the warning")
+        assert isinstance(app.screen, BatchScreen)
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert request.args.micro_batch == 8
+
+
+@pytest.mark.parametrize("how", ["by itself", "by a path"])
+def test_where_it_goes_on_one_enter_is_enough(tmp_path: Path, how: str) -> None:
+    run = held(tmp_path / "run")
+    if how == "by itself":
+        outputs(run, self_resuming=True, resume_path=None)
+    else:
+        writer = JournalWriter(run.node().journal)
+        saved = ev.CheckpointCommitted(t=recorded.T0, attempt=1, step=40, path="/out/ckpt.pt", found=True)
+        writer.append(saved)
+        writer.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        where = (
+            "the newest checkpoint that the script finds"
+            if how == "by itself"
+            else "the checkpoint at step 40"
+        )
+        assert f"from {where}" in pane(app, "card")
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+
+
+def test_an_offer_of_another_global_batch_is_said_first(tmp_path: Path) -> None:
+    rec = Recording(tmp_path / "run")
+    rec.launch("first launch")
+    rec.out_of_memory()
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+    after = replace(rec.batch, micro_batch_per_rank=8)
+    change = SpecChange(batch=BatchChange(rec.batch, after))
+    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=Decision(DecisionKind.HOLD, REASON, change=change)))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason=REASON, until=rec.t + 86_400))
+    run = rec.close()
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        said = "the global batch becomes 32, not 64: Enter again does it"
+        await until(pilot, lambda: said in pane(app, "notice"), "the warning")
+        assert requests(run) == []
+
+    drive(run, play)
 
 
 def test_a_held_run_asks_before_a_restart_that_may_overwrite(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ SHOW_RUN = """
 import sys; from pathlib import Path; from supervisor.run.paths import RunPaths
 from supervisor.views.tui.terminal import run_tui
 from supervisor.views.tui.request_client import Adopter; from supervisor.run.ownership import Offer
-adopter = Adopter(lambda _run: Offer(deeds=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
+adopter = Adopter(lambda _run: Offer(actions=("takes over what lives of it: pid 12 (python3)",)), lambda _run: None)
 print(*run_tui(RunPaths(Path(sys.argv[1])), adopter=adopter).lines, sep="\\n")
 """
 SHOW_REPLAY = """

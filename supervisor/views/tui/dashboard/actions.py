@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from supervisor.job.batch import BatchSpec, next_smaller
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
-from supervisor.run.records import DecisionKind
+from supervisor.run.records import DecisionKind, SpecChange
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # it loads the whole job
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
     [
-        *("restart", "smaller_batch", "edit", "start_now", "hold", "keep_waiting"),
+        *("restart", "smaller_batch", "edit", "accept", "start_now", "hold", "keep_waiting"),
         *("stop", "stop_now", "stacks", "note", "adopt"),
     ]
 )
@@ -50,6 +50,8 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
             found.add("edit")
     if isinstance(condition, st.Backoff):
         found |= {"start_now", "hold"}
+    if offer(snapshot) is not None:
+        found.add("accept")
     if (
         isinstance(condition, st.Running)
         and state.attempt is not None
@@ -57,6 +59,43 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
     ):
         found.add("keep_waiting")
     return frozenset(found)
+
+
+def offer(snapshot: Snapshot) -> SpecChange | None:
+    """What a held run would be restarted with by one key: a change that answers its failure; None where there is none."""
+    condition = snapshot.state.condition
+    if not isinstance(condition, st.HeldOpen) or condition.decision is None:
+        return None
+    change = condition.decision.change
+    return change if change is not None and (change.batch or change.env or change.set_args) else None
+
+
+def offer_warning(snapshot: Snapshot) -> str:
+    """What a person should know before the offer is accepted, in one line; empty where nothing is at risk."""
+    change = offer(snapshot)
+    batch = change.batch if change is not None else None
+    entries = []
+    if batch is not None and batch.before.global_batch != batch.after.global_batch:
+        entries.append(
+            f"the global batch becomes {batch.after.global_batch}, not {batch.before.global_batch}"
+        )
+    if anew := overwrite_warning(snapshot):
+        entries.append(anew)
+    return ", ".join(entries)
+
+
+def overwrite_warning(snapshot: Snapshot) -> str:
+    """Said before a restart that begins anew although steps were made; empty where it goes on, or nothing was done yet."""
+    record = snapshot.run_file
+    steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
+    if record is None or not steps or _can_resume(snapshot) or record.job.retry.restart_from_scratch:
+        return ""
+    from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
+
+    report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
+    given = _given_start(snapshot)
+    begins = f"begins with {given}" if given is not None else "starts at step 0"
+    return f"{begins} and may overwrite {report or 'what it wrote'}"
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, width: int) -> str:
@@ -136,6 +175,8 @@ def resume_text(snapshot: Snapshot) -> tuple[str, str]:
     saved, attempt = state.checkpoint, state.attempt
     if (given := _given_start(snapshot)) and not _begins_at_checkpoint(snapshot):
         return f"with {given}, as given", ""
+    if saved is None and snapshot.run_file is not None and snapshot.run_file.job.knobs.self_resuming:
+        return "from the newest checkpoint that the script finds", ""
     if saved is None:
         return FROM_FIRST_STEP, "no checkpoint is known"
     at = fm.whole(saved.step)
@@ -148,11 +189,16 @@ def resume_text(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def _can_resume(snapshot: Snapshot) -> bool:
-    """Whether a checkpoint can be handed to the script; taken for granted where that is not known."""
+    """Whether a restart would go on where a checkpoint was left; taken for granted where that is not known."""
     if snapshot.run_file is None:
         return True
-    knobs = snapshot.run_file.job.knobs
-    return knobs.start is not None or knobs.self_resuming
+    from supervisor.policy.history import (
+        is_resume_known,
+    )  # only once something has failed or is to be restarted
+
+    saved = snapshot.state.checkpoint
+    number = saved.number if saved is not None and saved.found else saved.step if saved is not None else None
+    return is_resume_known(snapshot.run_file.job.knobs, saved.path if saved is not None else None, number)
 
 
 def _begins_at_checkpoint(snapshot: Snapshot) -> bool:

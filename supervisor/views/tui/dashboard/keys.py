@@ -41,6 +41,14 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 KEYS: list[BindingType] = [
     _key("question_mark,f1", "help", "help", "?", "look", "this help"),
     _key("A", "adopt", "adopt", "A", "act", "adopt a run whose keeper is gone"),
+    _key(
+        "enter",
+        "accept",
+        "accept",
+        "Enter",
+        "act",
+        "while the run is held: restart with what is on offer, the smaller batch",
+    ),
     _key("enter", "ask('start_now')", "now", "Enter", "act", "during a back-off: start the next attempt now"),
     _key(
         "escape",

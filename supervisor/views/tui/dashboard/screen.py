@@ -17,6 +17,8 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
     current_batch,
+    offer_warning,
+    overwrite_warning,
     possible,
     question,
     restart_cost,
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0
+SECOND_ENTER_S = 30.0
+"""So long a warning holds: a second Enter within it does what was warned of."""
 # The first page is read before the pane has a size: more rows than it has on most terminals.
 FIRST_ROWS = 50
 FIRST_LINES_LATEST_S = 0.1
@@ -93,6 +97,7 @@ class Dashboard(LookingScreen):
         self._first_page: lc.Page | None = None
         self._stale = False
         self._due = 0.0
+        self._warned: tuple[int | None, float] = (None, 0.0)
 
     def on_mount(self) -> None:
         """Begin to tick; the log has the keys."""
@@ -294,6 +299,21 @@ class Dashboard(LookingScreen):
         """Ask the keeper for what the kind of request says."""
         self._ask(RequestKind(kind))
 
+    def action_accept(self) -> None:
+        """Restart a held run with what is on offer; where something would be lost, only the second time."""
+        snapshot = self.snapshot
+        attempt = snapshot.state.attempt if snapshot is not None else None
+        if snapshot is None or attempt is None:
+            return
+        warning, now = offer_warning(snapshot), time.monotonic()
+        number, until = self._warned
+        if warning and not (number == attempt.number and now < until):
+            self._warned = attempt.number, now + SECOND_ENTER_S
+            self.tell(Answer(f"{warning}: Enter again does it", False))
+            return
+        self._warned = None, 0.0
+        self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+
     def action_note(self) -> None:
         """Mark the timeline."""
 
@@ -320,7 +340,9 @@ class Dashboard(LookingScreen):
             if number is not None:
                 self._send(RequestKind.RESTART_WITH, RequestArgs(micro_batch=number))
 
-        self.app.push_screen(BatchScreen(now, wanted.micro_batch_per_rank, restart_cost(snapshot)), closed)
+        warning = overwrite_warning(snapshot)
+        asks = BatchScreen(now, wanted.micro_batch_per_rank, restart_cost(snapshot), warning)
+        self.app.push_screen(asks, closed)
 
     def action_edit(self) -> None:
         """Restart with other arguments or environment."""

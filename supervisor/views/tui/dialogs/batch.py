@@ -31,6 +31,7 @@ class BatchScreen(OverScreen[int | None]):
         now: the batch of the newest attempt.
         suggested: the micro-batch that stands in the field.
         cost: what restarting loses, as one line; empty for nothing.
+        warning: said at the first Enter, in place of doing it; empty for nothing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -39,8 +40,9 @@ class BatchScreen(OverScreen[int | None]):
         Binding("down", "other(1)", "smaller", priority=True),
     ]
 
-    def __init__(self, now: BatchSpec, suggested: int, cost: str = "") -> None:
+    def __init__(self, now: BatchSpec, suggested: int, cost: str = "", warning: str = "") -> None:
         super().__init__()
+        self.warning = warning
         self.now = now
         self.suggested = suggested
         self.cost = cost
@@ -76,6 +78,11 @@ class BatchScreen(OverScreen[int | None]):
             self._after(event.value)
         except JobError:
             self.app.bell()
+            return
+        if self.warning:
+            text = tr_of(self)(f"{self.warning}: Enter again does it")
+            self.query_one(".cost", Label).update(Content(text))
+            self.warning = ""
             return
         self.dismiss(int(event.value))
 

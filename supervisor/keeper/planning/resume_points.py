@@ -1,0 +1,400 @@
+"""Where the next attempt goes on, and how the script is told: asked at each launch, of the journal and the disk.
+
+transformers' Trainer from 4.36 to 5.1 takes the micro-batch of a resumed run from the checkpoint's `trainer_state.json`, whatever its
+arguments say (issue 43708): 8 x 2 made 4 x 4 goes on as 8 x 4, twice the global batch. There a run with another micro-batch resumes from a
+changed copy of the checkpoint, hard links but for that one file, in a folder that the Trainer's own rotation never counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.errors import NotResumableError
+from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS, given_start, takes_path
+from supervisor.job.knobs.conventions import HF
+from supervisor.job.plan import CheckpointCopy
+from supervisor.job.spec import NAMED, JobSpec, Knobs
+from supervisor.keeper.background import within
+from supervisor.keeper.monitoring.found_checkpoints import ranks_of
+from supervisor.keeper.planning.launch_plans import ResumePoint
+from supervisor.policy.history import is_resume_known
+from supervisor.preflight.interpreter import installed_version, interpreter_of
+from supervisor.run.events import CheckpointCommitted
+from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import RunState
+from supervisor.sources.checkpoints import TRANSFORMERS, whole_at
+
+log = logging.getLogger("stoker.keeper")
+
+LOOK_S = 10.0
+"""How long a file server is waited for; a checkpoint that it does not show is not used."""
+TRAINER_STATE: Final = "trainer_state.json"
+# Outside transformers' `checkpoint-*`, and hidden: nothing in an output folder takes it for a checkpoint.
+COPY_NAME: Final = ".stoker-resume-"
+# transformers 4.36.0 took the micro-batch over for auto_find_batch_size (PR 27568), 5.2.0 for that alone (PRs 43718, 43770).
+FIRST_WRONG, FIRST_RIGHT = (4, 36), (5, 2)
+
+
+def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
+    """The newest of a run's checkpoints that is there: a trainer's word is believed, one that was found is looked at again.
+
+    It may have been written over and torn by the failure, or rotated away.
+    """
+    ranks = ranks_of(job)
+
+    def is_there() -> CheckpointCommitted | None:
+        return next(
+            (one for one in reversed(checkpoints) if not one.found or whole_at(one.path, ranks=ranks)), None
+        )
+
+    if checkpoints and not checkpoints[-1].found:
+        return checkpoints[-1]
+    return within(LOOK_S, is_there, "stoker-checkpoint") if checkpoints else None
+
+
+def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointCommitted | None:
+    """The checkpoint that the command line itself resumes from, where it is a whole one of a known layout."""
+    given = given_start(arguments, job.knobs.start)
+    if given is None:
+        return None
+    path = os.path.join(job.cwd, os.path.expanduser(given.partition("=" if "=" in given else " ")[2]))
+    found = within(LOOK_S, lambda: whole_at(path), "stoker-checkpoint")
+    if found is None:
+        return None
+    return CheckpointCommitted(
+        t=found.t,
+        attempt=1,
+        step=found.step or 0,
+        path=found.path,
+        found=True,
+        layout=found.layout,
+        number=found.number,
+        step_by_time=found.step is None,
+    )
+
+
+def why_not_now(job: JobSpec) -> str:
+    """Why the resume flag that a person named cannot be set yet; empty where it can."""
+    knobs = job.knobs
+    if knobs.resume is None or knobs.resumes != NAMED or not _is_path(knobs.resume_value):
+        return ""
+    if os.path.exists(os.path.join(job.cwd, os.path.expanduser(knobs.resume_value))):
+        return ""
+    return f"{knobs.resume}={knobs.resume_value}: there is no {knobs.resume_value} yet"
+
+
+def _is_path(value: str) -> bool:
+    return "/" in value or os.path.splitext(value)[1].lower() in {".pt", ".pth", ".ckpt", ".tar", ".bin"}
+
+
+def resume_point(
+    record: RunFile,
+    state: RunState,
+    run: RunPaths,
+    *,
+    batch: BatchSpec | None,
+    argv: tuple[str, ...] | None,
+    set_args: Mapping[str, str],
+    from_scratch: bool,
+    env: Mapping[str, str],
+) -> ResumePoint:
+    """Where the attempt after those of `state` goes on.
+
+    Args:
+        record: the job.
+        state: the run so far.
+        run: its folder.
+        batch: the next attempt's batch.
+        argv: the script's arguments, where a person replaced them.
+        set_args: what was set over all attempts so far.
+        from_scratch: it was decided to begin anew.
+        env: the environment that the user gave.
+
+    Raises:
+        NotResumableError: the script would go on with another batch, and nothing can be done about it.
+    """
+    job, knobs = record.job, record.job.knobs
+    if not state.attempts:
+        return ResumePoint()
+    arguments = argv if argv is not None else job.entry_args
+    newest = usable_checkpoint(job, state.checkpoints)
+    if from_scratch:
+        if knobs.self_resuming and newest is not None and batch is not None:
+            _require_no_copy(record, state, newest, batch, env)
+        return ResumePoint(switch=False)
+    chosen_after = _chosen_after(job, state, set_args)
+    if chosen_after is not None:
+        # "The newest" would be wrong from then on: one of a higher step, made before the choice, may lie there still.
+        since = [one for one in state.checkpoints if one.attempt > chosen_after]
+        path = set_args[knobs.start or ""]
+        newest = usable_checkpoint(job, since) or next(
+            (one for one in state.checkpoints if one.path == path), None
+        )
+        path = newest.path if newest is not None else path
+    by_hand = newest is not None and _was_named_since(job, state, argv, newest)
+    begins_at = newest if newest is not None and not by_hand else start_checkpoint(job, arguments)
+    if begins_at is not None and batch is not None and can_go_on(knobs, begins_at):
+        folder = str(run.node().attempt(len(state.attempts) + 1).root)
+        copied = _plan_copy(record, state, folder, begins_at, batch, env)
+        if copied is not None:
+            flag, copy = copied
+            return ResumePoint(((flag, copy.target),), switch=False, copy=copy, at=begins_at.step)
+    if chosen_after is not None:
+        return ResumePoint(((knobs.start or "", path),), at=newest.step if newest is not None else None)
+    if newest is None:
+        if begins_at is None and _was_to_go_on(state) and not can_go_on(knobs, None):
+            raise NotResumableError("its newest checkpoint is not whole any more: it would begin at step 0")
+        return ResumePoint(switch=_may_set_unseen(job, state, arguments))
+    if by_hand:
+        return ResumePoint(switch=False)
+    if knobs.self_resuming and knobs.resume_path is None:
+        return ResumePoint(at=newest.step)
+    if knobs.resume is not None:
+        return ResumePoint(switch=True, at=newest.step)
+    if knobs.resume_path is not None:
+        return ResumePoint(((knobs.resume_path, newest.path),), at=newest.step)
+    number = number_of(newest)
+    if knobs.resume_step is not None and number is not None:
+        return ResumePoint(((knobs.resume_step, str(number)),), at=newest.step)
+    return ResumePoint()
+
+
+def number_of(checkpoint: CheckpointCommitted | None) -> int | None:
+    """What a flag for a checkpoint's step is set to: the number in its name, or the step that the trainer told."""
+    if checkpoint is None or checkpoint.number is not None:
+        return checkpoint.number if checkpoint is not None else None
+    return None if checkpoint.step_by_time else checkpoint.step
+
+
+def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
+    """Whether a restart would go on where a checkpoint was left."""
+    return is_resume_known(knobs, newest.path if newest is not None else None, number_of(newest))
+
+
+def _may_set_unseen(job: JobSpec, state: RunState, arguments: tuple[str, ...]) -> bool | None:
+    """Whether the resume flag may be set where no checkpoint is seen: only one that a person named, or the trainer's own."""
+    knobs = job.knobs
+    if knobs.resume is None:
+        return None
+    if not knobs.resume_is_set or any(word.split("=")[0] == knobs.resume for word in arguments):
+        return False  # what the command line says stays
+    if knobs.resumes == NAMED and (why_not_now(job) or not _stepped(state)):
+        return False
+    return None
+
+
+def _stepped(state: RunState) -> bool:
+    return any(view.first_step is not None or view.last_step is not None for view in state.attempts)
+
+
+def _was_to_go_on(state: RunState) -> bool:
+    """Whether it was restarted by itself for a checkpoint that was there a moment ago."""
+    return _stepped(state) and bool(state.checkpoints) and state.attempts[-1].decided_by == "policy"
+
+
+def _chosen_after(job: JobSpec, state: RunState, set_args: Mapping[str, str]) -> int | None:
+    """The attempt after which an earlier checkpoint was chosen for good; None where none was."""
+    knob = job.knobs.start
+    if knob is None or knob not in set_args:
+        return None
+    return max(
+        view.number
+        for view in state.attempts
+        if view.decision is not None
+        and view.decision.change is not None
+        and knob in dict(view.decision.change.set_args)
+    )
+
+
+def _was_named_since(
+    job: JobSpec, state: RunState, argv: tuple[str, ...] | None, newest: CheckpointCommitted
+) -> bool:
+    """Whether a person gave a start by hand after the newest checkpoint was made: that holds."""
+    if argv is None or given_start(argv, job.knobs.start) is None:
+        return False
+    edited = max(
+        (
+            view.number
+            for view in state.attempts
+            if view.decision is not None
+            and view.decision.change is not None
+            and view.decision.change.argv == argv
+        ),
+        default=0,
+    )
+    return newest.attempt <= edited
+
+
+# -- transformers, where it takes the micro-batch from the checkpoint ------------------------------------
+
+
+def batch_refusal(
+    record: RunFile, state: RunState, batch: BatchSpec, arguments: tuple[str, ...], env: Mapping[str, str]
+) -> str:
+    """Why the next attempt cannot go on with `batch`, as the script would resume with another one; empty where it can."""
+    if not state.attempts:
+        return ""
+    newest = usable_checkpoint(record.job, state.checkpoints) or start_checkpoint(record.job, arguments)
+    if newest is None:
+        return _unseen_refusal(record, state, env)
+    if not can_go_on(record.job.knobs, newest):
+        return ""  # it begins anew
+    try:
+        _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env)
+    except NotResumableError as error:
+        return error.message
+    return ""
+
+
+def _unseen_refusal(record: RunFile, state: RunState, env: Mapping[str, str]) -> str:
+    """A Trainer that resumes by itself, from where nobody told us, may find a checkpoint that is not seen."""
+    job = record.job
+    told = [name for name in job.outputs if name not in USUAL_OUTPUTS]
+    if job.knobs.framework != HF or not job.knobs.self_resuming or told or not _stepped(state):
+        return ""
+    version = _version(record, env)
+    if version is not None and not takes_old_batch(version):
+        return ""
+    return f"{_named(version)} may resume with the old micro-batch, and its output folder is not known"
+
+
+def takes_old_batch(version: str) -> bool:
+    """Whether this version of transformers takes the micro-batch from the checkpoint, whatever its arguments say."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is None or FIRST_WRONG <= (int(found[1]), int(found[2])) < FIRST_RIGHT
+
+
+def _named(version: str | None) -> str:
+    return f"transformers {version}" if version is not None else "transformers (its version is not known)"
+
+
+def _version(record: RunFile, env: Mapping[str, str]) -> str | None:
+    interpreter = interpreter_of(record.job, record.interpreter, env)
+    variables = {**env, **dict(record.job.env)}
+    return _asked(interpreter, tuple(sorted(variables.items())))
+
+
+@lru_cache(maxsize=4)
+def _asked(interpreter: str, env: tuple[tuple[str, str], ...]) -> str | None:
+    return installed_version(interpreter, "transformers", dict(env))
+
+
+def _require_no_copy(
+    record: RunFile, state: RunState, newest: CheckpointCommitted, batch: BatchSpec, env: Mapping[str, str]
+) -> None:
+    """A script that resumes by itself would do so also where it is to begin anew."""
+    if _plan_copy(record, state, record.path or record.job.cwd, newest, batch, env) is not None:
+        raise NotResumableError("it is to begin anew, and the script would resume with the old micro-batch")
+
+
+def _plan_copy(
+    record: RunFile,
+    state: RunState,
+    folder: str,
+    newest: CheckpointCommitted,
+    batch: BatchSpec,
+    env: Mapping[str, str],
+) -> tuple[str, CheckpointCopy] | None:
+    """The flag and the changed copy that a resume with `batch` needs; None where it needs none."""
+    held = _held_batch(newest)
+    before = next((view.batch for view in state.attempts if view.number == newest.attempt), None)
+    if held is None or before is None or before.micro_batch_per_rank == batch.micro_batch_per_rank:
+        return None
+    version = _version(record, env)
+    finds_own = any("auto_find_batch_size" in word for word in record.job.entry_args)
+    if version is not None and not takes_old_batch(version) and not finds_own:
+        return None
+    # Under DataParallel, in one process, the number is that of all its GPUs.
+    shared = held // before.micro_batch_per_rank if before.world_size == 1 else 1
+    wanted = batch.micro_batch_per_rank * max(shared, 1)
+    if wanted == held:
+        return None
+    would = f"{_named(version)} takes the micro-batch from {TRAINER_STATE}, and would resume with {held}"
+    knobs = record.job.knobs
+    flag = knobs.resume_path
+    if flag is None and knobs.resume is not None and knobs.resume_value and takes_path(knobs.resume):
+        flag = knobs.resume
+    if flag is None:
+        raise NotResumableError(
+            f"{would}: no flag hands it another checkpoint; transformers 5.2 or newer does not (pip install -U transformers)"
+        )
+    name = f"{COPY_NAME}{newest.step}-{wanted}"
+    for parent in (folder, os.path.dirname(newest.path)):
+        if _can_link(newest.path, parent):
+            return flag, CheckpointCopy(
+                newest.path, os.path.join(parent, name), "train_batch_size", held, wanted
+            )
+    raise NotResumableError(f"{would}: its checkpoint cannot be hard-linked on that file system")
+
+
+def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
+    """The micro-batch in the state of a checkpoint of the Trainer; None of any other."""
+    if checkpoint.layout not in {TRANSFORMERS, ""}:
+        return None
+    try:
+        told = json.loads(Path(checkpoint.path, TRAINER_STATE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    held = told.get("train_batch_size") if isinstance(told, dict) else None
+    return held if isinstance(held, int) and held > 0 else None
+
+
+def _can_link(source: str, parent: str) -> bool:
+    """Whether files of `source` can be hard-linked into `parent`, or into the nearest folder above it that exists; nothing is written."""
+    place = Path(parent)
+    while not place.is_dir() and place != place.parent:
+        place = place.parent
+    try:
+        return os.stat(source).st_dev == os.stat(place).st_dev and os.access(place, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def make_copy(copy: CheckpointCopy) -> None:
+    """Make the changed copy: hard links, and a new file for the state.
+
+    Raises:
+        NotResumableError: it cannot be made; nothing of it is left.
+    """
+    target = Path(copy.target)
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        make_private(target.parent)
+        shutil.copytree(copy.source, target, copy_function=_link)
+        state = target / TRAINER_STATE
+        told = json.loads(state.read_bytes())
+        told[copy.field] = copy.after
+        part = target / f"{TRAINER_STATE}.part"
+        part.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        part.replace(state)  # the link goes, what it leads to stays as it is
+    except (OSError, ValueError, shutil.Error) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise NotResumableError(
+            f"{copy.source}: a changed copy to resume from cannot be made: {error}"
+        ) from error
+
+
+def _link(source: str, target: str) -> None:
+    os.link(source, target, follow_symlinks=True)
+
+
+def drop_copies(state: RunState, *, over: bool = False) -> None:
+    """Remove copies of checkpoints that are not needed any more: a newer one was committed since, or the run is `over`."""
+    for view in state.attempts:
+        copy = view.resume_copy
+        if copy is None or not os.path.basename(copy).startswith(COPY_NAME):
+            continue
+        newer = any(one.attempt >= view.number for one in state.checkpoints)
+        if (newer or over) and os.path.isdir(copy):
+            shutil.rmtree(copy, ignore_errors=True)
+            log.info("%s: removed, a newer checkpoint is there", copy)

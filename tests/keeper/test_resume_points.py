@@ -1,0 +1,388 @@
+"""Where the next attempt goes on: the resume flag is set where there is a checkpoint for it, and never with another batch than was planned."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.errors import NotResumableError
+from supervisor.job.knobs.conventions import HF
+from supervisor.job.plan import LaunchPlan
+from supervisor.job.spec import NAMED, EntryKind, Knobs
+from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning import preconditions, resume_points
+from supervisor.keeper.planning.resume_points import drop_copies, takes_old_batch, usable_checkpoint
+from supervisor.keeper.planning.verdict_and_decision import policy_input
+from supervisor.run import events as ev
+from supervisor.run.control import RequestArgs
+from supervisor.run.fold import replay
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.runfile import RunFile
+from supervisor.run.state import RunState
+from supervisor.sources.checkpoints import HOLDERS, whole_at
+from tests.keeper.fakes import BATCH, KNOBS, job_of, verdict_of
+from tests.sources.test_checkpoints import megatron, saved, torn, transformers
+
+BASE = replace(KNOBS, resume=None, declared=False)
+SMALLER = SpecChange(batch=BatchChange(BATCH, with_micro_batch(BATCH, 8)))
+
+
+def record_of(tmp_path: Path, knobs: Knobs, *args: str, version: str = "") -> RunFile:
+    """A script's run; its interpreter tells which transformers it has."""
+    record = job_of(
+        tmp_path,
+        entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=args, nproc_per_node=2,
+        batch=BATCH, knobs=knobs, outputs=("out",),
+    )  # fmt: skip
+    asked = tmp_path / "python"
+    asked.write_text(f"#!/bin/sh\necho {version}\n")
+    asked.chmod(0o755)
+    resume_points._asked.cache_clear()
+    return msgspec.structs.replace(record, interpreter=str(asked))
+
+
+def state_of(
+    *paths: Path,
+    change: SpecChange = SMALLER,
+    step: int | None = 30,
+    told: bool = False,
+    batch: BatchSpec = BATCH,
+) -> RunState:
+    """An attempt made `step` steps and left checkpoints, and a restart with `change` was decided."""
+    events: list[ev.Event] = [ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first", batch=batch)]
+    if step is not None:
+        events.append(ev.Progress(t=2.0, attempt=1, step=step))
+    for path in paths:
+        found = whole_at(str(path))
+        assert found is not None or told
+        events.append(
+            ev.CheckpointCommitted(
+                t=3.0,
+                attempt=1,
+                step=(found.step if found is not None else None) or 7,
+                path=str(path),
+                found=not told,
+                layout=found.layout if found is not None else "",
+                number=found.number if found is not None else None,
+                written_t=found.t if found is not None else None,
+                step_by_time=found is not None and found.step is None,
+            )
+        )
+    decision = Decision(DecisionKind.RESTART, "smaller", change=change)
+    events += [
+        ev.AttemptEnded(t=4.0, attempt=1, exit_code=1),
+        ev.Diagnosed(t=4.0, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM)),
+        ev.Decided(t=4.0, attempt=1, decision=decision),
+    ]
+    return replay(events)
+
+
+def next_plan(tmp_path: Path, record: RunFile, state: RunState) -> LaunchPlan:
+    run = RunPaths(tmp_path / "run-1")
+    return plans.plan_next(record, state, run, run.node().attempt(2), {"PATH": os.environ["PATH"]})
+
+
+FOUND = replace(BASE, resume="--resume", resume_value="auto", resumes="train.py:3")
+SWITCH = replace(BASE, resume="--resume", resume_value="", resumes="train.py:3")
+BY_PATH = replace(BASE, resume_path="--resume_from", resumes="takes a path")
+BY_STEP = replace(BASE, resume_step="--resume_epoch")
+SELF = replace(BASE, self_resuming=True, resumes="last.pt is loaded where it exists")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        (FOUND, ["--resume=auto"]),
+        (SWITCH, ["--resume"]),
+        (BY_PATH, ["--resume_from={path}"]),
+        (BY_STEP, ["--resume_epoch=12"]),
+        (SELF, []),
+    ],
+    ids=["a word", "a switch", "a path", "a number", "by itself"],
+)
+def test_a_flag_is_set_once_there_is_a_checkpoint_and_never_before(
+    tmp_path: Path, knobs: Knobs, words: list[str]
+) -> None:
+    record = record_of(tmp_path, knobs, "--micro", "16", "--accumulation", "2")
+    path = saved(tmp_path / "out" / "checkpoint_12.pth", "epoch", "optimizer")
+    before = next_plan(tmp_path, record, state_of(step=None))
+    assert not any("--resume" in word for word in before.argv)
+    after = next_plan(tmp_path, record, state_of(path))
+    assert [w for w in after.argv if "--resume" in w] == [w.format(path=path) for w in words]
+    assert after.argv[after.argv.index("--micro") :][:2] == ("--micro", "8")
+
+
+@pytest.mark.parametrize("value", ["saved/last.pt", "auto"])
+def test_what_a_person_named_is_set_once_a_step_was_made_and_its_file_is_there(
+    tmp_path: Path, value: str
+) -> None:
+    record = record_of(tmp_path, replace(BASE, resume="--resume", resume_value=value, resumes=NAMED))
+    run, env = RunPaths(tmp_path / "run-1"), {"PATH": os.environ["PATH"]}
+    assert next_plan(tmp_path, record, state_of(step=None)).resume is None, "nothing to go on from"
+    known = policy_input(record, state_of(), node=run.node(), env=env)
+    if value == "auto":
+        assert next_plan(tmp_path, record, state_of()).resume == "auto", "the person knows the script"
+        assert known.resume_known
+        return
+    assert next_plan(tmp_path, record, state_of()).resume is None
+    assert not known.resume_known
+    assert known.not_now == "--resume=saved/last.pt: there is no saved/last.pt yet"
+    saved(tmp_path / value)
+    assert next_plan(tmp_path, record, state_of()).resume == value
+    assert policy_input(record, state_of(), node=run.node(), env=env).resume_known
+
+
+def test_a_newest_one_that_was_torn_since_is_passed_over(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    older, newer = (saved(tmp_path / "out" / f"epoch_{n}.pt", "epoch") for n in (1, 2))
+    state = state_of(older, newer)
+    torn(newer)
+    usable = usable_checkpoint(record.job, state.checkpoints)
+    assert usable is not None
+    assert usable.path == str(older)
+    assert next_plan(tmp_path, record, state).resume == str(older)
+    known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
+    assert known.newest_checkpoint == str(older)
+    older.unlink()
+    with pytest.raises(NotResumableError, match="not whole any more"):
+        next_plan(tmp_path, record, state)
+    by_hand = msgspec.structs.replace(
+        state, attempts=(msgspec.structs.replace(state.attempts[0], decided_by="ada"),)
+    )
+    assert next_plan(tmp_path, record, by_hand).resume is None, "a person was told, and asked for it"
+    assert not policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={}).resume_known
+
+
+def test_a_start_that_a_person_gave_by_hand_is_not_overridden(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    path = saved(tmp_path / "out" / "epoch_1.pt", "epoch")
+    by_hand = SpecChange(argv=("--resume_from", "mine.pt"))
+    assert next_plan(tmp_path, record, state_of(path, change=by_hand)).argv[-2:] == (
+        "--resume_from",
+        "mine.pt",
+    )
+
+
+def test_the_checkpoint_that_the_command_itself_resumes_from_counts(tmp_path: Path) -> None:
+    path = saved(tmp_path / "before" / "epoch_1.pt", "epoch")
+    os.utime(path, (1.0, 1.0))
+    record = record_of(tmp_path, BY_PATH, "--resume_from", "before/epoch_1.pt")
+    known = policy_input(record, state_of(), node=RunPaths(tmp_path / "run-1").node(), env={})
+    assert known.newest_checkpoint == str(path)
+    assert known.resume_known
+    assert "--resume_from before/epoch_1.pt" in " ".join(next_plan(tmp_path, record, state_of()).argv)
+
+
+def test_an_earlier_checkpoint_is_another_path_that_is_still_there(tmp_path: Path) -> None:
+    record = record_of(tmp_path, BY_PATH)
+    first, second = (saved(tmp_path / "out" / f"step_{n}.pt", "step") for n in (5, 10))
+    node = RunPaths(tmp_path / "run-1").node()
+
+    def earlier(*paths: Path) -> str | None:
+        return policy_input(record, state_of(*paths), node=node, env={}).earlier_checkpoint
+
+    assert earlier(first, second) == str(first)
+    assert earlier(second, second) is None, "one file that was written over holds its newest alone"
+    state = state_of(first, second)
+    first.unlink()
+    assert policy_input(record, state, node=node, env={}).earlier_checkpoint is None, "rotated away"
+
+
+def test_room_for_another_checkpoint_is_that_of_one_also_in_a_folder_of_many(tmp_path: Path) -> None:
+    for step in (5, 10):
+        megatron(tmp_path / "out", step)
+    (tmp_path / "out" / "iter_0000005" / "big").write_bytes(b"x" * 1_000_000)
+    state = state_of(tmp_path / "out")
+    assert state.checkpoint is not None
+    assert state.checkpoint.layout in HOLDERS
+    assert 0 < preconditions._checkpoint_bytes(state.checkpoint) < 100_000
+
+
+# -- transformers ----------------------------------------------------------------------------------------
+
+
+def trainers(folder: Path, step: int = 10, held: int = 16) -> Path:
+    """A checkpoint of transformers' Trainer that holds its micro-batch."""
+    path = transformers(folder, step)
+    state = {"global_step": step, "train_batch_size": held, "epoch": 0.5}
+    (path / "trainer_state.json").write_text(json.dumps(state))
+    (path / "global_step10").mkdir()
+    (path / "global_step10" / "shard.pt").write_bytes(b"s")
+    return path
+
+
+HF_PATH = replace(BY_PATH, resume_path="--resume_from_checkpoint", framework=HF)
+HF_SELF = replace(HF_PATH, self_resuming=True)
+HF_ONLY_SELF = replace(HF_SELF, resume_path=None)
+
+
+@pytest.mark.parametrize("knobs", [HF_PATH, HF_SELF], ids=["by a path", "by itself"])
+def test_where_transformers_takes_the_old_batch_a_changed_copy_is_resumed_from(
+    tmp_path: Path, knobs: Knobs
+) -> None:
+    record = record_of(tmp_path, knobs, version="4.57.1")
+    path = trainers(tmp_path / "out")
+    before = {p: (p.stat().st_ino, p.read_bytes()) for p in path.rglob("*") if p.is_file()}
+    state = state_of(path)
+    plan = next_plan(tmp_path, record, state)
+    assert plan.copy is not None
+    copy = Path(plan.copy.target)
+    assert f"--resume_from_checkpoint={copy}" in plan.argv
+    assert not copy.name.startswith("checkpoint-")
+    assert not copy.exists(), "nothing is made before the launch"
+    plans.write_edits(plan)
+    assert json.loads((copy / "trainer_state.json").read_text())["train_batch_size"] == 8
+    assert {p: (p.stat().st_ino, p.read_bytes()) for p in path.rglob("*") if p.is_file()} == before
+    for name in ("model.safetensors", "global_step10/shard.pt"):
+        assert (copy / name).stat().st_ino == (path / name).stat().st_ino, "no byte is copied"
+    assert (copy / "trainer_state.json").stat().st_nlink == 1
+    launched = replay([ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="", resume_copy=str(copy))])
+    drop_copies(launched)
+    assert copy.exists(), "it may be needed again"
+    newer = ev.CheckpointCommitted(t=6.0, attempt=2, step=20, path="out/checkpoint-20")
+    drop_copies(
+        replay([ev.LaunchIntended(t=5.0, attempt=2, argv=(), reason="", resume_copy=str(copy)), newer])
+    )
+    assert not copy.exists()
+    assert {p: (p.stat().st_ino, p.read_bytes()) for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_the_checkpoint_that_the_command_itself_resumes_from_is_copied_likewise(tmp_path: Path) -> None:
+    path = trainers(tmp_path / "before")
+    record = record_of(tmp_path, HF_PATH, "--resume_from_checkpoint", str(path), version="4.57.1")
+    plan = next_plan(tmp_path, record, state_of())
+    assert plan.copy is not None
+    assert (plan.copy.source, plan.copy.before, plan.copy.after) == (str(path), 16, 8)
+
+
+def test_under_data_parallel_the_number_is_that_of_all_gpus(tmp_path: Path) -> None:
+    record = record_of(tmp_path, HF_PATH, version="4.57.1")
+    one = BatchSpec(micro_batch_per_rank=16, accumulation_steps=2, world_size=1)
+    change = SpecChange(batch=BatchChange(one, with_micro_batch(one, 8)))
+    state = state_of(trainers(tmp_path / "out", held=64), change=change, batch=one)
+    plan = next_plan(tmp_path, record, state)
+    assert plan.copy is not None
+    assert (plan.copy.before, plan.copy.after) == (64, 32)
+
+
+@pytest.mark.parametrize("version", ["4.35.2", "5.2.0", "5.23.0"])
+def test_other_versions_resume_from_the_checkpoint_itself(tmp_path: Path, version: str) -> None:
+    record = record_of(tmp_path, HF_PATH, version=version)
+    path = trainers(tmp_path / "out")
+    plan = next_plan(tmp_path, record, state_of(path))
+    assert plan.copy is None
+    assert plan.resume == str(path)
+
+
+def test_a_path_that_is_heeded_first_is_given_also_to_a_script_that_looks_by_itself(tmp_path: Path) -> None:
+    record = record_of(tmp_path, HF_SELF, version="5.23.0")
+    path = trainers(tmp_path / "out")
+    plan = next_plan(tmp_path, record, state_of(path))
+    assert (plan.copy, plan.resume, plan.resume_at) == (None, str(path), 10)
+
+
+@pytest.mark.parametrize("version", ["4.57.1", "5.23.0"])
+def test_beside_a_lone_json_nothing_is_appended(tmp_path: Path, version: str) -> None:
+    """HfArgumentParser reads a JSON only where it is the one argument: the path goes into the copy that is handed over."""
+    (tmp_path / "args.json").write_text(
+        '{"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}'
+    )
+    knobs = replace(
+        HF_SELF,
+        batch="args.json#per_device_train_batch_size",
+        accumulation="args.json#gradient_accumulation_steps",
+        resume_path="args.json#+resume_from_checkpoint",
+    )
+    record = record_of(tmp_path, knobs, "args.json", version=version)
+    path = trainers(tmp_path / "out")
+    plan = next_plan(tmp_path, record, state_of(path))
+    assert len(plan.argv[plan.argv.index("train.py") :]) == 2
+    plans.write_edits(plan)
+    given = json.loads(Path(plan.argv[-1]).read_text())
+    resumed = str(path) if plan.copy is None else plan.copy.target
+    assert given == {
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+        "resume_from_checkpoint": resumed,
+    }
+    assert (plan.copy is not None) == (version == "4.57.1")
+
+
+def test_a_restart_with_the_same_batch_needs_no_copy(tmp_path: Path) -> None:
+    record = record_of(tmp_path, HF_PATH, version="4.57.1")
+    path = trainers(tmp_path / "out")
+    plan = next_plan(tmp_path, record, state_of(path, change=SpecChange()))
+    assert (plan.copy, plan.resume) == (None, str(path))
+
+
+def test_an_unknown_version_is_taken_for_one_that_is_wrong(tmp_path: Path) -> None:
+    record = record_of(tmp_path, HF_PATH, version="")
+    assert next_plan(tmp_path, record, state_of(trainers(tmp_path / "out"))).copy is not None
+
+
+def test_where_no_flag_can_hand_over_a_copy_the_smaller_batch_is_refused(tmp_path: Path) -> None:
+    record = record_of(tmp_path, HF_ONLY_SELF, version="4.57.1")
+    state = state_of(trainers(tmp_path / "out"))
+    known = policy_input(record, state, node=RunPaths(tmp_path / "run-1").node(), env={})
+    assert "transformers 4.57.1 takes the micro-batch from trainer_state.json" in known.old_batch
+    decision = plans_decision(known)
+    assert decision.kind is DecisionKind.FAIL
+    assert "would resume with 16" in decision.reason
+    with pytest.raises(plans.BadChange, match=r"would resume with 16"):
+        plans.requested_change(record, state, RequestArgs(micro_batch=8), {})
+    with pytest.raises(NotResumableError):
+        next_plan(tmp_path, record, state)
+
+
+def plans_decision(known: object) -> Decision:
+    from supervisor.policy import PolicyInput, decide
+
+    assert isinstance(known, PolicyInput)
+    return decide(known)
+
+
+def test_where_hard_links_cannot_be_made_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_of(tmp_path, HF_PATH, version="4.57.1")
+    state = state_of(trainers(tmp_path / "out"))
+    monkeypatch.setattr(resume_points, "_can_link", lambda _source, _parent: False)
+    with pytest.raises(NotResumableError, match="cannot be hard-linked"):
+        next_plan(tmp_path, record, state)
+
+
+def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_of(tmp_path, HF_PATH, version="4.57.1")
+    plan = next_plan(tmp_path, record, state_of(trainers(tmp_path / "out")))
+    assert plan.copy is not None
+
+    def refuse(_source: str, _target: str) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(resume_points, "_link", refuse)
+    with pytest.raises(NotResumableError, match="cannot be made"):
+        plans.write_edits(plan)
+    assert not Path(plan.copy.target).exists()
+
+
+def test_a_trainer_whose_output_is_not_known_is_refused_rather_than_resumed_with_the_old_batch(
+    tmp_path: Path,
+) -> None:
+    record = record_of(tmp_path, HF_SELF, version="4.57.1")
+    record = msgspec.structs.replace(record, job=replace(record.job, outputs=("output",)))
+    known = policy_input(record, state_of(), node=RunPaths(tmp_path / "run-1").node(), env={})
+    assert "its output folder is not known" in known.old_batch
+
+
+def test_the_versions() -> None:
+    wrong = [
+        v for v in ("4.35.2", "4.36.0", "4.57.6", "5.0.0rc1", "5.1.0", "5.2.0", "6.0.0") if takes_old_batch(v)
+    ]
+    assert wrong == ["4.36.0", "4.57.6", "5.0.0rc1", "5.1.0"]

@@ -1,0 +1,37 @@
+"""What is asked of the target's interpreter: packages are never imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.preflight.interpreter import installed_version, interpreter_of
+
+
+def test_the_version_of_a_package_is_read_without_importing_it(tmp_path: Path) -> None:
+    version = installed_version(sys.executable, "pytest", os.environ)
+    assert version == pytest.__version__
+    (tmp_path / "checked_out.py").write_text('__version__ = "5.0.0.dev0"\nraise SystemExit("imported")\n')
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert installed_version(sys.executable, "checked_out", variables) == "5.0.0.dev0"
+    assert installed_version(sys.executable, "no_such_package", os.environ) is None
+    assert installed_version(str(tmp_path / "no_python"), "pytest", os.environ) is None
+
+
+def test_a_commands_own_interpreter(tmp_path: Path) -> None:
+    script = tmp_path / "accelerate"
+    script.write_text(f"#!{sys.executable}\n")
+    script.chmod(0o755)
+
+    def of(entry: str) -> str:
+        spec = JobSpec("x", EntryKind.COMMAND, entry, cwd=str(tmp_path))
+        return interpreter_of(spec, "/otherwise", {"PATH": str(tmp_path)})
+
+    assert of("accelerate") == sys.executable
+    assert of(sys.executable) == sys.executable
+    assert of("bash") == "/otherwise"
+    assert of("no-such-program") == "/otherwise"
