@@ -47,7 +47,7 @@ def make_components(charge: RunContext, engine: EngineLoader, *, same_boot: bool
     engine.begin()
     aftermath = Aftermath(charge)
     judging = Judging(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
-    watching = Watching(charge, engine, judging=judging, stepped=aftermath.say_recovery, same_boot=same_boot)
+    watching = Watching(charge, engine, judging=judging, stepped=aftermath.look, same_boot=same_boot)
     gate = ReadinessCheck(record.job, node, charge.env, charge.clock, ledger.emit)
     prober = Prober(charge, engine.get)
     return Components(watching, gate, aftermath, prober, judging, decide)

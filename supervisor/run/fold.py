@@ -133,6 +133,8 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.Recovered():
             s = _edit(s, event.attempt, recovery=event)
             return tl.said(s, event.t, tl.recovered(event, _find(s, event.after)))
+        case ev.ResumeCompared():
+            return tl.said(_edit(s, event.attempt, compared=event), event.t, tl.compared(event))
         case ev.ProbeStarted():
             text = f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
             return _mark(replace(s, probing=event), event.t, "info", text)

@@ -155,6 +155,7 @@ class AttemptView(Part, frozen=True, kw_only=True):
     trial: MemoryTrial | None = None
     change: tuple[str, ...] = ()
     recovery: ev.Recovered | None = None
+    compared: ev.ResumeCompared | None = None
     stack_source: str | None = None
     stack_note: str = ""
     left: tuple[ev.ProcessesLeft, ...] = ()

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from supervisor.job.batch import describe_change
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.records import DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 
 POLICY = "policy"
 """`events.Decided.by` of what no person decided."""
@@ -25,6 +25,12 @@ _WHY = {
 }
 _SAID_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
 """Decisions that the hold, or the run's end, follows at once with the same reason."""
+_SAMENESS = {
+    Sameness.SAME: "good",
+    Sameness.SAME_WITHIN_NOISE: "good",
+    Sameness.DIFFERS: "bad",
+    Sameness.UNKNOWN: "info",
+}
 _MOST_LEFT = 5
 _OUTCOMES = {ev.Outcome.SUCCEEDED: "good", ev.Outcome.STOPPED: "info"}
 
@@ -111,6 +117,11 @@ def recovered(event: ev.Recovered, before: st.AttemptView | None) -> Said:
     if before is not None and before.ended_by_wish:
         return "info", f"the next step came {event.total_s:.1f} s after the stop"
     return "good", f"the next step came {event.total_s:.1f} s after the failure"
+
+
+def compared(event: ev.ResumeCompared) -> Said:
+    """Whether a resumed attempt goes on with the same training."""
+    return _SAMENESS[event.result], f"attempt {event.attempt}: {event.headline}: {event.text}"
 
 
 def asked(event: ev.RequestDone, attempt: st.AttemptView | None) -> Said:

@@ -24,7 +24,7 @@ from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
+from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
 from supervisor.run.state import AttemptView, RunState
 from supervisor.run.timeline import left as processes_left
 from supervisor.text.decode import strip_escapes
@@ -233,6 +233,9 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             yield Level.WARNING, text
         case ev.Recovered():
             yield Level.INFO, f"the next step came {event.total_s:.1f} s after the failure"
+        case ev.ResumeCompared():
+            level = Level.WARNING if event.result is Sameness.DIFFERS else Level.INFO
+            yield level, f"resume: {event.headline}: {event.text}"
         case ev.ProbeStarted():
             yield Level.INFO, f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
         case ev.ProbeEnded():
@@ -360,6 +363,9 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 how = f"told to by {following.resume}" if following.resume else "not told to"
                 began = "it began anew" if following.first_step <= 1 else "it went on"
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
+            if following.compared is not None:
+                said = following.compared
+                lines.append(f"compared  {said.headline}: {strip_escapes(said.text)}")
     points = loss_points(run.node().series)
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]

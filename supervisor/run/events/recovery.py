@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
+import msgspec
+
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.run.events.base import Fact
-from supervisor.run.records import Precondition
+from supervisor.run.records import Difference, Precondition, Sameness
 
 
 class MemoryMeasured(Fact, frozen=True, kw_only=True, tag="memory_measured"):
@@ -57,6 +61,37 @@ class Recovered(Fact, frozen=True, kw_only=True, tag="recovered"):
     rendezvous_s: float | None = None
     load_s: float | None = None
     first_step_s: float | None = None
+
+
+class ResumeCompared(Fact, frozen=True, kw_only=True, tag="resume_compared"):
+    """Whether a resumed attempt goes on with the same training, by what both logged (`policy.same_training`). The newest of an attempt holds.
+
+    `difference`: in what it is another one. `text`: with the numbers, which stand in `numbers` too. `steps_twice` logged steps were compared one by
+    one; `steps_new` were logged beyond the last one of before.
+    """
+
+    attempt: int
+    result: Sameness
+    difference: Difference | None = None
+    text: str = ""
+    numbers: dict[str, float] = msgspec.field(default_factory=dict)
+    steps_twice: int = 0
+    steps_new: int = 0
+
+    @property
+    def headline(self) -> str:
+        """``same training``, ``differs: data order``."""
+        match self.result:
+            case Sameness.SAME:
+                return "same training"
+            case Sameness.SAME_WITHIN_NOISE:
+                return "same training within noise"
+            case Sameness.DIFFERS:
+                return f"differs: {self.difference.replace('_', ' ') if self.difference is not None else 'not named'}"
+            case Sameness.UNKNOWN:
+                return "not known whether it is the same training"
+            case _ as unreachable:
+                assert_never(unreachable)
 
 
 class ProbeStarted(Fact, frozen=True, kw_only=True, tag="probe_started"):
