@@ -51,6 +51,8 @@ RECORDS = [
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
     ),
+    *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate")),
+    ROOT / "run/events/recovery.py",
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early", "straggler", "ending")),
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
     *(ROOT / "run" / f"{name}.py" for name in ("fold", "timeline", "trash", "ownership")),

@@ -120,7 +120,7 @@ def _where_it_began(case: Case) -> Found | None:
     numbers: list[tuple[str, float]] = [("first_step", case.start), ("resume_step", aim)]
     old, new = case.series("loss")
     first = first_of(new, NEAR // 2)
-    text = f"it began at step {case.start}, not after {aim}"
+    text = f"it began at step {case.start}, not after step {aim}"
     if first:
         level = fmean(first.values())
         at_start = fmean(first_of(old, NEAR // 2).values()) if old else math.nan
@@ -130,11 +130,11 @@ def _where_it_began(case: Case) -> Found | None:
         if abs(level - at_aim) < 0.5 * abs(level - at_start):
             return Found(
                 Difference.STEP_COUNTER,
-                f"{text}, with the loss of there ({level:.4g}; {at_start:.4g} at the first steps, {at_aim:.4g} near {aim})",
+                f"{text}: the loss is {level:.4g}, at the first steps it was {at_start:.4g} and near step {aim} {at_aim:.4g}",
                 tuple(numbers),
                 certain=len(first) >= NEAR // 2,
             )
-        text += f", with the loss of a beginning ({level:.4g}; near {aim} it was {at_aim:.4g})"
+        text += f": the loss is {level:.4g}, near step {aim} it was {at_aim:.4g}"
     return Found(Difference.FROM_STEP_0, text, tuple(numbers), certain=len(first) >= NEAR // 2)
 
 
@@ -287,7 +287,7 @@ def _weighting(case: Case) -> Found | None:
         what = name.replace("_", " ")
         return Found(
             Difference.ACCUMULATION_WEIGHTING,
-            f"{what} is {math.exp(value):.3g} times that of before, and {near} is {factors[near]:.3g}",
+            f"the {what} is {math.exp(value):.3g} times that of before: {near} is {factors[near]:.3g}",
             ((f"{name}_ratio", math.exp(value)), ("factor", factors[near])),
         )
     return None
@@ -355,7 +355,7 @@ def _weights(case: Case) -> Found | None:
             step, was, now = pairs[0]
             return Found(
                 Difference.WEIGHTS,
-                f"the loss of the first {count} steps is {math.exp(mean):.3g} times that of before ({now:.4g} for {was:.4g} at step {step})",
+                f"the loss of the first {count} steps is {math.exp(mean):.3g} times that of before: {now:.4g} for {was:.4g} at step {step}",
                 (("loss_ratio", math.exp(mean)), ("error", error), ("loss_before", was), ("loss_after", now)),
             )
     return None
@@ -377,7 +377,7 @@ def _weights_of_new_steps(case: Case) -> Found | None:
         return None
     return Found(
         Difference.WEIGHTS,
-        f"the loss is {mean:.4g} after it and had come to {level:.4g} (noise {noise:.2g})",
+        f"the loss is {mean:.4g} after the resume and was {level:.4g} before, with a noise of {noise:.2g}",
         (("loss_before", level), ("loss_after", mean), ("noise", noise)),
     )
 
@@ -398,9 +398,13 @@ def _data_order(case: Case) -> Found | None:
         if value < ORDER_BOUND - ORDER_SLACK / count and enough:
             again = _lag(case)
             numbers = (("correlation", value), ("steps", float(count)))
-            text = f"losses of the same steps do not go together (correlation {value:.2f} over {count} steps)"
+            text = (
+                f"the losses of the same steps do not go together: correlation {value:.2f} over {count} steps"
+            )
             if again is not None:
-                text += f"; they follow those from step {case.start - again[0]} on ({again[1]:.2f})"
+                text += (
+                    f"; they follow those from step {case.start - again[0]} on: correlation {again[1]:.2f}"
+                )
             return Found(Difference.DATA_ORDER, text, numbers)
         return None
     again = _lag(case)
@@ -409,7 +413,7 @@ def _data_order(case: Case) -> Found | None:
     lag, value = again
     return Found(
         Difference.DATA_ORDER,
-        f"losses follow those from step {case.start - lag} on (correlation {value:.2f})",
+        f"the losses follow those from step {case.start - lag} on: correlation {value:.2f}",
         (("lag", float(lag)), ("correlation", value)),
     )
 
@@ -490,7 +494,7 @@ def _optimizer(case: Case) -> Found | None:
         return None
     return Found(
         Difference.OPTIMIZER_STATE,
-        f"the loss of the first step is that of before within {abs(gaps[0]):.1e}, those of the next {len(gaps[1:8])} are off by {rest:.1%}",
+        f"the loss of the first step is that of before within {abs(gaps[0]):.1e}: those of the next {len(gaps[1:8])} steps are off by {rest:.1%}",
         (("first_gap", gaps[0]), ("next_gaps", rest)),
     )
 
@@ -538,7 +542,7 @@ def _agreement(case: Case) -> Judgement:
         and (counted is not None or len(column_of(case.after, "lr")) >= NEAR)
     ):
         told.append("loss goes on where it was")
-        text = f"{len(after)} new steps, none trained twice: {', '.join(told)}"
+        text = f"{len(after)} new steps and none trained twice: {', '.join(told)}"
         return Judgement(Sameness.SAME_WITHIN_NOISE, text, None, (), twice, new)
     return Judgement(
         Sameness.UNKNOWN,

@@ -47,7 +47,7 @@ def _named_rate(case: Case, known: Schedule, new: Series, twice: Series) -> Foun
     """Which wrong schedule it is, of one that is wrong."""
     step = max(twice)
     numbers = (("step", step), ("lr_before", known.at(step)), ("lr_after", new[step]))
-    text = f"at step {step} it is {new[step]:.4g}, before {known.at(step):.4g}"
+    text = f"at step {step} it is {new[step]:.4g} and was {known.at(step):.4g}"
     at = case.at
     if _share_matched(known, new, lambda s: s - at + case.begin - case.every) >= 0.8:
         return Found(
@@ -100,7 +100,7 @@ def _rate_beyond(case: Case, known: Schedule, new: Series) -> Found | None:
     edge, step = known.at(last), max(ahead)
     expected = going_on.at(step)
     numbers = (("step", step), ("lr_expected", expected), ("lr_after", new[step]))
-    text = f"at step {step} it is {new[step]:.4g}, going on as before it would be {expected:.4g}"
+    text = f"at step {step} it is {new[step]:.4g} and would be {expected:.4g} going on as before"
     slack = known.digits + LR_SHARE * abs(edge) + 2 * abs(going_on.at(last + case.every) - edge)
     off = [
         s

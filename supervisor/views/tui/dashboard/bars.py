@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.timer import Timer
 
 from supervisor.run.events import Advisory
+from supervisor.run.records import Sameness
 from supervisor.run.state import Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
@@ -121,6 +122,13 @@ class NoticeBar(Panel):
                 row(Span("a", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)),
                 width,
             )
+        compared = attempt.compared if attempt is not None else None
+        if (
+            compared is not None
+            and compared.result is Sameness.DIFFERS
+            and isinstance(state.condition, Running)
+        ):
+            return _warned(tr(f"resumed, {compared.headline}: {compared.text}"), (), width)
         newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1
