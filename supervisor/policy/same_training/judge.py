@@ -305,7 +305,7 @@ def _log_ratio(case: Case, name: str) -> tuple[float, float] | None:
     """Median of the logarithm of after / before and its standard error: of the first steps trained twice, else against the level before."""
     pairs = [(b, a) for _, b, a in case.pairs(name) if b > 0 and a > 0][: 2 * NEAR]
     if len(pairs) >= LEAST_PAIRS:
-        logs = [math.log(a / b) for b, a in pairs]
+        logs = [math.log(a) - math.log(b) for b, a in pairs]
         if name == "loss" and spread_of(logs) > WEIGHTING_SPREAD:
             return None
         return median(logs), error_of_median(logs) + 0.01
@@ -330,7 +330,11 @@ def _log_ratio(case: Case, name: str) -> tuple[float, float] | None:
 
 def _log_gaps(case: Case, name: str) -> list[float]:
     """Logarithms of after / before of the steps trained twice: noise grows with a loss, so shares of it compare."""
-    return [math.log(after / before) for _, before, after in case.pairs(name) if before > 0 and after > 0]
+    return [
+        math.log(after) - math.log(before)
+        for _, before, after in case.pairs(name)
+        if before > 0 and after > 0
+    ]
 
 
 def _is_exact(case: Case) -> bool:

@@ -16,17 +16,21 @@ Series: TypeAlias = Mapping[int, float]
 LEAST_PAIRS: Final = 3
 LR_SHARE: Final = 1e-3
 """A learning rate is printed with three digits mostly."""
+BEYOND: Final = 1e100
 NEAR: Final = 12
 """Points that a schedule or a level is continued from."""
 
 
 def column_of(table: Table, name: str) -> dict[int, float]:
-    """A value by step; what is no number is left out."""
-    return {
-        step: value
-        for step in sorted(table)
-        if (value := table[step].get(name)) is not None and math.isfinite(value)
-    }
+    """A value by step; what is no number, or beyond any that a training has, is left out."""
+    found = {}
+    for step in sorted(table):
+        value = table[step].get(name)
+        if (
+            value is not None and abs(value) < BEYOND
+        ):  # so that squares and ratios of what is left stay finite
+            found[step] = value if abs(value) > 1 / BEYOND else 0.0
+    return found
 
 
 def first_of(column: Series, count: int) -> dict[int, float]:
