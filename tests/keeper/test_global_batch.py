@@ -21,6 +21,7 @@ from supervisor.keeper.planning.judge import decide_next
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind, FailureClass
+from supervisor.run.runfile import RunFile
 from supervisor.run.state import AttemptView, RunState
 from tests.keeper.fakes import job_of, verdict_of
 
@@ -140,9 +141,7 @@ def test_each_restart_keeps_the_global_batch_or_none_is_made(
             assert not (script.twice and script.has_steps) or value_of(argv, "--a2") == value_of(argv, "--a")
 
 
-def _restarts(
-    record: plans.RunFile, folder: Path, probes: tuple[ev.ProbeEnded, ...]
-) -> list[tuple[str, ...]]:
+def _restarts(record: RunFile, folder: Path, probes: tuple[ev.ProbeEnded, ...]) -> list[tuple[str, ...]]:
     """The script's arguments of each restart, out of memory after out of memory."""
     run = RunPaths(folder / "run")
     verdict, found = verdict_of(FailureClass.CUDA_OOM), []
