@@ -130,11 +130,8 @@ def _apply(s: st.RunState, event: ev.Event) -> st.RunState:
         case ev.LaunchCleared():
             s = replace(s, waiting=None)
             return _mark(s, event.t, "info", event.text) if event.text else s
-        case ev.Recovered():
-            s = _edit(s, event.attempt, recovery=event)
-            return tl.said(s, event.t, tl.recovered(event, _find(s, event.after)))
-        case ev.ResumeCompared():
-            return tl.said(_edit(s, event.attempt, compared=event), event.t, tl.compared(event))
+        case ev.Recovered() | ev.ResumeCompared():
+            return _resumed(s, event)
         case ev.ProbeStarted():
             text = f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
             return _mark(replace(s, probing=event), event.t, "info", text)
@@ -192,6 +189,13 @@ def _clock_set(s: st.RunState, event: ev.ClockSet) -> st.RunState:
         else f"the machine's clock was set back by {-by_s:.0f} s: times here go on without the jump"
     )
     return _mark(replace(s, clock_ahead_s=event.ahead_s), event.t, "warn", text)
+
+
+def _resumed(s: st.RunState, event: ev.Recovered | ev.ResumeCompared) -> st.RunState:
+    if isinstance(event, ev.ResumeCompared):
+        return tl.said(_edit(s, event.attempt, compared=event), event.t, tl.compared(event))
+    s = _edit(s, event.attempt, recovery=event)
+    return tl.said(s, event.t, tl.recovered(event, _find(s, event.after)))
 
 
 def _launch_intended(s: st.RunState, event: ev.LaunchIntended) -> st.RunState:

@@ -231,11 +231,8 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             yield Level.WARNING, event.text
         case ev.LaunchCleared(text=text) if text:
             yield Level.WARNING, text
-        case ev.Recovered():
-            yield Level.INFO, f"the next step came {event.total_s:.1f} s after the failure"
-        case ev.ResumeCompared():
-            level = Level.WARNING if event.result is Sameness.DIFFERS else Level.INFO
-            yield level, f"resume: {event.headline}: {event.text}"
+        case ev.Recovered() | ev.ResumeCompared():
+            yield _resumed(event)
         case ev.ProbeStarted():
             yield Level.INFO, f"probe {event.probe}: does micro-batch {event.micro_batch} fit?"
         case ev.ProbeEnded():
@@ -271,6 +268,13 @@ def fact_lines(event: ev.Event) -> Iterator[tuple[Level, str]]:
             yield level, f"{event.outcome.replace('_', ' ')}: {event.reason} (exit code {event.exit_code})"
         case _:
             return
+
+
+def _resumed(event: ev.Recovered | ev.ResumeCompared) -> tuple[Level, str]:
+    if isinstance(event, ev.Recovered):
+        return Level.INFO, f"the next step came {event.total_s:.1f} s after the failure"
+    level = Level.WARNING if event.result is Sameness.DIFFERS else Level.INFO
+    return level, f"resume: {event.headline}: {event.text}"
 
 
 def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[tuple[Level, str]]:
