@@ -74,9 +74,13 @@ SAME_SHARE: Final = 2e-3
 EXACT: Final = 1e-3
 """So near are values of the same weights and samples where nothing is drawn at random (logarithm of a ratio); bfloat16 gives 5e-4."""
 OPTIMIZER_GAP: Final = 1.5e-3
+OPTIMIZER_GAP_INEXACT: Final = 1e-2
+EXACT_GRADIENT: Final = 2e-4
 OPTIMIZER_TIMES: Final = 30.0
-"""Without the optimizer's state the losses after an exact first step are off by 0.2 to 9 %; with it by 0.05 % at most, and in bfloat16
-by some 10 times what the first gradient is off."""
+"""Without the optimizer's state the losses after an exact first step are off by 0.2 to 9 %; with it by 0.05 % at most where the first gradient
+is the same to 2e-4, and in bfloat16, or where too few digits are printed to tell, by 0.6 %, some 10 times what the first gradient is off."""
+BELOW_SURE: Final = 3.0
+"""A beginning whose loss is lower than that of the first beginning by three standard errors is none."""
 WEIGHTS_RATIO: Final = 1.1
 WEIGHTS_WINDOWS: Final = ((6, 5.5, 1.0), (8, 4.0, 1.0), (12, 4.0, 0.8), (16, 4.0, 0.75), (24, 4.0, 0.7))
 """Losses that are 1.1 times those of before in the mean of so many steps, by so many standard errors, and higher in such a share of them.
@@ -134,7 +138,7 @@ def _where_it_began(case: Case) -> Found | None:
         near = [old[step] for step in old if abs(step - aim) <= NEAR * case.every]
         at_aim = fmean(near) if near else math.nan
         numbers += [("loss", level), ("loss_at_start", at_start), ("loss_at_resume", at_aim)]
-        if abs(level - at_aim) < 0.5 * abs(level - at_start):
+        if abs(level - at_aim) < 0.5 * abs(level - at_start) or _is_below(case):
             return Found(
                 Difference.STEP_COUNTER,
                 f"{text}: the loss is {level:.4g}, at the first steps it was {at_start:.4g} and near step {aim} {at_aim:.4g}",
@@ -143,6 +147,15 @@ def _where_it_began(case: Case) -> Found | None:
             )
         text += f": the loss is {level:.4g}, near step {aim} it was {at_aim:.4g}"
     return Found(Difference.FROM_STEP_0, text, tuple(numbers), certain=len(first) >= NEAR // 2)
+
+
+def _is_below(case: Case) -> bool:
+    """Whether the first steps have a lower loss than they had: of the same samples, if the order of the data began again too."""
+    gaps = _log_gaps(case, "loss")[: 2 * NEAR]
+    if len(gaps) < NEAR // 2:
+        return False
+    error = max(deviation_of(gaps), 0.02) / math.sqrt(len(gaps))
+    return fmean(gaps) < -max(BELOW_SURE * error, math.log(WEIGHTS_RATIO) / 2)
 
 
 def _too_little(case: Case) -> Found | None:
@@ -528,10 +541,16 @@ def _optimizer(case: Case) -> Found | None:
     digits = quantum_of(before for _, before, _ in pairs) / max(abs(pairs[0][1]), 1e-12)
     if len(gaps) < NEAR // 2 or abs(gaps[0]) > EXACT + digits or (norms and abs(norms[0]) > EXACT):
         return None
-    # The first gradient tells how exact this training is at all: 1e-7 in float32, 4e-4 in bfloat16.
+    # The first gradient tells how exact this training is at all, as far as it is printed: 1e-7 in float32, 4e-4 in bfloat16.
     inexact = max(abs(gaps[0]), abs(norms[0]) if norms else EXACT / 3)
+    shown = digits
+    if norms:
+        shown = max(
+            digits, quantum_of(b for _, b, _ in case.pairs("grad_norm")) / case.pairs("grad_norm")[0][1]
+        )
+    least = OPTIMIZER_GAP if max(inexact, shown) < EXACT_GRADIENT else OPTIMIZER_GAP_INEXACT
     rest = median(map(abs, gaps[1:8]))
-    if rest < max(OPTIMIZER_GAP, 3 * digits, OPTIMIZER_TIMES * inexact):
+    if rest < max(least, 3 * digits, OPTIMIZER_TIMES * inexact):
         return None
     return Found(
         Difference.OPTIMIZER_STATE,
