@@ -368,8 +368,8 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 began = "it began anew" if following.first_step <= 1 else "it went on"
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
             if following.compared is not None:
-                said = following.compared
-                lines.append(f"compared  {said.headline}: {strip_escapes(said.text)}")
+                compared = following.compared
+                lines.append(f"compared  {compared.headline}: {strip_escapes(compared.text)}")
     points = loss_points(run.node().series)
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]

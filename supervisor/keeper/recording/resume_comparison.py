@@ -16,7 +16,7 @@ from supervisor.run.state import AttemptView, RunState
 
 LOOK_EVERY_S: Final = 1.0
 EARLY_ROWS: Final = (8, 24)
-"""At so many logged steps a difference that more of them would not change is said; anything else waits."""
+"""At so many logged steps a difference that more of them would not change is recorded; anything else waits."""
 NEW_ROWS: Final = 20
 """The last judgement takes all steps that were trained twice and so many beyond."""
 MOST_ROWS: Final = 80
@@ -30,7 +30,7 @@ MOST_IN_A_SECOND: Final = 2_000
 """4 MiB hold some 20 000 samples: fewer in one read are all that there are."""
 
 MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
-"""A step without one of these was not trained, or not said to be."""
+"""A step without one of these was not trained, or nothing was logged of it."""
 
 
 class ResumeComparison:
@@ -73,14 +73,14 @@ class ResumeComparison:
         rows = len(tables.after)
         if final or rows >= MOST_ROWS or beyond >= NEW_ROWS:
             tables.done = True
-            self._say(view, judge(tables.before, tables.after, self._restart(state, view)))
+            self._record_judgement(view, judge(tables.before, tables.after, self._restart(state, view)))
         elif self._early < len(EARLY_ROWS) and rows >= EARLY_ROWS[self._early]:
             self._early += 1
             found = judge(tables.before, tables.after, self._restart(state, view))
             if found.certain:
-                self._say(view, found)
+                self._record_judgement(view, found)
 
-    def _say(self, view: AttemptView, found: Judgement) -> None:
+    def _record_judgement(self, view: AttemptView, found: Judgement) -> None:
         known = view.compared
         if known is not None and (known.result, known.difference) == (found.result, found.difference):
             return
@@ -106,10 +106,10 @@ class ResumeComparison:
         batches = None
         if before is not None and before.batch is not None and view.batch is not None:
             batches = (before.batch, view.batch)
-        told = view.resume is not None or self._record.job.knobs.self_resuming
+        instructed = view.resume is not None or self._record.job.knobs.self_resuming
         return Restart(
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
-            expected=told and not _from_scratch(before),
+            expected=instructed and not _from_scratch(before),
             accumulation=(batches[0].accumulation_steps, batches[1].accumulation_steps) if batches else None,
             micro=(batches[0].micro_batch_per_rank, batches[1].micro_batch_per_rank) if batches else None,
             world=(batches[0].world_size, batches[1].world_size) if batches else None,
@@ -123,9 +123,9 @@ def _from_scratch(before: AttemptView | None) -> bool:
     return decision is not None and decision.change is not None and decision.change.from_scratch
 
 
-def _is_settled(said: ev.ResumeCompared) -> bool:
-    """Whether an earlier keeper, or an early look, has said what stands."""
-    return said.result is not Sameness.UNKNOWN
+def _is_settled(compared: ev.ResumeCompared) -> bool:
+    """Whether the judgement of an earlier keeper, or of an early look, stands."""
+    return compared.result is not Sameness.UNKNOWN
 
 
 class _Tables:

@@ -575,24 +575,24 @@ _TESTS: Final[tuple[Callable[[Case], Found | None], ...]] = (
 def _agreement(case: Case) -> Judgement:
     """Nothing speaks against it: how much speaks for it."""
     twice, new = len(case.twice), len(case.new)
-    told: list[str] = []
+    parts: list[str] = []
     if case.start <= case.begin and case.last > case.start:
-        told.append("begun again at the first step")
+        parts.append("begun again at the first step")
     numbers: list[tuple[str, float]] = []
     counted = _counter_ratio(case)
     if counted is not None:
-        told.append(f"{counted[0]} of a step {counted[2]:.4g}")
+        parts.append(f"{counted[0]} of a step {counted[2]:.4g}")
     rates = case.pairs("lr")
     if len(rates) >= LEAST_PAIRS:
-        told.append("learning rate as before")
+        parts.append("learning rate as before")
     pairs = case.pairs("loss")
     if len(pairs) >= LEAST_PAIRS:
         shares = [abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs]
         share = median(shares)
         numbers.append(("loss_gap", share))
-        told.append(f"losses within {share:.1e}")
+        parts.append(f"losses within {share:.1e}")
         exact = (share <= SAME_SHARE or _is_exact(case)) and len(rates) + (counted is not None) > 0
-        text = f"{len(pairs)} steps trained twice: {', '.join(told)}"
+        text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
         result = Sameness.SAME if exact else Sameness.SAME_WITHIN_NOISE
         return Judgement(result, text, None, tuple(numbers), twice, new)
     old, after = case.series("loss")
@@ -601,8 +601,8 @@ def _agreement(case: Case) -> Judgement:
         and len(after) >= NEAR
         and (counted is not None or len(column_of(case.after, "lr")) >= NEAR)
     ):
-        told.append("loss goes on where it was")
-        text = f"{len(after)} new steps and none trained twice: {', '.join(told)}"
+        parts.append("loss goes on where it was")
+        text = f"{len(after)} new steps and none trained twice: {', '.join(parts)}"
         return Judgement(Sameness.SAME_WITHIN_NOISE, text, None, (), twice, new)
     return Judgement(
         Sameness.UNKNOWN,

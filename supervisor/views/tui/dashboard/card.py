@@ -152,10 +152,10 @@ def own_code(snapshot: Snapshot, attempt: st.AttemptView, label: str, width: int
 
 def compared_rows(attempt: st.AttemptView, width: int, tr: Tr) -> list[Row]:
     """Of an attempt that was resumed: that it was not the same training as before."""
-    said = attempt.compared
-    if said is None or said.result is not Sameness.DIFFERS:
+    compared = attempt.compared
+    if compared is None or compared.result is not Sameness.DIFFERS:
         return []
-    text = tr(f"resumed, {said.headline}: {said.text}")
+    text = tr(f"resumed, {compared.headline}: {compared.text}")
     return [row(Span(line, TextStyle.WARN)) for line in wrap(text, width, 2)]
 
 
