@@ -9,6 +9,7 @@
 #   make frameworks   trainings of transformers, Lightning, accelerate, Keras and others under stoker, in an environment of their own
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
+#   make faults  is a resumed training the same one: planted mistakes named, honest restarts not accused (some minutes)
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md)
 #   make pictures   the pictures of the docs, drawn from recorded runs
@@ -28,10 +29,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts clean
+.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults clean
 
 help:
-	@sed -n '2,18s/^# \{0,1\}//p' Makefile
+	@sed -n '2,19s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -115,6 +116,9 @@ corpus: $(STAMP)
 # TREES=folder with checkouts named <owner>+<name>, at the commits of tests/scripts_corpus/manifest.jsonl.
 scripts: $(STAMP)
 	$(BIN)/python bench/scripts.py $(TREES)
+
+faults: $(STAMP)
+	$(BIN)/python bench/faults.py --keep bench/results/faults.json
 
 pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py

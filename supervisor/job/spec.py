@@ -229,15 +229,20 @@ class HangSettings:
     end_hangs: bool = False
 
 
+LEAST_FIT_STEPS: Final = 3
+"""Fewer steps within a probe's time tell nothing of memory: the second one is the first with an optimizer's states."""
+
+
 @dataclass(frozen=True, slots=True)
 class FitSettings:
     """``--fit-batch``: probing launches before the first attempt find the largest micro-batch that fits.
 
-    A probe has fitted after `steps` completed steps, or when it ends well; it is ended after `timeout_s` seconds
-    in any case.
+    A probe has fitted after `steps` completed steps, or when it ends well; it is ended after `timeout_s` seconds in any
+    case, and has fitted then if it made `LEAST_FIT_STEPS`. Optimizer states are there after the first step, but
+    caches, buckets and a compiled graph's last shapes only some steps later: of three steps too many were called fitting.
     """
 
-    steps: int = 3
+    steps: int = 10
     timeout_s: float = 300.0
 
 

@@ -48,7 +48,7 @@ def make_components(context: RunContext, engine: EngineLoader, *, same_boot: boo
     recovery_report = RecoveryReport(context)
     judging = BackgroundVerdict(judge, lambda number: log_bytes(node, number), lambda: engine.ready)
     monitor = AttemptMonitor(
-        context, engine, judging=judging, stepped=recovery_report.say_recovery, same_boot=same_boot
+        context, engine, judging=judging, stepped=recovery_report.look, same_boot=same_boot
     )
     readiness = ReadinessCheck(record.job, node, context.env, context.clock, ledger.emit)
     prober = Prober(context, engine.get)

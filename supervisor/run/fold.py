@@ -346,6 +346,7 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.WaitingFor: lambda s, event: replace(s, waiting=event),
     ev.LaunchCleared: lambda s, _event: replace(s, waiting=None),
     ev.Recovered: _kept_as("recovery"),
+    ev.ResumeCompared: _kept_as("compared"),
     ev.ProbeStarted: lambda s, event: replace(s, probing=event),
     ev.ProbeEnded: lambda s, event: replace(s, probing=None, probes=(*s.probes, event)),
     ev.BatchFitted: lambda s, event: replace(s, fitted=event),

@@ -19,11 +19,13 @@ __all__ = (
     "Consequence",
     "Decision",
     "DecisionKind",
+    "Difference",
     "FailureClass",
     "Finding",
     "FindingLevel",
     "Precondition",
     "Reason",
+    "Sameness",
     "SpecChange",
     "Verdict",
 )
@@ -133,6 +135,30 @@ class Decision:
     exit_code: int | None = None
     show_first: tuple[Precondition, ...] = ()
     wait_s: float = 0.0
+
+
+class Sameness(StrEnum):
+    """What a resumed attempt is to the training before it (`policy.same_training`)."""
+
+    SAME = "same"
+    SAME_WITHIN_NOISE = "same_within_noise"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"  # the log tells too little
+
+
+class Difference(StrEnum):
+    """In what a resumed attempt is another training."""
+
+    FROM_STEP_0 = "from_step_0"
+    STEP_COUNTER = "step_counter"  # the weights are there, the steps are counted from the start again
+    GLOBAL_BATCH = "global_batch"
+    LR_RESTARTED = "learning_rate_restarted"
+    LR_COUNTED_TWICE = "learning_rate_counted_twice"
+    LEARNING_RATE = "learning_rate"
+    ACCUMULATION_WEIGHTING = "accumulation_weighting"
+    WEIGHTS = "weights"
+    DATA_ORDER = "data_order"
+    OPTIMIZER_STATE = "optimizer_state"
 
 
 class FindingLevel(StrEnum):

@@ -157,6 +157,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     trial: MemoryTrial | None = None
     change: tuple[str, ...] = ()
     recovery: ev.Recovered | None = None
+    compared: ev.ResumeCompared | None = None
     stack_source: str | None = None
     stack_note: str = ""
     left: tuple[ev.ProcessesLeft, ...] = ()
@@ -256,6 +257,7 @@ class MomentKind(StrEnum):
     CLEARED = "cleared"
     RECOVERED = "recovered"
     RESUMED = "resumed"
+    COMPARED = "compared"
     PROBE = "probe"
     PROBE_ENDED = "probe_ended"
     BATCH_FITTED = "batch_fitted"

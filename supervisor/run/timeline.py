@@ -11,7 +11,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from supervisor.run import events as ev
-from supervisor.run.records import DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
 from supervisor.text.numbers import read_amounts
 
@@ -27,6 +27,12 @@ _STOPS_SHOWN = {ev.StopWhy.SIGNAL, ev.StopWhy.RANK_DIED, ev.StopWhy.REQUEUE, ev.
 # Decisions that are followed at once by a hold, or by the run's end, with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
 _RESTARTS = {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}
+_SAMENESS = {
+    Sameness.SAME: Tone.GOOD,
+    Sameness.SAME_WITHIN_NOISE: Tone.GOOD,
+    Sameness.DIFFERS: Tone.BAD,
+    Sameness.UNKNOWN: Tone.INFO,
+}
 _MOST_LEFT = 5
 _OUTCOMES = {ev.Outcome.SUCCEEDED: Tone.GOOD, ev.Outcome.STOPPED: Tone.INFO}
 
@@ -112,6 +118,9 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             requested = before is not None and before.ended_on_request
             kind, tone = (MomentKind.RESUMED, Tone.INFO) if requested else (MomentKind.RECOVERED, Tone.GOOD)
             return kind, tone, {"total_s": event.total_s}
+        case ev.ResumeCompared():
+            values = {"attempt": event.attempt, "result": event.result, "difference": event.difference}
+            return MomentKind.COMPARED, _SAMENESS[event.result], {**values, "text": event.text}
         case ev.RunEnded():
             tone = _OUTCOMES.get(event.outcome, Tone.BAD)
             return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}

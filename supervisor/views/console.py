@@ -24,14 +24,14 @@ from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Verdict
+from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
 from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import moment_of
 from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.wording.kinds import end_of_request, unread_text
+from supervisor.views.wording.kinds import compared_values, end_of_request, unread_text
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -274,6 +274,12 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
     yield level, f"attempt {event.attempt} ended{at}, {_exit_code(event.exit_code)}{cut}"
 
 
+def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
+    level = Level.WARNING if event.result is Sameness.DIFFERS else Level.INFO
+    headline = english.sentence("comparison", "headline", compared_values(event))
+    yield level, f"resume: {headline}: {event.text}"
+
+
 def _decided(event: ev.Decided) -> Iterable[Line]:
     bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
     kind = english.sentence("decision", event.decision.kind)
@@ -301,6 +307,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.ProcessesGone: _processes_gone,
     ev.AttemptEnded: _attempt_ended,
     ev.Decided: _decided,
+    ev.ResumeCompared: _compared,
     ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
     ev.BackoffStarted: _backoff,
     ev.RunEnded: _run_ended,
@@ -401,6 +408,9 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 how = f"told to by {following.resume}" if following.resume else "not told to"
                 began = "it began anew" if following.first_step <= 1 else "it went on"
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
+            if following.compared is not None:
+                headline = english.sentence("comparison", "headline", compared_values(following.compared))
+                lines.append(f"compared  {headline}: {strip_escapes(following.compared.text)}")
     points = loss_points(run.node().series)
     if points:
         (_, first, begin), (_, last, end) = points[0], points[-1]

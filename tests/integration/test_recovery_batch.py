@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from math import ceil, log2
 from pathlib import Path
@@ -143,3 +144,30 @@ def test_fit_batch_finds_the_largest_divisor_and_starts_with_it(tmp_path: Path) 
     assert isinstance(state.condition, Finished)
     assert state.condition.outcome is Outcome.SUCCEEDED
     assert "largest that fits" in done.out
+
+
+DIES_LATER = """
+import argparse, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--per_device_train_batch_size", type=int, default=16)
+parser.add_argument("--gradient_accumulation_steps", type=int, default=1)
+args = parser.parse_args()
+for step in range(1, 31):
+    if step == 4 and args.per_device_train_batch_size > 6:
+        sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    print(f"step {step} loss {3 / step:.4f}", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def test_a_script_that_dies_at_step_4_is_not_called_fitting(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(DIES_LATER, encoding="utf-8")
+    words = ("--nproc-per-node=1", "--fit-batch", "--", sys.executable, "train.py")
+    done, run, state = run_headless(*words, "--per_device_train_batch_size=8", cwd=tmp_path)
+    assert done.code == 0, done.out + done.err
+    assert {p.micro_batch: p.fitted for p in state.probes} == {4: True, 8: False}
+    assert state.fitted is not None
+    assert state.fitted.batch is not None
+    assert (state.fitted.batch.micro_batch_per_rank, state.fitted.batch.accumulation_steps) == (4, 2)
+    assert len(state.attempts) == 1
+    assert sum(isinstance(fact, ev.ProbeEnded) and fact.steps >= 10 for fact in facts(run)) == 1

@@ -66,6 +66,15 @@ def test_what_failed_before_is_not_tried_again_and_what_fitted_is() -> None:
     assert chosen(BatchSpec(16, 3, 1), failed(1)) == 8, "a record of failures alone does not end the walk"
 
 
+def test_a_refuted_fit_is_followed_by_what_lies_between_the_two_known_points() -> None:
+    spec = BatchSpec(16, 3, 1)
+    assert chosen(spec, fitted(8), fitted(16)) == 12, "the probe of 16 was too short, 8 is known to fit"
+    assert chosen(BatchSpec(12, 4, 1), fitted(8), fitted(16), failed(16), failed(12)) == 8
+    assert chosen(spec, fitted(8)) == 8, "nothing said that 16 would fit: what fitted before is taken"
+    assert chosen(BatchSpec(48, 1, 1), fitted(4), fitted(48)) == 12, "midway among 6, 8, 12, 16, 24"
+    assert chosen(spec, fitted(16)) == 8, "nothing is known to fit"
+
+
 @given(
     per_rank=st.sampled_from([48, 64, 96, 60]),
     unit=st.integers(1, 50),

@@ -16,7 +16,16 @@ from supervisor.job.batch import BatchChange, with_micro_batch
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Cause, Consequence, Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import (
+    Cause,
+    Consequence,
+    Decision,
+    DecisionKind,
+    Difference,
+    FailureClass,
+    Sameness,
+    SpecChange,
+)
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.console import (
     ConsoleSettings,
@@ -248,3 +257,18 @@ def test_how_far_a_log_was_read_is_said_only_where_that_was_not_all(tmp_path: Pa
     assert "[WARNING]" in text
     assert "so far host_oom: out of memory on rank 1" in text
     assert "exit 0 after 1 s, log read to 123 of 600 MB" in text
+
+
+def test_whether_it_is_the_same_training_is_one_line() -> None:
+    same = ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps trained twice")
+    assert list(event_lines(same)) == [(Level.INFO, "resume: same training: 30 steps trained twice")]
+    differs = ev.ResumeCompared(
+        t=T,
+        attempt=2,
+        result=Sameness.DIFFERS,
+        difference=Difference.LR_COUNTED_TWICE,
+        text="it moves 2 times as fast",
+    )
+    assert list(event_lines(differs)) == [
+        (Level.WARNING, "resume: differs: learning rate counted twice: it moves 2 times as fast")
+    ]

@@ -15,10 +15,12 @@ from supervisor.run.fold import CHANGES, replay
 from supervisor.run.records import (
     Decision,
     DecisionKind,
+    Difference,
     FailureClass,
     Finding,
     FindingLevel,
     Precondition,
+    Sameness,
     SpecChange,
 )
 from supervisor.run.state import Moment, MomentKind
@@ -278,6 +280,24 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         [*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
         "the next step came 4.0 s after the stop",
         "停止后 4.0 s 完成了下一步",
+    ),
+    (
+        [
+            ev.ResumeCompared(
+                t=1.0,
+                attempt=2,
+                result=Sameness.DIFFERS,
+                difference=Difference.DATA_ORDER,
+                text="correlation 0.10 over 20 steps",
+            )
+        ],
+        "attempt 2: differs: data order: correlation 0.10 over 20 steps",
+        "第 2 次尝试：不同：数据顺序：20 步的相关系数 0.10",
+    ),
+    (
+        [ev.ResumeCompared(t=1.0, attempt=2, result=Sameness.SAME, text="30 steps trained twice")],
+        "attempt 2: same training: 30 steps trained twice",
+        "第 2 次尝试：是同一训练：30 步训练了两次",
     ),
     (
         [ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())],

@@ -51,6 +51,7 @@ RECORDS = [
         ROOT / "policy" / f"{name}.py"
         for name in ("rules", "decide", "changes", "faulty_gpu", "loader_steps")
     ),
+    *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
     *(ROOT / "run" / f"{name}.py" for name in ("trash", "ownership")),

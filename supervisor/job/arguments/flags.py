@@ -150,6 +150,14 @@ STOKER_FLAGS: tuple[Flag, ...] = (
         "first find the largest micro-batch that fits, by short launches of a few steps each",
         group="batch",
     ),
+    Flag(
+        "--fit-steps",
+        _IN,
+        "steps that each of these launches must make",
+        "N",
+        "batch.fit_steps",
+        group="batch",
+    ),
     Flag("--batch-knob", _TX, "the script's flag for its batch size", "FLAG", "batch.knob", group="batch"),
     Flag(
         "--batch-scope", _TX, "what that flag counts", "SCOPE", "batch.scope", choices=_SCOPES, group="batch"

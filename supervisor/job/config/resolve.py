@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Final
 
+from supervisor.job.arguments.assignments import value_of
 from supervisor.job.arguments.run_arguments import ParsedRun, check_nproc
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.batch import resolve as resolve_batch
@@ -102,7 +103,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
         retry=retry,
         timing=_timing(look),
         hang=_hang(look),
-        fit=_fit(look) if inputs.parsed.switch("fit_batch") else None,
+        fit=_fit(look, inputs.parsed.entry_args) if inputs.parsed.switch("fit_batch") else None,
         libuv=look.get("run.libuv", True),
         torch_local_path=look.get("run.torch_local_path"),
         total_steps=look.get("run.total_steps"),
@@ -304,15 +305,36 @@ def _hang(look: Resolver) -> HangSettings:
     return hang
 
 
-def _fit(look: Resolver) -> FitSettings:
+WARMUP_NAMES: Final = (
+    "--warmup_steps", "--warmup_iters", "--num_warmup_steps", "--lr_warmup_steps", "--lr_warmup_iters", "--warmup",
+)  # fmt: skip
+FIT_BEYOND: Final = 3
+MOST_WARMUP: Final = 50
+"""Steps of a probe at most, for a warm-up's sake: a bisection makes several probes."""
+
+
+def _fit(look: Resolver, args: Sequence[str]) -> FitSettings:
     usual = FitSettings()
     fit = FitSettings(
-        steps=look.get("batch.fit_steps", usual.steps),
+        steps=look.get("batch.fit_steps", _past_warmup(args, usual.steps)),
         timeout_s=look.get("batch.fit_timeout_s", usual.timeout_s),
     )
     if fit.steps < 1 or fit.timeout_s <= 0:
         raise JobError("batch.fit_steps is at least 1, batch.fit_timeout_s is more than 0 seconds")
     return fit
+
+
+def _past_warmup(args: Sequence[str], usual: int) -> int:
+    """Steps of a probe: some beyond the warm-up that the command line names, if that is a short one.
+
+    Of a learning rate's warm-up over thousands of steps nothing is seen in memory; what is warmed up in tens of steps
+    (longer sequences, a growing batch, a model's parts that thaw) is.
+    """
+    for name in WARMUP_NAMES:
+        value = value_of(args, name)
+        if value is not None and value.isdecimal() and usual < int(value) + FIT_BEYOND <= MOST_WARMUP:
+            return int(value) + FIT_BEYOND
+    return usual
 
 
 def _with_trainer(

@@ -117,13 +117,16 @@ def choose_smaller(
     Returns:
         The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
         (a base that alone is too large was measured wrong more often than it is true) or nothing is known, the
+        one midway to what fits where `spec` was thought to fit too, else the
         next one that divides the present micro-batch. None when no divisor of at least `minimum` is left.
     """
     open_ = _open_values(spec, trials, minimum)
     if not open_:
         return None
     held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
-    found = _by_measure(spec, open_, held, line_through(trials)) or _by_point(spec, open_, held, point)
+    line = line_through(trials)
+    found = _between(spec, open_, held, trials, line) or _by_measure(spec, open_, held, line)
+    found = found or _by_point(spec, open_, held, point)
     return found or Choice(
         with_micro_batch(spec, without_numbers(spec, open_)), "the next smaller one that divides"
     )
@@ -138,6 +141,21 @@ def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int) -
     failed = {t.micro_batch for t in trials if not t.fitted}
     # What failed before fails again; but a memory of failures alone must not end the walk.
     return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
+
+
+def _between(
+    spec: BatchSpec, open_: Sequence[int], held: int | None, trials: Sequence[MemoryTrial], line: Line | None
+) -> Choice | None:
+    """After a fit that the run refuted (a probe is shorter than a training): midway between what fits and what failed.
+
+    What fitted below it may be far below: with 8 known to fit and 16 refuted, 12 comes before 8.
+    """
+    refuted = any(t.fitted and t.micro_batch == spec.micro_batch_per_rank for t in trials)
+    left = [m for m in open_ if held is not None and m > held]
+    if not refuted or not left or line is not None:
+        return None
+    how = f"between {held}, which fitted, and {spec.micro_batch_per_rank}, which did not after all"
+    return Choice(with_micro_batch(spec, left[len(left) // 2]), how)
 
 
 def _by_measure(spec: BatchSpec, open_: Sequence[int], held: int | None, line: Line | None) -> Choice | None:

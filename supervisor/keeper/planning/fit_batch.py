@@ -19,7 +19,7 @@ from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_bat
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.find import why_not_changeable
 from supervisor.job.knobs.memory_fit import MemoryTrial
-from supervisor.job.spec import EntryKind, FitSettings
+from supervisor.job.spec import LEAST_FIT_STEPS, EntryKind, FitSettings
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector
 from supervisor.keeper.monitoring.last_reading import LastReading
@@ -216,7 +216,10 @@ class Prober:
         if self._fits or code == 0:
             self._over(number, micro, True, "fits")
             return
-        if live.stop_sequence is not None and not self._fits:
+        if live.stop_sequence is not None and len(self._steps) >= LEAST_FIT_STEPS:
+            self._over(number, micro, True, f"fits: {len(self._steps)} steps in {self.fit.timeout_s:.0f} s")
+            return
+        if live.stop_sequence is not None:
             self._over(number, micro, None, f"made no {self.fit.steps} steps in {self.fit.timeout_s:.0f} s")
             return
         view = st.AttemptState(number=number, planned_t=0.0, exit_code=code, ended_t=self._clock.wall())

@@ -1,4 +1,4 @@
-"""What is said and kept around a failure: the memory it showed, what the restart changes, how long it took."""
+"""What is reported and kept around a failure: the memory it showed, what the restart changes, how long it took, and whether it is the same training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from supervisor.keeper.context import RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.batch_trials import remember_trial, trial_of
 from supervisor.keeper.planning.verdict_and_decision import memory_point_of
+from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run.history.recovery_time import recovery_of
 from supervisor.run.journal import facts_in
@@ -19,9 +20,11 @@ class RecoveryReport:
         self._run, self._node, self._record = context.run, context.node, context.record
         self._env, self._clock, self._emit = context.env, context.clock, context.ledger.emit
         self._told = 0
+        self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
-        """Keep what the newest attempt showed of its micro-batch: for the next plan, and for later runs."""
+        """Keep what the newest attempt showed: whether it was the same training, and of its micro-batch for the next plan and for later runs."""
+        self._comparison.look(state, final=True)
         view = state.attempts[-1]
         trial = trial_of(self._node, view, view.batch, memory_point_of(view, view.batch))
         if trial is not None:
@@ -35,6 +38,11 @@ class RecoveryReport:
         if lines:
             number = state.attempts[-1].number
             self._emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
+
+    def look(self, state: RunState) -> None:
+        """Called while an attempt lives: what its first steps tell is said once they are there."""
+        self.say_recovery(state)
+        self._comparison.look(state)
 
     def say_recovery(self, state: RunState) -> None:
         """Once a restarted attempt has made a step: how long it took since the failure, and where the time went."""

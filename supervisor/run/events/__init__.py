@@ -29,6 +29,7 @@ MemoryMeasured = recovery.MemoryMeasured
 ProbeEnded = recovery.ProbeEnded
 ProbeStarted = recovery.ProbeStarted
 Recovered = recovery.Recovered
+ResumeCompared = recovery.ResumeCompared
 WaitingFor = recovery.WaitingFor
 HangCountdown = health.HangCountdown
 HangFound = health.HangFound
@@ -455,6 +456,7 @@ Event: TypeAlias = (
     | WaitingFor
     | LaunchCleared
     | Recovered
+    | ResumeCompared
     | ProbeStarted
     | ProbeEnded
     | BatchFitted

@@ -7,7 +7,7 @@ import msgspec
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
 from supervisor.run.events.base import JournalEvent
-from supervisor.run.records import Precondition
+from supervisor.run.records import Difference, Precondition, Sameness
 
 
 class MemoryMeasured(JournalEvent, frozen=True, kw_only=True, tag="memory_measured"):
@@ -59,6 +59,22 @@ class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
     rendezvous_s: float | None = None
     load_s: float | None = None
     first_step_s: float | None = None
+
+
+class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compared"):
+    """Whether a resumed attempt goes on with the same training, by what both logged (`policy.same_training`). The newest of an attempt holds.
+
+    `difference`: in what it is another one. `text`: with the numbers, which stand in `numbers` too. `steps_twice` logged steps were compared one by
+    one; `steps_new` were logged beyond the last one of before.
+    """
+
+    attempt: int
+    result: Sameness
+    difference: Difference | None = None
+    text: str = ""
+    numbers: dict[str, float] = msgspec.field(default_factory=dict)
+    steps_twice: int = 0
+    steps_new: int = 0
 
 
 class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started"):

@@ -10,7 +10,7 @@ from string import Formatter
 from typing import Any
 
 from supervisor.job.batch import describe_change
-from supervisor.run.events import AttemptEnded, Progress, StopWhy
+from supervisor.run.events import AttemptEnded, Progress, ResumeCompared, StopWhy
 from supervisor.run.records import SpecChange
 from supervisor.run.state import AttemptState
 from supervisor.text.numbers import read_to
@@ -64,6 +64,11 @@ def end_of_request(attempt: AttemptState) -> str:
         return ""
     word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
     return f"{word} by {attempt.stop.by}" if attempt.stop.by else word
+
+
+def compared_values(event: ResumeCompared) -> dict[str, object]:
+    """The values of ``[kind.comparison]``."""
+    return {"result": event.result, "difference": event.difference or "", "text": event.text}
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from textual.pilot import Pilot
 
 from supervisor.run import events as ev
-from supervisor.run.records import FailureClass
+from supervisor.run.records import Difference, FailureClass, Sameness
 from supervisor.run.series import HOST, METRICS
 from supervisor.views.tui.app import StokerApp
 from tests.keeper.fakes import verdict_of
@@ -171,3 +172,33 @@ def test_an_end_that_was_not_read_to_the_last_line_says_so(tmp_path: Path) -> No
         assert "attempt 1 ended, exit 0, log read to 27 of 600 MB" in pane(app, "timeline")
 
     drive(rec.close(), play, size=(200, 50))
+
+
+def test_another_training_after_a_resume_is_in_the_notice_and_on_the_card(tmp_path: Path) -> None:
+    text = "samples of a step 16 → 8"
+    differs = ev.ResumeCompared(
+        t=0.0, attempt=1, result=Sameness.DIFFERS, difference=Difference.GLOBAL_BATCH, text=text
+    )
+
+    def recording(name: str) -> recorded.Recording:
+        rec = recorded.Recording(tmp_path / name)
+        rec.launch("first start")
+        rec.steps(1, 30)
+        rec.fact(msgspec.structs.replace(differs, t=rec.t))
+        return rec
+
+    async def runs(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(
+            pilot, lambda: f"resumed, differs: global batch: {text}" in pane(app, "notice"), "the notice"
+        )
+        assert "attempt 1: differs: global batch:" in pane(app, "timeline")
+
+    drive(recording("runs").close(), runs, size=(160, 50))
+    rec = recording("failed")
+    rec.fact(ev.ProcessesGone(t=rec.t, attempt=1, exit_code=1))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict_of(FailureClass.HOST_OOM), provisional=True))
+
+    async def failed(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: f"resumed, differs: global batch: {text}" in pane(app, "card"), "the card")
+
+    drive(rec.close(), failed)

@@ -11,12 +11,14 @@ from textual.message import Message
 from textual.timer import Timer
 
 from supervisor.run.events import Advisory
+from supervisor.run.records import Sameness
 from supervisor.run.state import Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.condition_words import is_live
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
+from supervisor.views.wording.kinds import compared_values
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # The words beside q give way when fewer than this many other keys would fit.
@@ -121,6 +123,13 @@ class NoticeBar(Panel):
                 row(Span("a", TextStyle.KEY), Span(f" {tr('why')} ", TextStyle.DIM)),
                 width,
             )
+        compared = attempt.compared if attempt is not None else None
+        if (
+            compared is not None
+            and compared.result is Sameness.DIFFERS
+            and isinstance(state.condition, Running)
+        ):
+            return _warned(tr.sentence("comparison", "card", compared_values(compared)), (), width)
         newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1

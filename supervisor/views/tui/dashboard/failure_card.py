@@ -12,12 +12,13 @@ from rich.cells import cell_len
 
 from supervisor.job.batch import describe_change
 from supervisor.run import state as st
-from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
+from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import again_text, resume_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
+from supervisor.views.wording.kinds import compared_values
 from supervisor.views.wording.places import is_stacks, of_project, place_of
 from supervisor.views.wording.translate import Tr
 
@@ -69,6 +70,7 @@ class FailureCard(Panel, can_focus=True):
         head = [row(Span(line, TextStyle.STRONG)) for line in wrap(tr(verdict.title), inner, 2)]
         if verdict.confidence < UNSURE:
             head.append(row(Span(tr("not sure: read the evidence before you act"), TextStyle.WARN)))
+        head += compared_rows(attempt, inner, tr)
         cause = _cause(attempt, verdict, inner, 3 if height >= 12 else 2, tr)
         cause += own_code(self.view.snapshot, attempt, "code", inner, tr)
         followed = _followed(verdict, inner, tr)
@@ -150,6 +152,15 @@ def own_code(snapshot: Snapshot, attempt: st.AttemptState, label: str, width: in
             code,
         )
     ]
+
+
+def compared_rows(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
+    """Of an attempt that was resumed: that it was not the same training as before."""
+    compared = attempt.compared
+    if compared is None or compared.result is not Sameness.DIFFERS:
+        return []
+    text = tr.sentence("comparison", "card", compared_values(compared))
+    return [row(Span(line, TextStyle.WARN)) for line in wrap(text, width, 2)]
 
 
 def _followed(verdict: Verdict, width: int, tr: Tr) -> list[Row]:

@@ -17,7 +17,7 @@ from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
 from supervisor.views.tui.dashboard.condition_words import failures
-from supervisor.views.tui.dashboard.failure_card import LABEL, UNSURE, change_text, own_code
+from supervisor.views.tui.dashboard.failure_card import LABEL, UNSURE, change_text, compared_rows, own_code
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View
@@ -73,6 +73,7 @@ class FailurePage(Page):
         newest = attempt is snapshot.state.attempt
         return [
             *_head(attempt, verdict, snapshot.state, width, tr),
+            *compared_rows(attempt, width, tr),
             *_cause(snapshot, attempt, verdict, width, self.pane_rows, tr),
             *_followed(attempt, verdict, width, tr),
             *_advice(verdict, width, tr),

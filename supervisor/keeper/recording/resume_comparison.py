@@ -1,0 +1,179 @@
+"""After a resume: what the new attempt logs, against what was logged of the same steps before, out of the series of this run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Final
+
+from supervisor.keeper.context import RunContext
+from supervisor.policy.same_training.case import Restart
+from supervisor.policy.same_training.judge import Judgement, judge
+from supervisor.run import events as ev
+from supervisor.run.records import Sameness
+from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader
+from supervisor.run.state import AttemptState, RunState
+
+LOOK_EVERY_S: Final = 1.0
+EARLY_ROWS: Final = (8, 24)
+"""At so many logged steps a difference that more of them would not change is recorded; anything else waits."""
+NEW_ROWS: Final = 20
+"""The last judgement takes all steps that were trained twice and so many beyond."""
+MOST_ROWS: Final = 80
+"""Of a long overlap so many are enough."""
+FIRST_KEPT: Final = 2_000
+LAST_KEPT: Final = 6_000
+"""Of a long training's steps: a schedule's beginning, and the stretch that may be trained twice."""
+TAIL_BYTES: Final = 16 << 20
+HEAD_BYTES: Final = 1 << 20
+MOST_IN_A_SECOND: Final = 2_000
+"""4 MiB hold some 20 000 samples: fewer in one read are all that there are."""
+
+MEASURED: Final = frozenset({"loss", "lr", "grad_norm"})
+"""A step without one of these was not trained, or nothing was logged of it."""
+
+
+class ResumeComparison:
+    """One attempt after the other, from its first logged step to its judgement. Used by the keeper's one thread."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._node, self._record, self._clock, self._emit = (
+            context.node,
+            context.record,
+            context.clock,
+            context.ledger.emit,
+        )
+        self._tables: _Tables | None = None
+        self._next_look = -math.inf
+        self._early = 0
+
+    def look(self, state: RunState, *, final: bool = False) -> None:
+        """Judge the newest attempt once its log holds enough; `final`: it has ended, so that no more will come."""
+        view = state.attempt
+        now = self._clock.mono()
+        if (
+            view is None
+            or view.number < 2
+            or view.first_step is None
+            or (now < self._next_look and not final)
+        ):
+            return
+        self._next_look = now + LOOK_EVERY_S
+        if self._tables is None or self._tables.attempt != view.number:
+            self._tables, self._early = _Tables(self._node.series, view.number), 0
+        tables = self._tables
+        if tables.done or (view.compared is not None and not final and _is_settled(view.compared)):
+            return
+        caught_up = tables.read(final=final)
+        if not tables.before or not tables.after or not caught_up:
+            tables.done = final
+            return
+        last = max(tables.before)
+        beyond = sum(step > last for step in tables.after)
+        rows = len(tables.after)
+        if final or rows >= MOST_ROWS or beyond >= NEW_ROWS:
+            tables.done = True
+            self._record_judgement(view, judge(tables.before, tables.after, self._restart(state, view)))
+        elif self._early < len(EARLY_ROWS) and rows >= EARLY_ROWS[self._early]:
+            self._early += 1
+            found = judge(tables.before, tables.after, self._restart(state, view))
+            if found.certain:
+                self._record_judgement(view, found)
+
+    def _record_judgement(self, view: AttemptState, found: Judgement) -> None:
+        known = view.compared
+        if known is not None and (known.result, known.difference) == (found.result, found.difference):
+            return
+        self._emit(
+            ev.ResumeCompared(
+                t=self._clock.wall(),
+                attempt=view.number,
+                result=found.result,
+                difference=found.difference,
+                text=found.text,
+                numbers={name: value for name, value in found.numbers if math.isfinite(value)},
+                steps_twice=found.twice,
+                steps_new=found.new,
+            )
+        )
+
+    def _restart(self, state: RunState, view: AttemptState) -> Restart:
+        """What is known of the restart that made the attempt."""
+        before = next(
+            (a for a in reversed(state.attempts) if a.number < view.number and a.first_step is not None), None
+        )
+        saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
+        batches = None
+        if before is not None and before.batch is not None and view.batch is not None:
+            batches = (before.batch, view.batch)
+        instructed = view.resume is not None or self._record.job.knobs.self_resuming
+        return Restart(
+            resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
+            expected=instructed and not _from_scratch(before),
+            accumulation=(batches[0].accumulation_steps, batches[1].accumulation_steps) if batches else None,
+            micro=(batches[0].micro_batch_per_rank, batches[1].micro_batch_per_rank) if batches else None,
+            world=(batches[0].world_size, batches[1].world_size) if batches else None,
+            total_steps=self._tables.totals if self._tables is not None else None,
+        )
+
+
+def _from_scratch(before: AttemptState | None) -> bool:
+    """Whether the plan was to begin anew."""
+    decision = before.decision if before is not None else None
+    return decision is not None and decision.change is not None and decision.change.from_scratch
+
+
+def _is_settled(compared: ev.ResumeCompared) -> bool:
+    """Whether the judgement of an earlier keeper, or of an early look, stands."""
+    return compared.result is not Sameness.UNKNOWN
+
+
+class _Tables:
+    """The logged steps of an attempt and of those before it; of those the newest that trained a step counts."""
+
+    def __init__(self, folder: Path, attempt: int) -> None:
+        self.attempt, self.done = attempt, False
+        self.before: dict[int, dict[str, float]] = {}
+        self.after: dict[int, dict[str, float]] = {}
+        self._totals: dict[bool, int] = {}
+        head = SeriesReader(folder, METRICS)
+        self._reader = SeriesReader(folder, METRICS)
+        if self._reader.seek_tail(TAIL_BYTES):
+            self._take(head.read(limit_bytes=HEAD_BYTES))
+
+    @property
+    def totals(self) -> tuple[int, int] | None:
+        """How many steps the script says there are, before and after."""
+        old, new = self._totals.get(False), self._totals.get(True)
+        return (old, new) if old is not None and new is not None else None
+
+    def read(self, *, final: bool) -> bool:
+        """Take in what was logged since the last call, at most 4 MiB of it unless `final`; True once that is all."""
+        while samples := self._reader.read():
+            self._take(samples)
+            if not final:
+                return len(samples) < MOST_IN_A_SECOND
+        return True
+
+    def _take(self, samples: list[Sample]) -> None:
+        for sample in samples:
+            step = sample.v.get("step")
+            if (
+                sample.k != JOB_KEY
+                or sample.a > self.attempt
+                or step is None
+                or not math.isfinite(step)
+                or step < 0
+            ):
+                continue
+            mine = sample.a == self.attempt
+            values = {n: v for n, v in sample.v.items() if v is not None and n != "step"}
+            if "total_steps" in values:
+                self._totals[mine] = int(values["total_steps"])
+            if MEASURED.isdisjoint(values):
+                continue  # tqdm draws 0/30 before it jumps to the step that it resumes from
+            (self.after if mine else self.before).setdefault(int(step), {}).update(values)
+        if len(self.before) > FIRST_KEPT + 2 * LAST_KEPT:
+            steps = sorted(self.before)
+            for step in steps[FIRST_KEPT:-LAST_KEPT]:
+                del self.before[step]

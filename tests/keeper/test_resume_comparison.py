@@ -1,0 +1,141 @@
+"""When the keeper says whether a resumed attempt is the same training, and out of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.spec import EntryKind
+from supervisor.keeper.context import RunContext
+from supervisor.keeper.recording import resume_comparison
+from supervisor.keeper.recording.ledger import Ledger
+from supervisor.keeper.recording.resume_comparison import ResumeComparison
+from supervisor.run import events as ev
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Difference, Sameness
+from supervisor.run.series import JOB_KEY, METRICS, SeriesWriter
+from supervisor.views.wording.translate import english
+from tests.keeper.fakes import KNOBS, FakeClock, job_of, run_in
+from tests.policy.test_same_training import AFTER, BEFORE, Log, Rows
+
+
+class Resumed:
+    """A run whose second attempt was told to resume at step 100."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run: RunPaths = run_in(folder)
+        self.clock = FakeClock()
+        self.ledger = Ledger(self.run.node())
+        record = job_of(folder, entry="train.py", entry_kind=EntryKind.SCRIPT, entry_args=(), knobs=KNOBS)
+        node = self.run.node()
+        self.context = RunContext(self.run, node, record, {}, self.clock, self.ledger)
+        self.series = SeriesWriter(node.series)
+        self.write(1, BEFORE.rows())
+        self.emit(
+            ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch", batch=BatchSpec(8, 1, 2)),
+            ev.Progress(t=2.0, attempt=1, step=1),
+            ev.CheckpointCommitted(t=3.0, attempt=1, step=100, path="c/100"),
+            ev.LaunchIntended(
+                t=4.0, attempt=2, argv=(), reason="smaller", batch=BatchSpec(4, 2, 2), resume="--resume_from"
+            ),
+        )
+        self.comparison = ResumeComparison(self.context)
+
+    def emit(self, *facts: ev.Event) -> None:
+        for fact in facts:
+            self.ledger.emit(fact)
+
+    def write(self, attempt: int, rows: Rows) -> None:
+        for step, values in rows.items():
+            self.series.append(METRICS, 5.0, JOB_KEY, attempt, {"step": float(step), **values})
+
+    def trains(self, rows: Rows, *, final: bool = False) -> list[ev.ResumeCompared]:
+        """The second attempt logs these; what was said until then."""
+        self.write(2, rows)
+        self.emit(ev.Progress(t=6.0, attempt=2, step=max(rows)))
+        self.clock.now += 1.5
+        self.comparison.look(self.ledger.state, final=final)
+        return self.said()
+
+    def said(self) -> list[ev.ResumeCompared]:
+        from tests.keeper.fakes import facts_of
+
+        return [fact for fact in facts_of(self.run) if isinstance(fact, ev.ResumeCompared)]
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Iterator[Resumed]:
+    made = Resumed(tmp_path)
+    yield made
+    made.series.close()
+    made.ledger.close()
+
+
+def part(log: Log, first: int, last: int) -> Rows:
+    return {step: row for step, row in log.rows().items() if first <= step <= last}
+
+
+def test_it_is_said_once_after_the_steps_trained_twice_and_twenty_more(resumed: Resumed) -> None:
+    assert resumed.trains(part(AFTER, 101, 130)) == []
+    assert resumed.trains(part(AFTER, 131, 149)) == []
+    (said,) = resumed.trains(part(AFTER, 150, 150))
+    assert (said.attempt, said.result, said.steps_twice, said.steps_new) == (2, Sameness.SAME, 30, 20)
+    resumed.trains(part(Log(range(151, 170)), 151, 169), final=True)
+    assert len(resumed.said()) == 1
+    view = resumed.ledger.state.attempt
+    assert view is not None
+    assert view.compared == said
+    assert english.moment(resumed.ledger.state.timeline[-1]).startswith(
+        "attempt 2: same training: 30 steps trained twice"
+    )
+
+
+def test_what_more_steps_would_not_change_is_said_early(resumed: Resumed) -> None:
+    halved = Log(range(101, 151), samples=8)
+    (said,) = resumed.trains(part(halved, 101, 110))
+    assert (said.result, said.difference) == (Sameness.DIFFERS, Difference.GLOBAL_BATCH)
+    resumed.trains(part(halved, 111, 150), final=True)
+    assert len(resumed.said()) == 1
+
+
+def test_an_attempt_that_ends_early_is_judged_by_what_there_is(resumed: Resumed) -> None:
+    assert resumed.trains(part(AFTER, 101, 102)) == []
+    (said,) = resumed.trains(part(AFTER, 103, 103), final=True)
+    assert said.result is Sameness.UNKNOWN
+    assert "only 3 steps" in said.text
+
+
+def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Resumed) -> None:
+    """tqdm draws 0/150 before transformers' Trainer skips to step 101."""
+    resumed.series.append(METRICS, 5.0, JOB_KEY, 2, {"step": 0.0, "total_steps": 150.0})
+    resumed.trains(part(AFTER, 101, 149))
+    (said,) = resumed.trains(part(AFTER, 150, 150))
+    assert said.result is Sameness.SAME
+
+
+def test_a_start_from_step_0_is_said_with_its_first_steps(resumed: Resumed) -> None:
+    (said,) = resumed.trains(part(Log(range(1, 51)), 1, 8))
+    assert said.difference is Difference.FROM_STEP_0
+    assert said.numbers["resume_step"] == 100
+
+
+def test_another_keeper_does_not_say_it_again(resumed: Resumed) -> None:
+    resumed.trains(AFTER.rows())
+    assert len(resumed.said()) == 1
+    again = ResumeComparison(resumed.context)
+    again.look(resumed.ledger.state)
+    again.look(resumed.ledger.state, final=True)
+    assert len(resumed.said()) == 1
+
+
+def test_of_a_long_training_its_beginning_and_its_end_are_kept(
+    resumed: Resumed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume_comparison, "FIRST_KEPT", 30)
+    monkeypatch.setattr(resume_comparison, "LAST_KEPT", 45)
+    resumed.trains(part(AFTER, 101, 130))
+    (said,) = resumed.trains(part(AFTER, 131, 150))
+    assert (said.result, said.steps_twice) == (Sameness.SAME, 30)
