@@ -76,7 +76,7 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
         match node:
             case ast.Call():
                 flags += _of_call(node)
-            case ast.ClassDef() if dataclasses or "transformers" in modules:
+            case ast.ClassDef() if dataclasses or modules & {"transformers", "tap"}:
                 flags += _of_dataclass(node, own=dataclasses)
             case ast.FunctionDef(name=name) if name in functions or _is_command(node):
                 flags += _of_function(node)
@@ -160,7 +160,10 @@ def _of_dataclass(node: ast.ClassDef, *, own: bool) -> Iterator[ScriptFlag]:
     is_dataclass = any(
         "dataclass" in (_leaf_name(d) or "") or "config" in (_leaf_name(d) or "") for d in node.decorator_list
     )
-    extends = any(base and base.endswith(("TrainingArguments", "Config", "Arguments")) for base in bases)
+    extends = any(
+        base and (base == "Tap" or base.endswith(("TrainingArguments", "Config", "Arguments")))
+        for base in bases
+    )
     if not (is_dataclass or extends) or not (own or extends):
         return
     for item in node.body:

@@ -17,6 +17,11 @@ from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs
 
+_OFF: Final = frozenset({"false", "no", "0", "none", ""})
+_BATCHES: Final = frozenset({"batch", "batching", "batches", "bsz", "sampler"})
+# `--max_num_tokens`, `--max-frames`: what a dynamic batch is filled up to; `--max_new_tokens` is a length, and no batch.
+_FILLED_WITH: Final = frozenset({"tokens", "frames", "duration", "seconds", "bins"})
+_FILLED: Final = _FILLED_WITH | {"max", "num", "batch", "train", "per", "gpu", "in", "total"}
 NO_ACCUMULATION: Final = "only a smaller global batch is possible (--allow-smaller-global)"
 
 
@@ -48,8 +53,26 @@ class Search:
         """Refuses settings that make the framework's training depend on the micro-batch."""
         for name, why in self.row.unsafe if self.row is not None else ():
             value = self._value_anywhere(name)
-            if value is not None and str(value).lower() not in {"false", "no", "0", "none", ""}:
+            if value is not None and str(value).lower() not in _OFF:
                 raise NoPlanError(why)
+
+    def require_counted(self, micro: Candidate) -> None:
+        """Refuses a micro-batch in samples where the script fills its batches up to a number of tokens, frames or seconds."""
+        if micro.role is Role.MICRO and micro.explicit:
+            return
+        for setting in settings_of(self.args[self.where.args_at :]):
+            words = set(words_of(setting.name))
+            if "dynamic" in words and words & _BATCHES and (setting.value or "true").lower() not in _OFF:
+                raise NoPlanError(f"batches are dynamic ({setting.name})", "--batch-knob FLAG", micro.name)
+            if (
+                not micro.explicit
+                and words & _FILLED_WITH
+                and "max" in words
+                and words <= _FILLED
+                and as_number(setting.value)
+            ):
+                what = f"{setting.name} is given, and may fill the batches in place of {micro.name}"
+                raise NoPlanError(what, "--batch-knob FLAG", micro.name)
 
     def _value_anywhere(self, plain: str) -> Scalar:
         """What a setting is given, wherever it stands; a bare switch is true."""
