@@ -30,6 +30,22 @@ GLOBALS = "batch_size = 12\ngradient_accumulation_steps = 5 * 8\nexec(open('conf
 HYDRA = "@hydra.main(config_path='conf', config_name='config')\ndef main(cfg):\n    DataLoader(d, batch_size=cfg.data.batch_size)\n    n = cfg.trainer.grad_accum_steps\n"
 CUT = "p.add_argument('--train_batch_size', type=int, default=32)\np.add_argument('--gradient_accumulation_steps', type=int, default=1)\nargs.train_batch_size = args.train_batch_size // args.gradient_accumulation_steps\n"
 SIMPLE = "from simple_parsing import ArgumentParser\n@dataclass\nclass Options:\n    batch_size: int = 16\n    grad_accum_steps: int = 2\nuse(o.batch_size, o.grad_accum_steps)\n"
+FIRE_CONFIG = {
+    "train.py": "import fire\nfrom config import Config\ndef main(**kwargs):\n    update(Config(), **kwargs)\nfire.Fire(main)\n",
+    "config.py": "@dataclass\nclass Config:\n    batch_size_training: int = 4\n    gradient_accumulation_steps: int = 1\n",
+}
+# Hydra's rules: an absolute group, a config of the same folder, an override, a group that only the command line adds, a package.
+HYDRA_DEEP = {
+    "train.py": "@hydra.main(config_path=str(files('pkg').joinpath('conf')), config_name=None)\ndef main(cfg):\n    DataLoader(d, batch_size=cfg.loader.batch_size)\n    n = cfg.trainer.accumulate_grad_batches\n",
+    "conf/base.yaml": "defaults:\n  - _self_\n  - run: first\n  - callbacks:\n    - a\n    - b\ntrainer:\n  accumulate_grad_batches: 9\n",
+    "conf/run/first.yaml": "# @package _global_\ndefaults:\n  - second\n  - override /trainer: long\n",
+    "conf/run/second.yaml": "# @package _global_\ndefaults:\n  - /trainer: short\n  - /loader: plain\n",
+    "conf/trainer/short.yaml": "accumulate_grad_batches: 3\n",
+    "conf/trainer/long.yaml": "accumulate_grad_batches: 2\n",
+    "conf/loader/plain.yaml": "batch_size: 8\n",
+    "conf/exp/four.yaml": "# @package _global_\ntrainer:\n  accumulate_grad_batches: 4\n",
+    "conf/loader/frames.yaml": "batch_size: 8000\nbatch_size_type: frame\n",
+}
 CUT_IN_LOOP = ARGPARSE.replace(
     LOOP,
     "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    for j in range(args.accum_iter):\n        step(x[j::args.accum_iter]).backward()\n",
@@ -160,6 +176,10 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"train.py": HF, "ds.json": json.dumps(AUTO)},
             {"--per_device_train_batch_size": "8", "--gradient_accumulation_steps": "2"},
         ),
+        ("train.py --batch_size_training 4", FIRE_CONFIG, {"--batch_size_training": "2", "--gradient_accumulation_steps": "2"}),
+        ("train.py --config-name base", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "4"}),
+        ("train.py -cn base trainer=short", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "6"}),
+        ("train.py --config-name=base +exp=four", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "8"}),
         ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
         ("train.py", {"train.py": HANDED_ON}, {"--batch-size-per-replica": "4", "--ga": "8"}),
         ("--nproc-per-node 4 train.py --bs=64", {"train.py": TAP}, {"--ac": "2"}),
@@ -209,6 +229,7 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ("train.py --batch_size 8 --accum_iter 4", {"train.py": CUT_IN_LOOP}, r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)"),
         ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "cuts each batch"),
         ("train.py --max_num_tokens 90000 --accum_iter 4", {"train.py": TOKENS}, "may fill the batches in place of --batch_size"),
+        ("train.py --config-name base loader=frames", HYDRA_DEEP, "not counted in samples .loader.batch_size_type is frame"),
         ("train.py --dynamic_batching 1 --batch_size 8", {"train.py": TOKENS}, "batches are dynamic"),
         ("train.py --batch_size 1 --accum_iter 4", {"train.py": CUT_IN_LOOP}, "--batch_size is 1 already"),
         ("train.py --batch_size 8", {"train.py": "p.add_argument('--batch_size')\ncfg.optim.batch_accumulation = 1\n"}, r"batch_accumulation is set in train\.py:2"),
@@ -305,6 +326,13 @@ GET_LAST = (
 def test_how_it_goes_on(line: str, source: str, how: str, knob: str | None, value: str | None) -> None:
     resume = oom_plan(job(line, {"train.py": source})).resume
     assert (resume.how, resume.knob, resume.value) == (how, knob, value)
+
+
+@pytest.mark.parametrize(("loop", "how"), [("loss.backward()", "self"), ("evaluate()", "none")])
+def test_the_file_of_the_training_loop_finds_the_newest_checkpoint(loop: str, how: str) -> None:
+    source = f"def train(run_dir):\n    checkpoint.load_latest(run_dir)\n    {loop}\n    batch_size = 1\n"
+    files = {"train.py": "import loop.train\nloop.train.train('o')\n", "loop/train.py": source}
+    assert oom_plan(job("train.py --batch-gpu=8", files)).resume.how == how
 
 
 @settings(deadline=None)

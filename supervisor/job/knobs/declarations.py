@@ -71,6 +71,8 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
     dataclasses = bool(modules & _DATACLASS_MODULES) or bool(
         called & (_DATACLASS_PARSERS - {"ArgumentParser"})
     )
+    # A function of **kwargs behind Fire sets the fields of config classes, which stand in files of their own.
+    dataclasses |= "fire" in modules and "Fire" not in called
     functions = _parsed_functions(tree, modules)
     for node in ast.walk(tree):
         match node:

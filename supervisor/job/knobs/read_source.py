@@ -355,6 +355,12 @@ class _Facts:
         if first is not None and rights:
             self.ratios.append(Ratio(first.lower(), rights, whole))
 
+    def _pieces(self, call: ast.Call) -> None:
+        """The number of pieces is a method's first argument and a function's second."""
+        if call.args:
+            self._cut(call.args[min(1, len(call.args) - 1)], call)
+        self._cut(next((k.value for k in call.keywords if k.arg == "chunks"), None), call)
+
     def _cut(self, pieces: ast.expr | None, node: ast.AST) -> None:
         name = leaf(pieces)
         if name is not None:
@@ -375,10 +381,8 @@ class _Facts:
         self.used.add(leaf(call) or "")
         if name in {"vars", "from_argparse_args", "asdict"} or any(k.arg is None for k in call.keywords):
             self.wholesale = True
-        if name in _CUTTING and call.args:
-            # The number of pieces is a method's first argument and a function's second.
-            self._cut(call.args[min(1, len(call.args) - 1)], call)
-            self._cut(next((k.value for k in call.keywords if k.arg == "chunks"), None), call)
+        if name in _CUTTING:
+            self._pieces(call)
         if name.endswith("DataLoader"):
             value = next((k.value for k in call.keywords if k.arg == "batch_size"), None)
             value = value or (call.args[1] if len(call.args) > 1 else None)
