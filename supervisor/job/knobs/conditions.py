@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from supervisor.job.knobs.declarations import Literal, ScriptFlag, literal
-from supervisor.job.knobs.read_source import ScriptSource, leaf, leaves
+from supervisor.job.knobs.read_source import ScriptSource, called, leaf, leaves
 
 _RANKS: Final = frozenset(
     {"num_processes", "world_size", "get_world_size", "ddp_world_size", "n_gpu", "num_gpus"}
@@ -50,6 +50,53 @@ def refuses(
         if values[0] is None and values[1] is not None and not safe[1]:
             return f"{demand.where}: {ast.unparse(demand.test)[:80]}"
     return None
+
+
+_COUNTING: Final = frozenset({"print", "info", "log", "ceil", "floor", "round", "int", "float", "str", "write", "debug", "warning"})  # fmt: skip
+
+
+def only_counted(source: ScriptSource, name: str) -> str | None:
+    """Where a script with its own loop reads an accumulation, if all that it does with it is to reckon and to print.
+
+    `len(loader) / steps`, `batch * world * steps` and the schedule's length accumulate nothing; a remainder, a comparison, a loss that
+    is divided, or the number handed on to anything does.
+    """
+    if "backward" not in source.used or "deepspeed" in source.modules:
+        return None
+    first: str | None = None
+    for file in source.files:
+        open_: list[tuple[ast.AST, bool]] = [(file.tree, False)]
+        while open_:
+            node, harmless = open_.pop()
+            if isinstance(node, ast.expr) and (leaf(node) or "").lower() == name:
+                if isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
+                    if not harmless:
+                        return None
+                    first = first or f"{file.path or 'the script'}:{node.lineno}"
+                continue
+            if isinstance(node, ast.BinOp) and _of_loss(node):
+                if name in {n.lower() for n in leaves(node)}:
+                    return None
+                continue
+            open_ += [(child, _reckons(node, child, harmless)) for child in ast.iter_child_nodes(node)]
+    return first
+
+
+def _of_loss(node: ast.BinOp) -> bool:
+    return any("loss" in n.lower() for n in leaves(node))
+
+
+def _reckons(node: ast.AST, child: ast.AST, inside: bool) -> bool:
+    """Whether what stands at `child` of `node` is only reckoned with or printed."""
+    match node:
+        case ast.FormattedValue() | ast.BinOp(op=ast.Mult() | ast.Div() | ast.FloorDiv()):
+            return True
+        case ast.Call():
+            return called(node) in _COUNTING and (inside or child in node.args)
+        case ast.JoinedStr() | ast.Tuple() | ast.IfExp() | ast.UnaryOp():
+            return inside
+        case _:
+            return False
 
 
 def _switched_off(

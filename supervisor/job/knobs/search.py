@@ -11,6 +11,7 @@ from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs import candidates as cand
 from supervisor.job.knobs.candidates import Candidate, Given, as_number, plain_name
+from supervisor.job.knobs.conditions import only_counted
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.names import Role, role_of, words_of
 from supervisor.job.knobs.places import Place, Places, place_of
@@ -331,7 +332,14 @@ class Search:
         return fallback
 
     def _require_used(self, steps: Candidate, micro: Candidate) -> Candidate:
-        """The flag is read somewhere: one that is declared and never used would shrink the global batch."""
+        """The setting is used: one that is declared and never used, or only reckoned with, would shrink the global batch."""
+        reckoned = only_counted(self.source, last_key(steps))
+        if reckoned is not None:
+            raise NoPlanError(
+                f"{steps.name} is only reckoned with ({reckoned}), the loop accumulates nothing: {NO_ACCUMULATION}",
+                "--allow-smaller-global",
+                micro.name,
+            )
         flag = self.source.flag(steps.name) if steps.name.startswith("-") else None
         if flag is None or flag.owner or not self.source.files:
             return steps
