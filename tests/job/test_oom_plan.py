@@ -58,6 +58,10 @@ ONLY_COUNTED = ARGPARSE.replace(
     "(loss / args.accum_iter).backward()",
     "loss.backward()\n    opt.step()\ntotal = args.batch_size * world * args.accum_iter\nn = math.ceil(len(l) / args.accum_iter)\nprint(f'{args.accum_iter}')\n",
 )
+NOT_WITH_AMP = "p.add_argument('--amp', action='store_true')\n" + ARGPARSE.replace(
+    "    (loss / args.accum_iter).backward()",
+    "    if args.amp:\n        loss.backward()\n        opt.step()\n    else:\n        (loss / args.accum_iter).backward()",
+)
 CHAINED = "p.add_argument('--global_batch_size', type=int, default=64)\np.add_argument('--micro_batch_size', type=int, default=16)\na = p.parse_args()\nsteps = math.ceil(a.global_batch_size / n / a.micro_batch_size)\n"
 HANDED_ON = "p.add_argument('--samples-per-replica', type=int)\np.add_argument('--batch-size-per-replica', type=int, default=8)\np.add_argument('--ga', type=int, default=4)\na = p.parse_args()\nTrainingArguments(per_device_train_batch_size=a.batch_size_per_replica, gradient_accumulation_steps=a.ga)\n"
 TAP = "from tap import Tap\nclass Args(Tap):\n    bs: int = 64  # of all ranks\n    ac: int = 1\nargs = Args().parse_args()\nargs.per_rank = round(args.bs / args.ac / get_world_size())\nOptimizer(n_gradient_accumulation=args.ac)\n"
@@ -230,8 +234,9 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
             "how many there are is not known",
         ),
         ("-- ./run-it --batch_size 8 --accum 2", {}, "source"),
-        ("train.py --batch_size 8", {"train.py": ONLY_COUNTED}, r"only reckoned with \(train\.py:\d+\), the loop accumulates nothing"),
-        ("train.py --config c.yaml", {"train.py": ONLY_COUNTED, "c.yaml": "batch_size: 8\naccum_iter: 1\n"}, r"c\.yaml#accum_iter is only reckoned with"),
+        ("train.py --batch_size 8", {"train.py": ONLY_COUNTED}, r"does not accumulate by --accum_iter \(read in train\.py:\d+\)"),
+        ("train.py --batch_size 8 --amp", {"train.py": NOT_WITH_AMP}, "with these arguments the loop does not accumulate"),
+        ("train.py --config c.yaml", {"train.py": ONLY_COUNTED, "c.yaml": "batch_size: 8\naccum_iter: 1\n"}, r"does not accumulate by c\.yaml#accum_iter"),
         ("train.py --batch_size 8 --accum_iter 4", {"train.py": CUT_IN_LOOP}, r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)"),
         ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "cuts each batch"),
         ("train.py --max_num_tokens 90000 --accum_iter 4", {"train.py": TOKENS}, "may fill the batches in place of --batch_size"),
@@ -257,6 +262,11 @@ def test_what_is_not_certain_is_refused_with_its_reason(
         assert [c.knob for c in plan.changes] == ["--train_batch_size", "--accum_iter"]
         return
     assert re.search(why, plan.why), plan.why
+
+
+def test_a_branch_that_is_on_accumulates() -> None:
+    files = {"train.py": NOT_WITH_AMP}
+    assert changes(job("train.py --batch_size 8", files)) == {"--batch_size": "4", "--accum_iter": "2"}
 
 
 @pytest.mark.parametrize("use", ["if i % args.accum_iter == 0:\n        opt.step()", "loss = loss * (1 / args.accum_iter)", "Accelerator(args.accum_iter)", "engine.steps = args.accum_iter"])  # fmt: skip

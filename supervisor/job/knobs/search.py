@@ -332,11 +332,12 @@ class Search:
         return fallback
 
     def _require_used(self, steps: Candidate, micro: Candidate) -> Candidate:
-        """The setting is used: one that is declared and never used, or only reckoned with, would shrink the global batch."""
-        reckoned = only_counted(self.source, last_key(steps))
+        """The setting is used: one that is declared and never used to accumulate would shrink the global batch."""
+        given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
+        reckoned = only_counted(self.source, last_key(steps), given)
         if reckoned is not None:
             raise NoPlanError(
-                f"{steps.name} is only reckoned with ({reckoned}), the loop accumulates nothing: {NO_ACCUMULATION}",
+                f"with these arguments the loop does not accumulate by {steps.name} (read in {reckoned}): {NO_ACCUMULATION}",
                 "--allow-smaller-global",
                 micro.name,
             )
