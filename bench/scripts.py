@@ -33,15 +33,23 @@ def answer(row: dict[str, Any], tree: Path) -> dict[str, Any] | None:
     if match is None:
         return None
     words = shlex.split(row["command"][match.end() :])
-    done = subprocess.run(
-        [sys.executable, "-m", "supervisor", "run", "--dry-run", "--json", *words],
-        cwd=tree / match[1],
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    # Configs that the row's own author wrote stand in the tree for this one run.
+    own = [tree / match[1] / name for name in row.get("files", {}) if not (tree / match[1] / name).exists()]
+    for file in own:
+        file.write_text(row["files"][file.relative_to(tree / match[1]).as_posix()], encoding="utf-8")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "supervisor", "run", "--dry-run", "--json", *words],
+            cwd=tree / match[1],
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        for file in own:
+            file.unlink()
     try:
         found: dict[str, Any] = json.loads(done.stdout)["on_oom"]
     except (ValueError, KeyError):
@@ -70,7 +78,7 @@ def main() -> int:
     )
     parser.add_argument("trees", type=Path)
     parser.add_argument("manifest", type=Path, nargs="?", default=MANIFEST)
-    parser.add_argument("--split", choices=("develop", "holdout"))
+    parser.add_argument("--split", choices=("develop", "holdout", "holdout2"))
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
     changes, resumes = collections.Counter[str](), collections.Counter[str]()

@@ -30,6 +30,41 @@ GLOBALS = "batch_size = 12\ngradient_accumulation_steps = 5 * 8\nexec(open('conf
 HYDRA = "@hydra.main(config_path='conf', config_name='config')\ndef main(cfg):\n    DataLoader(d, batch_size=cfg.data.batch_size)\n    n = cfg.trainer.grad_accum_steps\n"
 CUT = "p.add_argument('--train_batch_size', type=int, default=32)\np.add_argument('--gradient_accumulation_steps', type=int, default=1)\nargs.train_batch_size = args.train_batch_size // args.gradient_accumulation_steps\n"
 SIMPLE = "from simple_parsing import ArgumentParser\n@dataclass\nclass Options:\n    batch_size: int = 16\n    grad_accum_steps: int = 2\nuse(o.batch_size, o.grad_accum_steps)\n"
+FIRE_CONFIG = {
+    "train.py": "import fire\nfrom config import Config\ndef main(**kwargs):\n    update(Config(), **kwargs)\nfire.Fire(main)\n",
+    "config.py": "@dataclass\nclass Config:\n    batch_size_training: int = 4\n    gradient_accumulation_steps: int = 1\n",
+}
+# Hydra's rules: an absolute group, a config of the same folder, an override, a group that only the command line adds, a package.
+HYDRA_DEEP = {
+    "train.py": "@hydra.main(config_path=str(files('pkg').joinpath('conf')), config_name=None)\ndef main(cfg):\n    DataLoader(d, batch_size=cfg.loader.batch_size)\n    n = cfg.trainer.accumulate_grad_batches\n",
+    "conf/base.yaml": "defaults:\n  - _self_\n  - run: first\n  - callbacks:\n    - a\n    - b\ntrainer:\n  accumulate_grad_batches: 9\n",
+    "conf/run/first.yaml": "# @package _global_\ndefaults:\n  - second\n  - override /trainer: long\n",
+    "conf/run/second.yaml": "# @package _global_\ndefaults:\n  - /trainer: short\n  - /loader: plain\n",
+    "conf/trainer/short.yaml": "accumulate_grad_batches: 3\n",
+    "conf/trainer/long.yaml": "accumulate_grad_batches: 2\n",
+    "conf/loader/plain.yaml": "batch_size: 8\n",
+    "conf/exp/four.yaml": "# @package _global_\ntrainer:\n  accumulate_grad_batches: 4\n",
+    "conf/loader/frames.yaml": "batch_size: 8000\nbatch_size_type: frame\n",
+}
+CUT_IN_LOOP = ARGPARSE.replace(
+    LOOP,
+    "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    for j in range(args.accum_iter):\n        step(x[j::args.accum_iter]).backward()\n",
+)
+TOKENS = (
+    "p.add_argument('--max_num_tokens', type=int)\np.add_argument('--dynamic_batching', type=int, default=0)\n"
+    + ARGPARSE
+)
+ONLY_COUNTED = ARGPARSE.replace(
+    "(loss / args.accum_iter).backward()",
+    "loss.backward()\n    opt.step()\ntotal = args.batch_size * world * args.accum_iter\nn = math.ceil(len(l) / args.accum_iter)\nprint(f'{args.accum_iter}')\n",
+)
+NOT_WITH_AMP = "p.add_argument('--amp', action='store_true')\n" + ARGPARSE.replace(
+    "    (loss / args.accum_iter).backward()",
+    "    if args.amp:\n        loss.backward()\n        opt.step()\n    else:\n        (loss / args.accum_iter).backward()",
+)
+CHAINED = "p.add_argument('--global_batch_size', type=int, default=64)\np.add_argument('--micro_batch_size', type=int, default=16)\na = p.parse_args()\nsteps = math.ceil(a.global_batch_size / n / a.micro_batch_size)\n"
+HANDED_ON = "p.add_argument('--samples-per-replica', type=int)\np.add_argument('--batch-size-per-replica', type=int, default=8)\np.add_argument('--ga', type=int, default=4)\na = p.parse_args()\nTrainingArguments(per_device_train_batch_size=a.batch_size_per_replica, gradient_accumulation_steps=a.ga)\n"
+TAP = "from tap import Tap\nclass Args(Tap):\n    bs: int = 64  # of all ranks\n    ac: int = 1\nargs = Args().parse_args()\nargs.per_rank = round(args.bs / args.ac / get_world_size())\nOptimizer(n_gradient_accumulation=args.ac)\n"
 DS = {
     "train_micro_batch_size_per_gpu": 16,
     "train_batch_size": 32,
@@ -149,6 +184,13 @@ def changes(spec: JobSpec) -> dict[str, str]:
             {"train.py": HF, "ds.json": json.dumps(AUTO)},
             {"--per_device_train_batch_size": "8", "--gradient_accumulation_steps": "2"},
         ),
+        ("train.py --batch_size_training 4", FIRE_CONFIG, {"--batch_size_training": "2", "--gradient_accumulation_steps": "2"}),
+        ("train.py --config-name base", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "4"}),
+        ("train.py -cn base trainer=short", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "6"}),
+        ("train.py --config-name=base +exp=four", HYDRA_DEEP, {"loader.batch_size": "4", "trainer.accumulate_grad_batches": "8"}),
+        ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
+        ("train.py", {"train.py": HANDED_ON}, {"--batch-size-per-replica": "4", "--ga": "8"}),
+        ("--nproc-per-node 4 train.py --bs=64", {"train.py": TAP}, {"--ac": "2"}),
         (
             "-- accelerate launch --config_file a.yaml train.py --batch_size 8 --accum_iter 1",
             {"train.py": ARGPARSE, "a.yaml": ACCELERATE},
@@ -192,6 +234,16 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
             "how many there are is not known",
         ),
         ("-- ./run-it --batch_size 8 --accum 2", {}, "source"),
+        ("train.py --batch_size 8", {"train.py": ONLY_COUNTED}, r"does not accumulate by --accum_iter \(read in train\.py:\d+\)"),
+        ("train.py --batch_size 8 --amp", {"train.py": NOT_WITH_AMP}, "with these arguments the loop does not accumulate"),
+        ("train.py --config c.yaml", {"train.py": ONLY_COUNTED, "c.yaml": "batch_size: 8\naccum_iter: 1\n"}, r"does not accumulate by c\.yaml#accum_iter"),
+        ("train.py --batch_size 8 --accum_iter 4", {"train.py": CUT_IN_LOOP}, r"cuts each batch into --accum_iter pieces \(train\.py:\d+\)"),
+        ("train.py --accum_iter 4", {"train.py": CUT_IN_LOOP.replace("x[j::args.accum_iter]", "x.chunk(args.accum_iter)[j]")}, "cuts each batch"),
+        ("train.py --max_num_tokens 90000 --accum_iter 4", {"train.py": TOKENS}, "may fill the batches in place of --batch_size"),
+        ("train.py --config-name base loader=frames", HYDRA_DEEP, "not counted in samples .loader.batch_size_type is frame"),
+        ("train.py --dynamic_batching 1 --batch_size 8", {"train.py": TOKENS}, "batches are dynamic"),
+        ("train.py --batch_size 1 --accum_iter 4", {"train.py": CUT_IN_LOOP}, "--batch_size is 1 already"),
+        ("train.py --batch_size 8", {"train.py": "p.add_argument('--batch_size')\ncfg.optim.batch_accumulation = 1\n"}, r"batch_accumulation is set in train\.py:2"),
         (
             "train.py --batch_size 8 --train_batch_size 4",
             {"train.py": ARGPARSE},
@@ -210,6 +262,22 @@ def test_what_is_not_certain_is_refused_with_its_reason(
         assert [c.knob for c in plan.changes] == ["--train_batch_size", "--accum_iter"]
         return
     assert re.search(why, plan.why), plan.why
+
+
+def test_a_branch_that_is_on_accumulates() -> None:
+    files = {"train.py": NOT_WITH_AMP}
+    assert changes(job("train.py --batch_size 8", files)) == {"--batch_size": "4", "--accum_iter": "2"}
+
+
+@pytest.mark.parametrize("use", ["if i % args.accum_iter == 0:\n        opt.step()", "loss = loss * (1 / args.accum_iter)", "Accelerator(args.accum_iter)", "engine.steps = args.accum_iter"])  # fmt: skip
+def test_an_accumulation_that_is_used_as_one_counts(use: str) -> None:
+    files = {"train.py": ONLY_COUNTED.replace("opt.step()", use)}
+    assert changes(job("train.py --batch_size 8", files)) == {"--batch_size": "4", "--accum_iter": "2"}
+
+
+def test_a_length_in_tokens_is_no_batch() -> None:
+    line = "train.py --max_new_tokens 512 --dynamic_batching 0"
+    assert changes(job(line, {"train.py": TOKENS})) == {"--batch_size": "4", "--accum_iter": "2"}
 
 
 def test_an_unused_batch_for_sampling_never_wins_by_standing_first() -> None:
@@ -280,6 +348,13 @@ GET_LAST = (
 def test_how_it_goes_on(line: str, source: str, how: str, knob: str | None, value: str | None) -> None:
     resume = oom_plan(job(line, {"train.py": source})).resume
     assert (resume.how, resume.knob, resume.value) == (how, knob, value)
+
+
+@pytest.mark.parametrize(("loop", "how"), [("loss.backward()", "self"), ("evaluate()", "none")])
+def test_the_file_of_the_training_loop_finds_the_newest_checkpoint(loop: str, how: str) -> None:
+    source = f"def train(run_dir):\n    checkpoint.load_latest(run_dir)\n    {loop}\n    batch_size = 1\n"
+    files = {"train.py": "import loop.train\nloop.train.train('o')\n", "loop/train.py": source}
+    assert oom_plan(job("train.py --batch-gpu=8", files)).resume.how == how
 
 
 @settings(deadline=None)

@@ -131,6 +131,7 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         flag = where.source.flag(setting.name) if setting.name.startswith("-") else None
         if role is None and flag is not None:  # a short name: its long one says what it is
             role = next((r for n in flag.names if (r := _role(n))), None)
+        role = role or _passed_as(where, flag)
         if role is None:
             continue
         dest = _dest(flag) if flag is not None else plain_name(setting.name)
@@ -144,6 +145,14 @@ def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
             dest,
             is_switch=switch or (flag is not None and flag.is_switch),
         )
+
+
+def _passed_as(where: Places, flag: ScriptFlag | None) -> Role | None:
+    """The accumulation, where a number is passed on under such a name and no other: ``Accelerator(gradient_accumulation_steps=args.ac)``."""
+    if flag is None or flag.is_switch or not (flag.type == "int" or as_number(flag.default)):
+        return None
+    roles = {role_of(f"--{p.keyword}") for p in where.source.passed if p.leaf == flag.dest}
+    return Role.ACCUMULATION if roles == {Role.ACCUMULATION} else None
 
 
 def _dest(flag: ScriptFlag) -> str:
@@ -199,6 +208,7 @@ def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
         role = next(
             (r for n in (name, *flag.names, f"--{flag.dest}") if (r := _role(n, FRAMEWORK_NAMES))), None
         )
+        role = role or _passed_as(where, flag)
         if role is not None:
             yield Candidate(
                 name,

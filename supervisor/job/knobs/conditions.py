@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from supervisor.job.knobs.declarations import Literal, ScriptFlag, literal
-from supervisor.job.knobs.read_source import ScriptSource, leaf, leaves
+from supervisor.job.knobs.read_source import Guards, ScriptSource, called, guarded, leaf, leaves
 
 _RANKS: Final = frozenset(
     {"num_processes", "world_size", "get_world_size", "ddp_world_size", "n_gpu", "num_gpus"}
@@ -50,6 +50,73 @@ def refuses(
         if values[0] is None and values[1] is not None and not safe[1]:
             return f"{demand.where}: {ast.unparse(demand.test)[:80]}"
     return None
+
+
+_COUNTING: Final = frozenset({"print", "info", "log", "ceil", "floor", "round", "int", "float", "str", "write", "debug", "warning"})  # fmt: skip
+
+
+def only_counted(source: ScriptSource, name: str, given: Mapping[str, str | None]) -> str | None:
+    """Where a script with its own loop reads an accumulation, if all that it does with it for this command line is to reckon and to print.
+
+    `len(loader) / steps`, `batch * world * steps` and the schedule's length accumulate nothing; a remainder, a comparison, a loss that
+    is divided, or the number handed on to anything does, in a branch that the command line does not switch off.
+    """
+    if "backward" not in source.used or "deepspeed" in source.modules:
+        return None
+    first: str | None = None
+    known = known_values(source, given)
+    for file in source.files:
+        off = _switched_off_nodes(source, file.tree, known)
+        open_: list[tuple[ast.AST, bool]] = [(file.tree, False)]
+        while open_:
+            node, harmless = open_.pop()
+            of_loss = isinstance(node, ast.BinOp) and _of_loss(node, name)
+            if of_loss or _is_read(node, name):
+                if (of_loss or not harmless) and id(node) not in off:
+                    return None
+                first = first or f"{file.path or 'the script'}:{getattr(node, 'lineno', 0)}"
+                continue
+            open_ += [(child, _reckons(node, child, harmless)) for child in ast.iter_child_nodes(node)]
+    return first
+
+
+def _switched_off_nodes(
+    source: ScriptSource, tree: ast.Module, known: Mapping[str, Literal | _Nothing]
+) -> set[int]:
+    """Nodes in branches that the command line is known to switch off, by identity."""
+    seen: dict[Guards, bool] = {}
+    off: set[int] = set()
+    for node, guards, _ in guarded(tree):
+        if guards not in seen:
+            seen[guards] = any(_switched_off(source, test, wanted, known) for test, wanted in guards)
+        if seen[guards]:
+            off.add(id(node))
+    return off
+
+
+def _is_read(node: ast.AST, name: str) -> bool:
+    if not isinstance(node, ast.expr) or (leaf(node) or "").lower() != name:
+        return False
+    return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+
+
+def _of_loss(node: ast.BinOp, name: str) -> bool:
+    """Whether a loss is divided by the name, or multiplied with something of it."""
+    names = {n.lower() for n in leaves(node)}
+    return name in names and any("loss" in n for n in names)
+
+
+def _reckons(node: ast.AST, child: ast.AST, inside: bool) -> bool:
+    """Whether what stands at `child` of `node` is only reckoned with or printed."""
+    match node:
+        case ast.FormattedValue() | ast.BinOp(op=ast.Mult() | ast.Div() | ast.FloorDiv()):
+            return True
+        case ast.Call():
+            return called(node) in _COUNTING and (inside or child in node.args)
+        case ast.JoinedStr() | ast.Tuple() | ast.IfExp() | ast.UnaryOp():
+            return inside
+        case _:
+            return False
 
 
 def _switched_off(

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from supervisor.job.arguments.assignments import settings_of, value_of
+from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.arguments.launchers import Launch
 from supervisor.job.config.edit import Scalar, config_words, read_values
 from supervisor.job.knobs.candidates import ACCELERATE, DEEPSPEED
@@ -20,6 +20,9 @@ from supervisor.job.knobs.declarations import constant, literal
 from supervisor.job.knobs.read_source import ScriptSource, called, parse
 
 Read = Callable[[str], str | None]
+# Hydra configs nest some five deep and have some thirty files; these bound what is opened before the start.
+MAX_NESTED: Final = 8
+MAX_HYDRA_FILES: Final = 64
 _DEEPSPEED_KEYS: Final = frozenset(
     {
         "zero_optimization",
@@ -131,70 +134,138 @@ def _lone(
 
 def _hydra(args: Sequence[str], source: ScriptSource, read: Read) -> dict[str, tuple[Scalar, str]]:
     """The settings of the script's Hydra config and of the groups that it selects, by the key that an override takes."""
-    at = _hydra_config(source)
-    if at is None:
-        return {}
-    folder, name = at
-    folder = value_of(args, "--config-path") or value_of(args, "-cp") or folder
-    name = value_of(args, "--config-name") or value_of(args, "-cn") or name
-    found: dict[str, tuple[Scalar, str]] = {}
-    overrides = {s.name.lstrip("+"): s.value for s in settings_of(args) if not s.name.startswith("-")}
-    _add_hydra(found, posixpath.join(folder, name), "", overrides, read, depth=0)
-    return found
+    given = {s.name.replace("_", "-"): s.value for s in settings_of(args) if s.name.startswith("-")}
+    named = given.get("--config-name") or given.get("-cn")
+    for folders, name in _hydra_mains(source):
+        folder = given.get("--config-path") or given.get("-cp")
+        for root in [folder] if folder else folders:
+            hydra = _Hydra(root, args, read)
+            hydra.add(posixpath.join(root, named or name), "", 0)
+            if hydra.found:
+                hydra.add_more_groups()
+                return hydra.found
+    return {}
 
 
-def _hydra_config(source: ScriptSource) -> tuple[str, str] | None:
+def _hydra_mains(source: ScriptSource) -> Iterator[tuple[list[str], str]]:
+    """Where ``@hydra.main`` looks for its config: the folders that may be meant, and the name that it gives."""
     for file in source.files:
+        here = posixpath.dirname(file.path)
         for node in ast.walk(file.tree):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "main"
-            ):
-                given = {k.arg: literal(k.value) for k in node.keywords}
-                name = given.get("config_name")
-                if isinstance(name, str):
-                    folder = given.get("config_path") or "."
-                    return posixpath.normpath(posixpath.join(posixpath.dirname(file.path), str(folder))), name
-    return None
+            match node:
+                case ast.Call(func=ast.Attribute(attr="main"), keywords=keywords):
+                    given = {k.arg: k.value for k in keywords}
+                    if "config_name" in given:
+                        name = literal(given["config_name"]) or ""
+                        yield _hydra_folders(here, given.get("config_path")), str(name)
+                case _:
+                    pass
 
 
-def _add_hydra(
-    found: dict[str, tuple[Scalar, str]],
-    path: str,
-    prefix: str,
-    overrides: Mapping[str, str | None],
-    read: Read,
-    *,
-    depth: int,
-) -> None:
-    file = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
-    text = read(file)
-    if text is None or depth > 3:
-        return
-    folder = posixpath.dirname(file)
-    for group, option in _defaults(text):
-        chosen = overrides.get(group) or option
-        if chosen:
-            _add_hydra(
-                found,
-                posixpath.join(folder, group, chosen),
-                f"{prefix}{group.replace('/', '.')}.",
-                overrides,
-                read,
-                depth=depth + 1,
-            )
-    package = "" if re.match(r"#\s*@package\s+_global_", text) else prefix
-    for key, value in read_values(file, text).items():
-        found[f"{package}{key}"] = (value, file)
+def _hydra_folders(here: str, path: ast.expr | None) -> list[str]:
+    """A literal path as it is; of a computed one the names in it, below the script's folder or one above it."""
+    folder = literal(path)
+    if path is None or _is_none(path) or isinstance(folder, str):
+        return [posixpath.normpath(posixpath.join(here, str(folder or ".")))]
+    above = [here, *(posixpath.normpath(posixpath.join(here, *[".."] * n)) for n in (1, 2, 3))]
+    names = [n for n in ast.walk(path) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    parts = [str(n.value) for n in sorted(names, key=lambda n: (n.lineno, n.col_offset))]
+    tails = [posixpath.join(*parts[i:]) for i in range(len(parts))]
+    return [posixpath.normpath(posixpath.join(a, t)) for a in above for t in tails]
 
 
-def _defaults(text: str) -> list[tuple[str, str]]:
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """One entry of a defaults list; `group` empty: another config of the same folder."""
+
+    group: str
+    option: str
+    absolute: bool = False
+    package: str | None = None
+    override: bool = False
+
+
+_ENTRY: Final = re.compile(
+    r"(?P<override>override\s+)?(?:optional\s+)?(?:(?P<abs>/)?(?P<group>[\w/-]+?)(?:@(?P<package>[\w.]+))?\s*:\s*)?(?P<option>[\w./-]+)\s*(?:#.*)?$"
+)
+
+
+class _Hydra:
+    """Composes one Hydra config as Hydra does: groups in their order, the file's own values where ``_self_`` stands, else last."""
+
+    def __init__(self, root: str, args: Sequence[str], read: Read) -> None:
+        self.root = root
+        self.read = read
+        self.chosen: dict[str, str] = {}
+        self.more: dict[str, str] = {}
+        for setting in settings_of(args):
+            if not setting.name.startswith("-") and setting.value:
+                self.chosen[setting.name.lstrip("+")] = setting.value
+                if setting.name.startswith("+"):
+                    self.more[setting.name.lstrip("+")] = setting.value
+        self.found: dict[str, tuple[Scalar, str]] = {}
+        self.files = 0
+
+    def add(self, path: str, prefix: str, depth: int) -> None:
+        """Adds one config and what its defaults list names."""
+        file = path if path.endswith((".yaml", ".yml")) else f"{path}.yaml"
+        text = self.read(file) if depth <= MAX_NESTED and self.files < MAX_HYDRA_FILES else None
+        if text is None:
+            return
+        self.files += 1
+        header = re.match(r"#\s*@package:?\s+([\w.]+)", text)
+        if header is not None and header[1] != "_group_":
+            prefix = "" if header[1] == "_global_" else f"{header[1]}."
+        entries = _defaults(text)
+        for entry in entries:
+            if entry.override:
+                self.chosen.setdefault(entry.group, entry.option)
+        for entry in (*entries, *(() if _SELF in entries else (_SELF,))):
+            if entry == _SELF:
+                self.found |= {f"{prefix}{k}": (v, file) for k, v in read_values(file, text).items()}
+            elif not entry.override:
+                self._entry(entry, posixpath.dirname(file), prefix, depth)
+
+    def _entry(self, entry: _Default, folder: str, prefix: str, depth: int) -> None:
+        if not entry.group:
+            self.add(posixpath.join(folder, entry.option), prefix, depth + 1)
+            return
+        option = self.chosen.get(entry.group, entry.option)
+        if option in {"null", "???"}:
+            return
+        package = entry.group.replace("/", ".") if entry.package is None else entry.package
+        inner = {"_global_": "", "_here_": prefix}.get(package, f"{prefix}{package}.")
+        base = self.root if entry.absolute else folder
+        self.add(posixpath.join(base, entry.group, option), inner, depth + 1)
+
+    def add_more_groups(self) -> None:
+        """Groups that the command line adds: ``+experiment=large``."""
+        for group, option in self.more.items():
+            if re.fullmatch(r"[\w./-]+", option):
+                self.add(posixpath.join(self.root, group, option), f"{group.replace('/', '.')}.", 1)
+
+
+_SELF: Final = _Default("", "_self_")
+
+
+def _defaults(text: str) -> list[_Default]:
+    """The entries of a defaults list; a group with several options, which hold no batch in practice, is left out."""
     block = re.search(r"^defaults:\s*\n((?:[ \t]*-.*\n?|[ \t]*#.*\n|\s*\n)+)", text, re.MULTILINE)
-    if block is None:
-        return []
-    pairs = re.findall(r"-\s*(?:override\s+)?/?([\w/]+)(?:@[\w.]+)?:\s*([\w./-]+)", block[1])
-    return [(group, option) for group, option in pairs if option not in {"null", "_self_"}]
+    lines = [line for line in (block[1].splitlines() if block else ()) if line.strip().startswith("-")]
+    found: list[_Default] = []
+    for line in lines:
+        if len(line) - len(line.lstrip()) > len(lines[0]) - len(lines[0].lstrip()):
+            continue
+        entry = _ENTRY.fullmatch(line.strip().lstrip("-").strip().replace('"', "").replace("'", ""))
+        if entry is not None:
+            group = entry["group"] or ""
+            absolute, override = entry["abs"] is not None, entry["override"] is not None
+            found.append(_Default(group, entry["option"], absolute, entry["package"], override))
+    return found
 
 
 def _python_configs(args: Sequence[str], read: Read) -> dict[str, tuple[Scalar, str]]:

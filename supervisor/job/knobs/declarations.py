@@ -71,12 +71,14 @@ def declared_flags(tree: ast.Module, modules: frozenset[str], file: str = "") ->
     dataclasses = bool(modules & _DATACLASS_MODULES) or bool(
         called & (_DATACLASS_PARSERS - {"ArgumentParser"})
     )
+    # A function of **kwargs behind Fire sets the fields of config classes, which stand in files of their own.
+    dataclasses |= "fire" in modules and "Fire" not in called
     functions = _parsed_functions(tree, modules)
     for node in ast.walk(tree):
         match node:
             case ast.Call():
                 flags += _of_call(node)
-            case ast.ClassDef() if dataclasses or "transformers" in modules:
+            case ast.ClassDef() if dataclasses or modules & {"transformers", "tap"}:
                 flags += _of_dataclass(node, own=dataclasses)
             case ast.FunctionDef(name=name) if name in functions or _is_command(node):
                 flags += _of_function(node)
@@ -160,7 +162,10 @@ def _of_dataclass(node: ast.ClassDef, *, own: bool) -> Iterator[ScriptFlag]:
     is_dataclass = any(
         "dataclass" in (_leaf_name(d) or "") or "config" in (_leaf_name(d) or "") for d in node.decorator_list
     )
-    extends = any(base and base.endswith(("TrainingArguments", "Config", "Arguments")) for base in bases)
+    extends = any(
+        base and (base == "Tap" or base.endswith(("TrainingArguments", "Config", "Arguments")))
+        for base in bases
+    )
     if not (is_dataclass or extends) or not (own or extends):
         return
     for item in node.body:

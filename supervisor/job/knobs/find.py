@@ -163,6 +163,16 @@ class _Finder:
     def find(self) -> Knobs:
         self.search.require_safe()
         micro = self.search.micro()
+        try:
+            return self._planned(micro)
+        except NoPlanError as refused:
+            if micro.number != 1:
+                raise
+            what = f"{micro.name} is 1 already: no smaller micro-batch is possible"
+            raise NoPlanError(what, "", refused.batch) from None
+
+    def _planned(self, micro: Candidate) -> Knobs:
+        self.search.require_counted(micro)
         total = self.search.total(micro) if micro.role is not Role.TOTAL else None
         accumulation = (
             None if total is not None and not self.search.all_three() else self.search.accumulation(micro)
@@ -193,6 +203,12 @@ class _Finder:
                 f"change it in {fixed.where.rpartition(':')[0]}",
                 micro.name,
             )
+        for name, values in self.source.literals.items():
+            if role_of(f"--{name}") is Role.ACCUMULATION and as_number(values[0][0]):
+                return NoPlanError(
+                    f"{named}, but {name} is set in {values[0][1]}, and how it is changed from outside is not known",
+                    "name it with --accumulation-knob", micro.name,
+                )  # fmt: skip
         return NoPlanError(f"{named}: {NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
 
     def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
@@ -215,6 +231,12 @@ class _Finder:
                 "--batch-scope global, or per_rank",
                 micro.name,
             )
+        cut_at = self.source.cuts_by(small)
+        if cut_at is not None:
+            raise NoPlanError(
+                f"the source cuts each batch into {steps.name} pieces ({cut_at}): a smaller batch would shrink the global batch",
+                f"a larger {steps.name} alone", micro.name,
+            )  # fmt: skip
         if (
             not self.source.files
             and micro.role not in {Role.MICRO, Role.NODE}

@@ -20,11 +20,13 @@ _OTHER_BATCH: Final = frozenset(
         "no", "use", "schedule", "limit", "norm", "bn", "shuffle", "stats", "fid", "metric", "metrics", "prompt", "precompute", "mc",
     }
 )  # fmt: skip
-_MICRO: Final = frozenset({"device", "gpu", "micro", "microbatch", "rank", "local", "worker"})
+_MICRO: Final = frozenset({"device", "gpu", "micro", "microbatch", "rank", "local", "worker", "replica"})
 _NODE: Final = frozenset({"node"})
 _TOTAL: Final = frozenset({"global", "total", "effective"})
 _SHORT: Final = frozenset({"-b", "-bs", "--bs", "-batch"})
-_SIZES: Final = frozenset({"size", "batch", "gpu", "device", "rank", "node", "batchsize", "microbatch", "bs"})
+_SIZES: Final = frozenset(
+    {"size", "batch", "gpu", "device", "rank", "node", "replica", "batchsize", "microbatch", "bs"}
+)
 _WHOLE: Final = {"ims_per_batch": KnobScope.GLOBAL, "samples_per_gpu": KnobScope.PER_RANK, "imgs_per_gpu": KnobScope.PER_RANK, "images_per_gpu": KnobScope.PER_RANK}  # fmt: skip
 _ACCUMULATION: Final = frozenset(
     {"accumulation", "accumulate", "accum", "accumulative", "acc", "accumulations", "gas"}
@@ -96,7 +98,9 @@ def is_batch(name: str) -> bool:
         return False
     if "batchsize" in words or "microbatch" in words or words[-1:] == ["bs"]:
         return True
-    return "batch" in words and (words[-1] in _SIZES or (words[-1] == "train" and "size" in words))
+    return "batch" in words and (
+        words[-1] in _SIZES or (words[-1] in {"train", "training"} and "size" in words)
+    )
 
 
 def is_accumulation(name: str) -> bool:

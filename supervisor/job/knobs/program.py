@@ -28,6 +28,14 @@ _TELLING: Final = re.compile(
     re.IGNORECASE,
 )
 _ROOTS: Final = (".", "src")
+# Never a project's own module: looked up in every folder they would use up the look-ups.
+_FOREIGN: Final = frozenset(
+    {
+        "__future__", "argparse", "collections", "contextlib", "copy", "dataclasses", "datetime", "functools", "glob", "itertools", "json", "logging",
+        "math", "numpy", "os", "pandas", "pathlib", "PIL", "random", "re", "scipy", "shutil", "sklearn", "subprocess", "sys", "time", "torch", "tqdm",
+        "typing", "wandb", "warnings", "yaml",
+    }
+)  # fmt: skip
 _METADATA: Final = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
@@ -177,6 +185,8 @@ def _imports(text: str, here: str, roots: Sequence[str], wanted: frozenset[str] 
 
 def _paths(module: str, names: Sequence[str], here: str, roots: Sequence[str]) -> Iterator[str]:
     if not module:
+        return
+    if module.partition(".")[0] in _FOREIGN:
         return
     dots = len(module) - len(module.lstrip("."))
     base = module.lstrip(".").replace(".", "/")

@@ -43,6 +43,7 @@ _KEPT: Final = (
     "num_nodes",
     "overwrite_output_dir",
 )
+_CUTTING: Final = frozenset({"chunk", "array_split", "tensor_split"})
 _ALIAS_DEPTH: Final = 6
 
 
@@ -92,7 +93,7 @@ class ScriptSource:
     `variables`: environment variables that it reads, with their literal default if they have one. In the sets
     a variable is named ``env:NAME``. `words`: names and attributes of its code that speak of resuming, or of transformers.
     `handed`: (name, the name that is passed on as it, or that it is a share of). `computed`: what a name is set to.
-    `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `fallbacks`: (name, the name that stands in for it where it is not set).
+    `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `cuts`: names that say into how many pieces a tensor or a list is cut, with where. `fallbacks`: (name, the name that stands in for it where it is not set).
     """
 
     flags: tuple[ScriptFlag, ...] = ()
@@ -113,6 +114,7 @@ class ScriptSource:
     fields: Mapping[str, Literal] = field(default_factory=dict)
     handed: frozenset[tuple[str, str]] = frozenset()
     computed: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
+    cuts: Mapping[str, str] = field(default_factory=dict)
 
     def flag(self, name: str) -> ScriptFlag | None:
         """The declared flag of this spelling; dashes and underscores within a name are one."""
@@ -150,6 +152,11 @@ class ScriptSource:
         for _ in range(3):
             found |= {other for other, origin in steps if origin in found}
         return frozenset(found)
+
+    def cuts_by(self, part: str) -> str | None:
+        """Where something is cut into `part` pieces, maybe by another name; None where nothing is."""
+        names = self._followed(part, self.renamed | self.handed)
+        return next((where for name, where in self.cuts.items() if name in names), None)
 
     def divides(self, total: str, part: str, *, outright: bool = False) -> bool:
         """Whether `total` is divided by a product that `part` is a factor of, or tested to be a multiple of it.
@@ -247,6 +254,7 @@ class _Facts:
         self.handed: set[tuple[str, str]] = set()
         self.computed: defaultdict[str, list[ast.expr]] = defaultdict(list)
         self.fields: dict[str, Literal] = {}
+        self.cuts: dict[str, str] = {}
         self.path = ""
         self.wholesale = False
 
@@ -278,6 +286,8 @@ class _Facts:
             case ast.Subscript():
                 self._variable(node)
                 self.used.add(leaf(node) or "")
+                if isinstance(node.slice, ast.Slice):  # every n-th sample: `batch[i::n]`
+                    self._cut(node.slice.step, node)
             case ast.Call():
                 self._variable(node)
                 self._call(node)
@@ -336,10 +346,25 @@ class _Facts:
         if whole:
             self.divided.update(self.direct.get(name, name) for name in names)
         rights = frozenset(name.lower() for name in leaves(right))
+        # `total / world / micro` divides the total by both.
+        while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Div | ast.FloorDiv):
+            rights |= {name.lower() for name in leaves(left.right)}
+            left = left.left
         first = leaf(left)
         # A product on the left is divided as a whole: `n * batch / accum` says nothing of batch / accum alone.
         if first is not None and rights:
             self.ratios.append(Ratio(first.lower(), rights, whole))
+
+    def _pieces(self, call: ast.Call) -> None:
+        """The number of pieces is a method's first argument and a function's second."""
+        if call.args:
+            self._cut(call.args[min(1, len(call.args) - 1)], call)
+        self._cut(next((k.value for k in call.keywords if k.arg == "chunks"), None), call)
+
+    def _cut(self, pieces: ast.expr | None, node: ast.AST) -> None:
+        name = leaf(pieces)
+        if name is not None:
+            self.cuts.setdefault(name.lower(), self._at(node))
 
     def _fallback(self, first: ast.expr, second: ast.expr, test: ast.expr) -> None:
         one, other = leaf(first), leaf(second)
@@ -356,6 +381,8 @@ class _Facts:
         self.used.add(leaf(call) or "")
         if name in {"vars", "from_argparse_args", "asdict"} or any(k.arg is None for k in call.keywords):
             self.wholesale = True
+        if name in _CUTTING:
+            self._pieces(call)
         if name.endswith("DataLoader"):
             value = next((k.value for k in call.keywords if k.arg == "batch_size"), None)
             value = value or (call.args[1] if len(call.args) > 1 else None)
@@ -398,6 +425,7 @@ class _Facts:
             handed=frozenset(self.handed),
             computed={name: tuple(values) for name, values in self.computed.items()},
             fields=self.fields,
+            cuts=self.cuts,
             used=frozenset(self.used | ({"*"} if self.wholesale else set())),
         )
 

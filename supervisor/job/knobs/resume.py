@@ -434,6 +434,7 @@ class _FileLook:
             "resume_from_checkpoint",
         }
         self.saved = _saved_names(file.tree)
+        self.trains = any(isinstance(n, ast.Call) and called(n) == "backward" for n in ast.walk(file.tree))
 
     def what(self, node: ast.AST, function: str | None) -> str | None:
         """What a node does to that end, for people."""
@@ -453,7 +454,7 @@ class _FileLook:
             return "resume_from_checkpoint=True"
         if not _FINDS_NEWEST.search(name) or name in self.empty:
             return None
-        if self.depth and name not in _KNOWN_FINDERS:
+        if self.depth and name not in _KNOWN_FINDERS and not (self.trains and name == "load_latest"):
             return None
         return None if {leaf(a) for a in node.args} & self.named else name
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,12 +11,19 @@ from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.knobs import candidates as cand
 from supervisor.job.knobs.candidates import Candidate, Given, as_number, plain_name
+from supervisor.job.knobs.conditions import only_counted
 from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.names import Role, role_of, words_of
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs
 
+_OFF: Final = frozenset({"false", "no", "0", "none", ""})
+_BATCHES: Final = frozenset({"batch", "batching", "batches", "bsz", "sampler"})
+# `--max_num_tokens`, `--max-frames`: what a dynamic batch is filled up to; `--max_new_tokens` is a length, and no batch.
+_UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
+_FILLED_WITH: Final = frozenset({"tokens", "frames", "duration", "seconds", "bins"})
+_FILLED: Final = _FILLED_WITH | {"max", "num", "batch", "train", "per", "gpu", "in", "total"}
 NO_ACCUMULATION: Final = "only a smaller global batch is possible (--allow-smaller-global)"
 
 
@@ -48,8 +55,41 @@ class Search:
         """Refuses settings that make the framework's training depend on the micro-batch."""
         for name, why in self.row.unsafe if self.row is not None else ():
             value = self._value_anywhere(name)
-            if value is not None and str(value).lower() not in {"false", "no", "0", "none", ""}:
+            if value is not None and str(value).lower() not in _OFF:
                 raise NoPlanError(why)
+
+    def require_counted(self, micro: Candidate) -> None:
+        """Refuses a micro-batch where the script fills its batches up to a number of tokens, frames or seconds."""
+        if self.row is not None and self.row.selector is not None:
+            return
+        for name, value in self._everything():
+            words, text = set(words_of(name)), str(value).lower()
+            if words >= {"batch", "type"} and text.rstrip("s") in _UNITS:
+                raise NoPlanError(f"batches are not counted in samples ({name} is {text})", "", micro.name)
+            if "dynamic" in words and words & _BATCHES and text not in _OFF:
+                raise NoPlanError(f"batches are dynamic ({name})", "--batch-knob FLAG", micro.name)
+        if micro.explicit:
+            return
+        for setting in settings_of(self.args[self.where.args_at :]):
+            words = set(words_of(setting.name))
+            filled = words & _FILLED_WITH and "max" in words and words <= _FILLED
+            if filled and as_number(setting.value):
+                what = f"{setting.name} is given, and may fill the batches in place of {micro.name}"
+                raise NoPlanError(what, "--batch-knob FLAG", micro.name)
+
+    def _everything(self) -> Iterator[tuple[str, Scalar]]:
+        """Every setting with the value that counts: the command line before configs."""
+        seen: set[str] = set()
+        for setting in settings_of(self.args[self.where.args_at :]):
+            seen.add(plain_name(setting.name))
+            yield setting.name, True if setting.value is None else setting.value
+        for file, values in self.where.configs.items():
+            for key, value in values.items():
+                if key not in seen:
+                    yield f"{file}#{key}", value
+        for key, (value, _) in self.where.settled.items():
+            if plain_name(key) not in seen:
+                yield key, value
 
     def _value_anywhere(self, plain: str) -> Scalar:
         """What a setting is given, wherever it stands; a bare switch is true."""
@@ -292,7 +332,15 @@ class Search:
         return fallback
 
     def _require_used(self, steps: Candidate, micro: Candidate) -> Candidate:
-        """The flag is read somewhere: one that is declared and never used would shrink the global batch."""
+        """The setting is used: one that is declared and never used to accumulate would shrink the global batch."""
+        given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
+        reckoned = only_counted(self.source, last_key(steps), given)
+        if reckoned is not None:
+            raise NoPlanError(
+                f"with these arguments the loop does not accumulate by {steps.name} (read in {reckoned}): {NO_ACCUMULATION}",
+                "--allow-smaller-global",
+                micro.name,
+            )
         flag = self.source.flag(steps.name) if steps.name.startswith("-") else None
         if flag is None or flag.owner or not self.source.files:
             return steps
