@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -155,3 +156,42 @@ def test_whatever_was_logged_something_is_said(
     found = judge(before, after, Restart(resumes_at=at, accumulation=steps, micro=steps, world=(1, 1)))
     assert found.text
     assert (found.difference is not None) == (found.result is Sameness.DIFFERS)
+
+
+def grows_at(step_of_growth: int) -> Callable[[Rows], Rows]:
+    """Sequences that get four times as long from a step on, by a schedule."""
+
+    def put(rows: Rows) -> Rows:
+        tokens = 0
+        for step, row in rows.items():
+            tokens = tokens + (256 if step >= step_of_growth else 64) * 16
+            row |= {"tokens_seen": float(tokens), "seq_len": 256.0 if step >= step_of_growth else 64.0}
+        return rows
+
+    return put
+
+
+@pytest.mark.parametrize("step_of_growth", [95, 101, 131])
+def test_a_length_that_grows_by_a_schedule_is_no_other_global_batch(step_of_growth: int) -> None:
+    grown = grows_at(step_of_growth)
+    fields = ("loss", "lr", "grad_norm")
+    before, after = replace(BEFORE, fields=fields).rows(), replace(AFTER, fields=fields).rows()
+    all_steps = grown({**before, **after})
+    judged = judge(
+        {step: {**row, **pick(all_steps[step])} for step, row in before.items()},
+        {step: {**row, **pick(all_steps[step])} for step, row in after.items()},
+        HALVED,
+    )
+    assert judged.result is Sameness.SAME
+
+
+def test_without_a_step_trained_twice_only_half_a_change_is_named() -> None:
+    restart = replace(HALVED, resumes_at=130)
+    after = replace(AFTER, steps=range(131, 181))
+    assert said(replace(after, samples=8), restart).difference is Difference.GLOBAL_BATCH
+    assert said(replace(after, samples=32), restart).difference is Difference.GLOBAL_BATCH
+    assert said(replace(after, samples=64), restart).difference is None
+
+
+def pick(row: dict[str, float]) -> dict[str, float]:
+    return {name: row[name] for name in ("tokens_seen", "seq_len")}

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Final
+from typing import Final, NamedTuple
 
 from supervisor.policy.same_training.case import Case, Found, Restart
 from supervisor.policy.same_training.learning_rate import learning_rate
@@ -169,41 +169,68 @@ def _too_little(case: Case) -> Found | None:
 
 _COUNTED = re.compile(r"(?:^|[_\s/.])(?:samples?|tokens?|examples?|sequences?|images?|seqs?)(?:$|[_\s/.])")
 _A_RATE = re.compile(r"(?:per|/s$|_s$|/sec|time|rate|speed)")
+_A_SIZE = re.compile(
+    r"(?:^|[_\s/.])(?:len|lens|length|lengths|size|max|min|avg|mean|vocab|acc|accuracy|loss|ratio|share)(?:$|[_\s/.])"
+)
 
 
-def _counter_ratio(case: Case) -> tuple[str, float, float, float] | None:
-    """Name, counts of a step before and after, and the standard error of the logarithm of their ratio; None: nothing is counted."""
+class _Counted(NamedTuple):
+    """What the script counts of a step. `noise`: the standard error of the logarithm of the ratio. `same_steps`: of the same steps, by number."""
+
+    name: str
+    was: float
+    now: float
+    noise: float
+    same_steps: bool
+
+
+def _counter_ratio(case: Case) -> _Counted | None:
+    """The first counter of samples or tokens; None: nothing is counted.
+
+    Steps that were trained twice are compared with themselves: a sequence length or a batch that grows by a schedule is no
+    other global batch.
+    """
     names = {name for row in (*_some(case.before), *_some(case.after)) for name in row}
     for name in sorted(names):
         low = name.lower()
-        if not _COUNTED.search(low) or _A_RATE.search(low):
+        if not _COUNTED.search(low) or _A_RATE.search(low) or _A_SIZE.search(low):
             continue
-        old, new = case.series(name)
-        was, now = _steps_of(last_of(old, 4 * NEAR)), _steps_of(first_of(new, 4 * NEAR))
+        old, new = (_steps_of(column) for column in case.series(name))
+        twice = old.keys() & new.keys()
+        same = len(twice) >= LEAST_PAIRS
+        was = [old[step] for step in twice] if same else [*last_of(old, 4 * NEAR).values()]
+        now = [new[step] for step in twice] if same else [*first_of(new, 4 * NEAR).values()]
         if len(was) >= LEAST_PAIRS and len(now) >= LEAST_PAIRS and median(was) > 0 < median(now):
             noise = math.hypot(
                 error_of_median(list(map(math.log, filter(_positive, was)))),
                 error_of_median(list(map(math.log, filter(_positive, now)))),
             )
-            return name, median(was), median(now), noise
+            return _Counted(name, median(was), median(now), noise, same)
     return None
 
 
-def _steps_of(column: Series) -> list[float]:
-    """What one step adds to a counter; of a column that does not grow, its values: they count one step each."""
+def _steps_of(column: Series) -> dict[int, float]:
+    """What each step adds to a counter; of a column that does not grow, its values: they count one step each."""
     steps = sorted(column)
-    grown = [
-        (column[b] - column[a]) / (b - a) for a, b in itertools.pairwise(steps) if column[b] >= column[a]
-    ]
-    grows = len(grown) >= 0.9 * (len(steps) - 1) and len(grown) > 0 and median(grown) > 0
-    return grown if grows else [column[step] for step in steps]
+    grown = {
+        b: (column[b] - column[a]) / (b - a) for a, b in itertools.pairwise(steps) if column[b] >= column[a]
+    }
+    grows = len(grown) >= 0.9 * (len(steps) - 1) and len(grown) > 0 and median(grown.values()) > 0
+    return grown if grows else dict(column)
+
+
+def _factors(restart: Restart) -> list[float]:
+    """By what a step counts more or less where part of the planned change was not made."""
+    pairs = (restart.micro, restart.accumulation, restart.world)
+    ratios = [pair[1] / pair[0] for pair in pairs if pair is not None and pair[0] != pair[1]]
+    return [*ratios, *(math.prod(two) for two in itertools.combinations(ratios, 2))]
 
 
 def _global_batch(case: Case) -> Found | None:
     counted = _counter_ratio(case)
     if counted is None:
         return None
-    name, was, now, noise = counted
+    name, was, now, noise, same_steps = counted
     ratio = now / was
     if abs(math.log(ratio)) <= max(math.log(RATIO_OF_COUNTS), SURE * noise):
         return None
@@ -219,6 +246,12 @@ def _global_batch(case: Case) -> Found | None:
         old, new = (m * a for m, a in zip(restart.micro, restart.accumulation, strict=True))
         if old != new and abs(math.log(ratio * old / new)) < math.log(RATIO_OF_COUNTS):
             return None  # the counter is one rank's, and each rank takes more where there are fewer
+    if not same_steps and all(
+        abs(math.log(ratio / by)) >= math.log(RATIO_OF_COUNTS) for by in _factors(restart)
+    ):
+        return (
+            None  # other steps may count more by a schedule: only what a half-made change explains is named
+        )
     return Found(
         Difference.GLOBAL_BATCH,
         f"{name} of a step {was:.4g} → {now:.4g}",
@@ -581,7 +614,7 @@ def _agreement(case: Case) -> Judgement:
     numbers: list[tuple[str, float]] = []
     counted = _counter_ratio(case)
     if counted is not None:
-        parts.append(f"{counted[0]} of a step {counted[2]:.4g}")
+        parts.append(f"{counted.name} of a step {counted.now:.4g}")
     rates = case.pairs("lr")
     if len(rates) >= LEAST_PAIRS:
         parts.append("learning rate as before")
