@@ -2,7 +2,7 @@
 #   make install .venv with all that development needs; the targets below do it by themselves
 #   make demo    the main job, for real: out of memory, verdict, restart smaller, finished
 #   make quick   the tests of the pure packages and of the contracts between packages (under a minute)
-#   make test    all tests but the long ones, several at a time (some 6 minutes on 2 cores after the install)
+#   make test    all tests but the long ones, several at a time (some 8 minutes on 2 cores after the install)
 #   make e2e     the long matrices with real torchrun children
 #   make check   ruff, mypy --strict, import-linter; make format fixes what ruff can
 #   make gpu     tests and benches that need a CUDA device (in .venv-gpu: make venv-gpu)

@@ -24,7 +24,8 @@ def test_an_honest_restart_is_the_same_training(tmp_path: Path) -> None:
     found = state.attempts[1].compared
     assert found is not None
     assert (found.result, found.difference) == (Sameness.SAME, None), found.text
-    assert (found.steps_twice, found.steps_new) == (30, 30)
+    assert found.steps_twice == 30
+    assert 20 <= found.steps_new <= 30, "judged once twenty are there; more may have been read by then"
     assert sum(isinstance(fact, ev.ResumeCompared) for fact in facts(run)) == 1
     assert "[INFO]" in next(
         line for line in done.out.splitlines() if "resume: same training: 30 steps trained twice" in line
