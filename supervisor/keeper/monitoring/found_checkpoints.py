@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
@@ -144,11 +145,14 @@ class FoundCheckpoints:
         } | self._journalled
         by_path = {one.path for one in state.checkpoints if one.written_t is None}
         # An adopting keeper, or one that left out an attempt, journals what was written while nobody looked.
-        for one in found:
-            if one.path in by_path or (one.path, one.step, one.t) in known:
-                continue
+        new = [one for one in found if one.path not in by_path and (one.path, one.step, one.t) not in known]
+        steps = self._steps_seen() if any(one.step is None for one in new) else []
+        for one in new:
             self._journalled.add((one.path, one.step, one.t))
-            step = one.step if one.step is not None else self._step_at(one.t - self._clock.ahead_s(), state)
+            step = one.step
+            if step is None:
+                written_t = one.t - self._clock.ahead_s()
+                step = int(next((n for t, n in reversed(steps) if t <= written_t), view.last_step or 0))
             self._emit(
                 ev.CheckpointCommitted(
                     t=self._clock.wall(),
@@ -163,16 +167,11 @@ class FoundCheckpoints:
                 )
             )
 
-    def _step_at(self, t: float, state: RunState) -> int:
-        """The last step that had been seen at wall time `t`; 0 where none had."""
-        last = None
-        if self._series is not None:
-            reader = SeriesReader(self._series, METRICS)
-            reader.seek_tail(STEPS_TAIL_BYTES)
-            while samples := reader.read():
-                for sample in samples:
-                    step = sample.v.get("step")
-                    last = step if step is not None and sample.t <= t else last
-        if last is None and state.attempt is not None:
-            last = state.attempt.last_step
-        return int(last or 0)
+    def _steps_seen(self) -> list[tuple[float, float]]:
+        """Wall time and step of the newest samples that name a step, in the order in which they came."""
+        if self._series is None:
+            return []
+        reader = SeriesReader(self._series, METRICS)
+        reader.seek_tail(STEPS_TAIL_BYTES)
+        samples = chain.from_iterable(iter(reader.read, []))
+        return [(sample.t, step) for sample in samples if (step := sample.v.get("step")) is not None]
