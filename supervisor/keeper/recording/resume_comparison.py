@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from supervisor.job.batch import BatchSpec
 from supervisor.keeper.context import RunContext
 from supervisor.policy.same_training.case import Restart
 from supervisor.policy.same_training.judge import Judgement, judge
@@ -103,16 +105,18 @@ class ResumeComparison:
             (a for a in reversed(state.attempts) if a.number < view.number and a.first_step is not None), None
         )
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
-        batches = None
-        if before is not None and before.batch is not None and view.batch is not None:
-            batches = (before.batch, view.batch)
+        old, new = before.batch if before is not None else None, view.batch
+
+        def pair(of: Callable[[BatchSpec], int]) -> tuple[int, int] | None:
+            return (of(old), of(new)) if old is not None and new is not None else None
+
         instructed = view.resume is not None or self._record.job.knobs.self_resuming
         return Restart(
             resumes_at=view.resumed_step if view.resumed_step is not None else saved.step if saved else None,
             expected=instructed and not _from_scratch(before),
-            accumulation=(batches[0].accumulation_steps, batches[1].accumulation_steps) if batches else None,
-            micro=(batches[0].micro_batch_per_rank, batches[1].micro_batch_per_rank) if batches else None,
-            world=(batches[0].world_size, batches[1].world_size) if batches else None,
+            accumulation=pair(lambda batch: batch.accumulation_steps),
+            micro=pair(lambda batch: batch.micro_batch_per_rank),
+            world=pair(lambda batch: batch.world_size),
             total_steps=self._tables.totals if self._tables is not None else None,
         )
 

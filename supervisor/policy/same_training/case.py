@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 from statistics import median
 
@@ -68,6 +70,12 @@ class Case:
         """Step, value before, value after, of the steps that have both."""
         old, new = self.series(name)
         return [(step, old[step], new[step]) for step in self.twice if step in old and step in new]
+
+    def half_changes(self) -> list[float]:
+        """By what a step counts more or less samples where a part of the planned change was not made."""
+        pairs = (self.restart.micro, self.restart.accumulation, self.restart.world)
+        ratios = [pair[1] / pair[0] for pair in pairs if pair is not None and pair[0] != pair[1]]
+        return [*ratios, *(math.prod(two) for two in itertools.combinations(ratios, 2))]
 
     def factors(self) -> dict[str, float]:
         """By which a wrong weight of the accumulation would be off, by what it would come of."""

@@ -198,8 +198,8 @@ def _counter_ratio(case: Case) -> _Counted | None:
         old, new = (_steps_of(column) for column in case.series(name))
         twice = old.keys() & new.keys()
         same = len(twice) >= LEAST_PAIRS
-        was = [old[step] for step in twice] if same else [*last_of(old, 4 * NEAR).values()]
-        now = [new[step] for step in twice] if same else [*first_of(new, 4 * NEAR).values()]
+        was = [old[step] for step in twice] if same else list(last_of(old, 4 * NEAR).values())
+        now = [new[step] for step in twice] if same else list(first_of(new, 4 * NEAR).values())
         if len(was) >= LEAST_PAIRS and len(now) >= LEAST_PAIRS and median(was) > 0 < median(now):
             noise = math.hypot(
                 error_of_median(list(map(math.log, filter(_positive, was)))),
@@ -217,13 +217,6 @@ def _steps_of(column: Series) -> dict[int, float]:
     }
     grows = len(grown) >= 0.9 * (len(steps) - 1) and len(grown) > 0 and median(grown.values()) > 0
     return grown if grows else dict(column)
-
-
-def _factors(restart: Restart) -> list[float]:
-    """By what a step counts more or less where part of the planned change was not made."""
-    pairs = (restart.micro, restart.accumulation, restart.world)
-    ratios = [pair[1] / pair[0] for pair in pairs if pair is not None and pair[0] != pair[1]]
-    return [*ratios, *(math.prod(two) for two in itertools.combinations(ratios, 2))]
 
 
 def _global_batch(case: Case) -> Found | None:
@@ -247,7 +240,7 @@ def _global_batch(case: Case) -> Found | None:
         if old != new and abs(math.log(ratio * old / new)) < math.log(RATIO_OF_COUNTS):
             return None  # the counter is one rank's, and each rank takes more where there are fewer
     if not same_steps and all(
-        abs(math.log(ratio / by)) >= math.log(RATIO_OF_COUNTS) for by in _factors(restart)
+        abs(math.log(ratio / by)) >= math.log(RATIO_OF_COUNTS) for by in case.half_changes()
     ):
         return (
             None  # other steps may count more by a schedule: only what a half-made change explains is named

@@ -72,7 +72,7 @@ def error_of_median(values: Sequence[float]) -> float:
 
 
 def noise_of(column: Series) -> float | None:
-    """Standard deviation of one step's loss about its trend, from the differences of neighbours."""
+    """Standard deviation of one step's loss about its trend, from the differences of adjacent steps."""
     values = [column[step] for step in sorted(column)]
     gaps = [b - a for a, b in itertools.pairwise(values)]
     if len(gaps) < NEAR // 2:
