@@ -31,7 +31,7 @@ from supervisor.text.decode import strip_escapes
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
-from supervisor.views.wording.kinds import compared_values, end_of_request, unread_text
+from supervisor.views.wording.kinds import end_of_request, unread_text, values_of
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -188,7 +188,7 @@ def event_lines(event: ev.Event) -> Iterable[Line]:
         text = english.moment(moment) if moment is not None else ""
     elif (known := TEXTS.get(kind)) is not None:
         level, template = known
-        text = english.filled(template, {name: getattr(event, name) for name in event.__struct_fields__})
+        text = english.filled(template, values_of(event))
     return ((level, text),) if level is not None and text else ()
 
 
@@ -276,7 +276,7 @@ def _attempt_ended(event: ev.AttemptEnded) -> Iterable[Line]:
 
 def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
     level = Level.WARNING if event.result is Sameness.DIFFERS else Level.INFO
-    headline = english.sentence("comparison", "headline", compared_values(event))
+    headline = english.sentence("comparison", "headline", values_of(event))
     yield level, f"resume: {headline}: {event.text}"
 
 
@@ -409,7 +409,7 @@ def story(state: RunState, run: RunPaths, *, colour: bool = False) -> str:
                 began = "it began anew" if following.first_step <= 1 else "it went on"
                 lines.append(f"resumed   {how}: {began} at step {following.first_step}")
             if following.compared is not None:
-                headline = english.sentence("comparison", "headline", compared_values(following.compared))
+                headline = english.sentence("comparison", "headline", values_of(following.compared))
                 lines.append(f"compared  {headline}: {strip_escapes(following.compared.text)}")
     points = loss_points(run.node().series)
     if points:

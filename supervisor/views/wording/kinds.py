@@ -10,7 +10,7 @@ from string import Formatter
 from typing import Any
 
 from supervisor.job.batch import describe_change
-from supervisor.run.events import AttemptEnded, Progress, ResumeCompared, StopWhy
+from supervisor.run.events import AttemptEnded, JournalEvent, Progress, StopWhy
 from supervisor.run.records import SpecChange
 from supervisor.run.state import AttemptState
 from supervisor.text.numbers import read_to
@@ -66,9 +66,9 @@ def end_of_request(attempt: AttemptState) -> str:
     return f"{word} by {attempt.stop.by}" if attempt.stop.by else word
 
 
-def compared_values(event: ResumeCompared) -> dict[str, object]:
-    """The values of ``[kind.comparison]``."""
-    return {"result": event.result, "difference": event.difference or "", "text": event.text}
+def values_of(event: JournalEvent) -> dict[str, object]:
+    """An event's fields, for a sentence with places for them."""
+    return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:

@@ -18,7 +18,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.condition_words import is_live
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
-from supervisor.views.wording.kinds import compared_values
+from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.start_warnings import in_one_line, shown_at_start
 
 # The words beside q give way when fewer than this many other keys would fit.
@@ -129,7 +129,7 @@ class NoticeBar(Panel):
             and compared.result is Sameness.DIFFERS
             and isinstance(state.condition, Running)
         ):
-            return _warned(tr.sentence("comparison", "card", compared_values(compared)), (), width)
+            return _warned(tr.sentence("comparison", "card", values_of(compared)), (), width)
         newest = current_advisory(snapshot, now)
         if newest is not None:
             others = len(state.advisories) - 1

@@ -18,7 +18,7 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import again_text, resume_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
-from supervisor.views.wording.kinds import compared_values
+from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.places import is_stacks, of_project, place_of
 from supervisor.views.wording.translate import Tr
 
@@ -159,7 +159,7 @@ def compared_rows(attempt: st.AttemptState, width: int, tr: Tr) -> list[Row]:
     compared = attempt.compared
     if compared is None or compared.result is not Sameness.DIFFERS:
         return []
-    text = tr.sentence("comparison", "card", compared_values(compared))
+    text = tr.sentence("comparison", "card", values_of(compared))
     return [row(Span(line, TextStyle.WARN)) for line in wrap(text, width, 2)]
 
 

@@ -23,47 +23,37 @@ class Palette(NamedTuple):
     strong: str
 
 
+_DARK: Final = Palette(
+    name="stoker-dark",
+    dark=True,
+    live="#4fd1b5",
+    warn="#f2b84b",
+    bad="#ff6f6f",
+    foreground="#cdd3da",
+    background="#0f1317",
+    panel="#1d242b",
+    dim="#7d8893",
+    faint="#3d4852",
+    strong="#ffffff",
+)
+_LIGHT: Final = Palette(
+    name="stoker-light",
+    dark=False,
+    live="#00796b",
+    warn="#9a5b00",
+    bad="#c02626",
+    foreground="#30363d",
+    background="#fbfbf8",
+    panel="#e8e9e4",
+    dim="#6b747d",
+    faint="#c3c8c6",
+    strong="#000000",
+)
 PALETTES: Final = {
-    ThemeName.DARK: Palette(
-        name="stoker-dark",
-        dark=True,
-        live="#4fd1b5",
-        warn="#f2b84b",
-        bad="#ff6f6f",
-        foreground="#cdd3da",
-        background="#0f1317",
-        panel="#1d242b",
-        dim="#7d8893",
-        faint="#3d4852",
-        strong="#ffffff",
-    ),
-    ThemeName.LIGHT: Palette(
-        name="stoker-light",
-        dark=False,
-        live="#00796b",
-        warn="#9a5b00",
-        bad="#c02626",
-        foreground="#30363d",
-        background="#fbfbf8",
-        panel="#e8e9e4",
-        dim="#6b747d",
-        faint="#c3c8c6",
-        strong="#000000",
-    ),
+    ThemeName.DARK: _DARK,
+    ThemeName.LIGHT: _LIGHT,
     # Colours of Okabe and Ito's palette that stay apart in each kind of colour blindness (Color Universal Design, 2008).
-    ThemeName.SAFE: Palette(
-        name="stoker-safe",
-        dark=True,
-        live="#56b4e9",
-        warn="#f0e442",
-        bad="#e8702a",
-        foreground="#cdd3da",
-        background="#0f1317",
-        panel="#1d242b",
-        dim="#7d8893",
-        faint="#3d4852",
-        strong="#ffffff",
-    ),
+    ThemeName.SAFE: _DARK._replace(name="stoker-safe", live="#56b4e9", warn="#f0e442", bad="#e8702a"),
 }
 
 
