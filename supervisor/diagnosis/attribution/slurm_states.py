@@ -24,14 +24,12 @@ OUTCOMES: Final = {
 _STATES = (*OUTCOMES, "COMPLETED", "FAILED")
 _CUT_TO = 9
 _SCONTROL = re.compile(r"JobState=([A-Z_]+)")
-_SACCT = re.compile(rf"(?<!\w)({'|'.join(sorted({s for state in _STATES for s in (state, state[:_CUT_TO] + '+')}, key=len, reverse=True)).replace('+', '[+]')})(?!\w)")  # fmt: skip
+_SPELT = {spelt: state for state in reversed(_STATES) for spelt in (state, f"{state[:_CUT_TO]}+")}
+_WORD = re.compile(r"(?<!\w)[A-Z_]+\+?(?!\w)")
 
 
 def state_in(text: str, *, by_sacct: bool) -> str | None:
     """The first job state in a record of ``scontrol show job``, or of ``sacct``; spelt out."""
     if match := _SCONTROL.search(text):
         return match[1]
-    if by_sacct and (match := _SACCT.search(text)):
-        name = match[1].removesuffix("+")
-        return next(state for state in _STATES if state.startswith(name))
-    return None
+    return next((_SPELT[word] for word in _WORD.findall(text) if word in _SPELT), None) if by_sacct else None
