@@ -85,7 +85,7 @@ def kept_file(env: Mapping[str, str]) -> Path:
 
 
 def adopter(env: Mapping[str, str]) -> Adopter:
-    """What the key A asks, and does: the keeper's room is loaded when it is pressed."""
+    """What the key A asks, and does: the keeper's modules are loaded when it is pressed."""
     from supervisor.views.tui.request_client import Adopter
 
     def examine(run: RunPaths) -> Offer:

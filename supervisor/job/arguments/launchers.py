@@ -60,11 +60,6 @@ class Launch:
     values: Mapping[str, Scalar] | None = None
     own: tuple[str, ...] = ()
 
-    @property
-    def starts_ranks(self) -> bool:
-        """Whether something in front of the script starts its ranks."""
-        return bool(self.launchers)
-
 
 def read_launch(
     words: Sequence[str], *, read: Read | None = None, gpus: int = 0, accelerate_config: str | None = None

@@ -154,8 +154,8 @@ class Observer(Powerless):
 
     def _take_stacks(self, processes: Mapping[int, ProcessId]) -> StackFile:
         stacks = dict(zip(processes, collect_stacks(list(processes.values())), strict=True))
-        told = [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
-        head = stack_round(told).text
+        ranks = [RankStack(rank, s.source, s.lines, s.process.pid, s.main_call) for rank, s in stacks.items()]
+        head = stack_round(ranks).text
         return write_stacks(self._run.artifacts, ATTEMPT, self._clock.wall(), head, stacks, [])
 
     # -- the thread --------------------------------------------------------------------------------

@@ -259,8 +259,8 @@ def batch_refusal(
 def _unseen_refusal(record: RunFile, state: RunState, env: Mapping[str, str]) -> str:
     """A Trainer that resumes by itself, from where nobody told us, may find a checkpoint that is not seen."""
     job = record.job
-    told = [name for name in job.outputs if name not in USUAL_OUTPUTS]
-    if job.knobs.framework != HF or not job.knobs.self_resuming or told or not _stepped(state):
+    named = [name for name in job.outputs if name not in USUAL_OUTPUTS]
+    if job.knobs.framework != HF or not job.knobs.self_resuming or named or not _stepped(state):
         return ""
     version = _version(record, env)
     if version is not None and not takes_old_batch(version):
@@ -342,10 +342,10 @@ def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
     if checkpoint.layout not in {TRANSFORMERS, ""}:
         return None
     try:
-        told = json.loads(Path(checkpoint.path, TRAINER_STATE).read_bytes())
+        parsed = json.loads(Path(checkpoint.path, TRAINER_STATE).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    held = told.get("train_batch_size") if isinstance(told, dict) else None
+    held = parsed.get("train_batch_size") if isinstance(parsed, dict) else None
     return held if isinstance(held, int) and held > 0 else None
 
 
@@ -372,10 +372,10 @@ def make_copy(copy: CheckpointCopy) -> None:
         make_private(target.parent)
         shutil.copytree(copy.source, target, copy_function=_link)
         state = target / TRAINER_STATE
-        told = json.loads(state.read_bytes())
-        told[copy.field] = copy.after
+        parsed = json.loads(state.read_bytes())
+        parsed[copy.field] = copy.after
         part = target / f"{TRAINER_STATE}.part"
-        part.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(parsed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         part.replace(state)  # the link goes, what it leads to stays as it is
     except (OSError, ValueError, shutil.Error) as error:
         shutil.rmtree(target, ignore_errors=True)

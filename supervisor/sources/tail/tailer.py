@@ -293,6 +293,7 @@ class Tailer:
         try:
             drain.then()
         except Exception:
+            # Whatever the consumer trips over, who waits for the drain must be told that it is over.
             log.exception("after the last of the logs")
         drain.done.set()
 
