@@ -24,10 +24,11 @@ from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
 from supervisor.sources.metrics import Columns, MetricReader, MetricSample
+from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.grammar.values import GIB
 from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
+from supervisor.sources.tail.follow import Batch, LineFeed
 from supervisor.text.decode import HEAD_BYTES, is_binary, plain_chunks
-from supervisor.text.lines import LineSplitter
 from supervisor.text.prefixes import origin_of_path
 
 COLUMNS = (
@@ -112,29 +113,68 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[_Piece]:
         reader = MetricReader()
         row = 0
         try:
-            for lines in _lines(plain_chunks(_text_only(log.chunks, log.path))):
-                yield _Piece(
-                    name,
-                    [_block(rows, row, rank, columns) for rows, columns in reader.read_columns(lines)],
-                )
-                row += len(lines)
+            for text in _texts(plain_chunks(_text_only(log.chunks, log.path))):
+                found = reader.read_columns(text.lines)
+                if text.rows is not None:
+                    found = text.without_overdrawn(found)
+                yield _Piece(name, [_block(rows, row, rank, columns) for rows, columns in found])
+                row += text.newlines
         except BadInputError:
             if root is None:
                 raise  # in a folder, a file that is no log is passed over
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The lines of each chunk; those that no chunk holds whole are put together (and kept within bounds) by a splitter."""
-    splitter = LineSplitter()
+class _Text(NamedTuple):
+    """Lines, and states of redrawn lines among them.
+
+    `rows`: which line each of them belongs to, counted from this text's first; None where there are only lines.
+    """
+
+    lines: Sequence[bytes]
+    newlines: int
+    rows: Sequence[int] | None = None
+
+    def without_overdrawn(
+        self, found: Iterable[tuple[Sequence[int], Columns]]
+    ) -> Iterator[tuple[Sequence[int], Columns]]:
+        """Of the states of one line the last, and those with a loss; `found` names lines, the result rows."""
+        rows = self.rows or ()
+        for places, columns in found:
+            losses = columns.losses(len(places))
+            kept = [
+                at
+                for at, place in enumerate(places)
+                if losses[at] is not None or place + 1 == len(rows) or rows[place + 1] != rows[place]
+            ]
+            if kept:
+                yield columns.only([rows[place] for place in places], kept)
+
+
+def _texts(chunks: Iterable[bytes]) -> Iterator[_Text]:
+    """The lines of each chunk; those that no chunk holds whole are put together (and kept within bounds) by a feed."""
+    feed = LineFeed("")
     for chunk in chunks:
         first, last = chunk.find(b"\n") + 1, chunk.rfind(b"\n") + 1
-        lines = [line.raw for line in splitter.feed(chunk[:first])]
+        if chunk.count(b"\r") > chunk.count(b"\r\n"):
+            first = last = len(chunk)
+        yield _of(feed.feed(chunk[:first]))
         if first < last:
-            lines += chunk[first : last - 1].split(b"\n")
-        splitter.feed(chunk[last:])
-        yield lines
-    if (line := splitter.finish()) is not None:
-        yield [line.raw]
+            lines = chunk[first : last - 1].split(b"\n")
+            yield _Text(lines, len(lines))
+        if last < len(chunk):
+            yield _of(feed.feed(chunk[last:]))
+    if (batch := feed.finish()) is not None:
+        yield _of(batch)
+
+
+def _of(batch: Batch) -> _Text:
+    if not batch.drawn:
+        return _Text([line.raw for line in batch.lines], len(batch.lines))
+    # A bar that begins shows the epoch before's loss.
+    begun = tuple(state for state in batch.drawn if NOTHING_COUNTED.encode() not in state.raw)
+    both = batch._replace(drawn=begun).in_order()
+    first = min(line.number for line in (*batch.lines[:1], *batch.drawn[:1]))
+    return _Text([line.raw for line in both], len(batch.lines), [line.number - first for line in both])
 
 
 def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:

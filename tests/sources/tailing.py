@@ -18,8 +18,8 @@ class Received:
     def data(self, key: str = "a") -> bytes:
         return b"".join(batch.data for batch in self.batches if batch.key == key)
 
-    def progress(self, key: str = "a") -> list[str]:
-        return [b.progress.text for b in self.batches if b.key == key and b.progress is not None]
+    def drawn(self, key: str = "a") -> list[str]:
+        return [state.text for batch in self.batches if batch.key == key for state in batch.drawn]
 
     def codes(self) -> list[NoteCode]:
         return [note.code for note in self.notes]

@@ -158,20 +158,37 @@ def test_a_progress_bar_is_live_but_never_half_a_state(
     tailer.start()
     with log.open("ab", buffering=0) as out:
         out.write(b"\r 1/10 loss=4.0\r 2/10 loss=3")
-        assert wait_until(lambda: " 1/10 loss=4.0" in received.progress(), 5)
+        assert wait_until(lambda: " 1/10 loss=4.0" in received.drawn(), 5)
         out.write(b".5\r 3/10 loss=3.2")
-        assert wait_until(lambda: " 2/10 loss=3.5" in received.progress(), 5)
+        assert wait_until(lambda: " 2/10 loss=3.5" in received.drawn(), 5)
         # A state that stands still for a while is complete.
-        assert wait_until(lambda: " 3/10 loss=3.2" in received.progress(), 5)
+        assert wait_until(lambda: " 3/10 loss=3.2" in received.drawn(), 5)
         out.write(b"\n")
     assert wait_until(lambda: received.lines() == [" 3/10 loss=3.2"], 5)
-    assert received.progress().count(" 3/10 loss=3.2") == 1
+    assert received.drawn().count(" 3/10 loss=3.2") == 1
+
+
+def test_each_drawn_state_is_handed_over_once_however_the_bytes_are_cut() -> None:
+    states = [f" {n}/10 loss={4 - n / 10:.1f}".encode() for n in range(1, 11)]
+    data = b"before\n\r" + b"\r".join(states) + b"\nafter\r\n\r 1/2\r 2/2\r"
+    for cut in range(len(data) + 1):
+        feed = LineFeed("a")
+        parts = [feed.feed(data[:cut]), feed.feed(data[cut:])]
+        drawn = [state for part in parts for state in part.drawn]
+        assert [state.raw for state in drawn] == [*states[:-1], b" 1/2", b" 2/2"], cut
+        assert all(data[state.offset :].startswith(state.raw) for state in drawn), cut
+        assert [state.number for state in drawn] == [2] * 9 + [4] * 2
+        assert [line.text for part in parts for line in part.lines] == [
+            "before",
+            states[-1].decode(),
+            "after",
+        ]
 
 
 def test_windows_newlines_are_no_progress() -> None:
     feed = LineFeed("a")
     parts = [feed.feed(b"one\r"), feed.feed(b"\ntwo\r\nthree"), feed.feed(b"\r\n")]
-    assert [part.progress for part in parts] == [None, None, None]
+    assert not any(part.drawn for part in parts)
     assert [line.text for part in parts for line in part.lines] == ["one", "two", "three"]
 
 

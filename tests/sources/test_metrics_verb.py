@@ -38,6 +38,34 @@ def test_the_verb_prints_one_object_a_metric_line(tmp_path: Path) -> None:
     assert run_verb("-", "--json", stdin=log.read_bytes()).stdout.count(b'"loss"') == 2
 
 
+def test_each_drawn_state_of_a_bar_is_a_point_and_belongs_to_its_line(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    bars = [
+        f"\rEpoch {epoch}:   0%|  | 0/10 [00:00<?, ?it/s, train_loss=9.0]"
+        + "".join(
+            f"\rEpoch {epoch}: {n}0%|██| {n}/10 [00:01<00:02, 9.50it/s, train_loss={epoch}.{n}]"
+            for n in range(1, 10)
+        )
+        for epoch in (0, 1)
+    ]
+    # A bar without a loss, drawn a thousand times, is one line; the losses of a megabyte-long line are all there.
+    download = "".join(f"\r{n}/1000 [00:01<00:02, 9.50it/s]" for n in range(1, 1001))
+    log.write_text(
+        "\n".join(["step 1 loss 7.0", *bars, download, "step 2 loss 6.0"]) + "\n", encoding="utf-8"
+    )
+    rows = [json.loads(line) for line in run_verb(str(log), "--json").stdout.splitlines()]
+    expected = [
+        (0, 7.0),
+        *((line, float(f"{line - 1}.{n}")) for line in (1, 2) for n in range(1, 10)),
+        (4, 6.0),
+    ]
+    assert [(row["line"], row["loss"]) for row in rows if "loss" in row] == expected
+    assert len([row for row in rows if row["line"] == 3]) <= 1
+    long = "".join(f"\r{n}/90000 [00:01<00:02, 9.50it/s, loss={n}.5]" for n in range(1, 90_001))
+    found = run_verb("-", "--csv", stdin=f"{long}\n".encode()).stdout.count(b"\n")
+    assert found == 90_001  # and the heading
+
+
 def test_the_verb_reads_folders_and_runs(tmp_path: Path) -> None:
     # torchrun's tree: one folder a rank.
     for rank in (0, 1):

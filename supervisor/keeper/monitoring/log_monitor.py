@@ -22,6 +22,7 @@ from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, 
 from supervisor.keeper.monitoring.telemetry_observations import from_telemetry
 from supervisor.run.series import LINE_T
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
 from supervisor.text.decode import clean
@@ -40,8 +41,6 @@ BATCH_SAMPLES = 200
 # samples beside it must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
 STEP = "step"
-# Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
-NOTHING_COUNTED = "<?, ?"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
 # wiped last, and the cursor goes up again.
@@ -233,22 +232,32 @@ class LogWatch:
 
     def _measure(self, key: LogKey, batch: Batch) -> None:
         reader = self._readers.setdefault(key.name, MetricReader(rules=self._rules))
-        lines = batch.lines if batch.progress is None else (*batch.lines, batch.progress)
+        lines = batch.in_order() if batch.drawn else batch.lines
         now = self._clock.wall()
         rows = reader.read_rows([line.raw for line in lines])
+        drawn = {state.offset for state in batch.drawn}
+        if drawn:
+            # A state without a loss that was overdrawn says nothing that the next one does not say better.
+            past = drawn - {lines[-1].offset}
+            rows = [row for row in rows if row[3] is not None or lines[row[0]].offset not in past]
         few = len(rows) <= BATCH_SAMPLES
         kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows])]
         both: list[tuple[int, StepSeen | StepHint]] = [
-            (line.offset + len(line.raw), self._step_seen(key, batch, line, MetricSample(columns, at), now))
+            (
+                lines[row].offset + len(lines[row].raw),
+                self._step_seen(key, batch, lines[row], sample, now, drawn),
+            )
             for row, columns, at, _ in kept
-            for line in [lines[row]]
+            for sample in [MetricSample(columns, at)]
         ]
         if few:
             both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
 
-    def _step_seen(self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float) -> StepSeen:
+    def _step_seen(
+        self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float, states: set[int]
+    ) -> StepSeen:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
         values = {**sample.other, **sample.values}
         if sample.sums_up:
@@ -258,7 +267,7 @@ class LogWatch:
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
             stamp = stamp_of(line.text, changed_t)
             values[LINE_T] = stamp if stamp is not None else math.nan
-        drawn = line is batch.progress or b"\r" in line.raw
+        drawn = b"\r" in line.raw or line.offset in states
         begins = drawn and NOTHING_COUNTED in clean(line.raw)
         return StepSeen(t=now, rank=rank, values=values, from_telemetry=False, drawn=drawn, begins=begins)
 

@@ -118,13 +118,18 @@ class Columns(NamedTuple):
         cells = (*self.values.values(), *self.other.values())
         if not all(None in column for column in cells):
             return rows, self
-        kept = [at for at in range(len(rows)) if any(column[at] is not None for column in cells)]
+        return self.only(
+            rows, [at for at in range(len(rows)) if any(column[at] is not None for column in cells)]
+        )
 
-        def only(columns: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
+    def only(self, rows: Sequence[int], kept: Sequence[int]) -> tuple[Sequence[int], Columns]:
+        """The rows at these places of `rows`, and their numbers."""
+
+        def cut(columns: Mapping[str, Sequence[float | None]]) -> dict[str, Sequence[float | None]]:
             return {name: [column[at] for at in kept] for name, column in columns.items()}
 
         ranks = None if self.ranks is None else [self.ranks[at] for at in kept]
-        return [rows[at] for at in kept], Columns(only(self.values), only(self.other), ranks)
+        return [rows[at] for at in kept], Columns(cut(self.values), cut(self.other), ranks)
 
     def losses(self, rows: int) -> Sequence[float | None]:
         """The training losses of `rows` lines; None where a line names none, or sums up the whole run."""

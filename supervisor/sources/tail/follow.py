@@ -10,7 +10,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -49,9 +49,9 @@ class Batch(NamedTuple):
 
     `data` are the raw bytes, from byte `offset` of generation `generation` (which goes up each time the file
     was truncated or replaced; offsets and line numbers start again then). `lines` are the lines that these
-    bytes completed; their `text` is safe to show. `progress` is the newest complete state of a line that is
-    being redrawn with carriage returns and has no newline yet (tqdm): the same line comes again in `lines`
-    once it is closed.
+    bytes completed; their `text` is safe to show. `drawn` are the complete states of lines that are redrawn
+    with carriage returns (tqdm), each once, in order, each at its own byte: all states of the line that has no
+    newline yet, and of the completed `lines` all but the last, which is what such a line reads as.
     """
 
     key: str
@@ -59,7 +59,11 @@ class Batch(NamedTuple):
     offset: int
     data: bytes
     lines: tuple[Line, ...] = ()
-    progress: Line | None = None
+    drawn: tuple[Line, ...] = ()
+
+    def in_order(self) -> list[Line]:
+        """Lines and drawn states by where they end."""
+        return sorted((*self.lines, *self.drawn), key=lambda line: line.offset + len(line.raw))
 
 
 class LineFeed:
@@ -80,20 +84,21 @@ class LineFeed:
         start = self.offset
         self.offset = start + len(data)
         lines = tuple(self._splitter.feed(data))
-        if not self._open and b"\r" not in data:
-            if not data.endswith(b"\n"):
-                self._open = data[data.rfind(b"\n") + 1 :][-_PROGRESS_CAP_BYTES:]
+        if b"\r" not in data and b"\r" not in self._open:
+            _, newline, rest = data.rpartition(b"\n")
+            self._open = (rest if newline else self._open + rest)[-_PROGRESS_CAP_BYTES:]
             return Batch(self.key, self.generation, start, data, lines)
-        _, newline, rest = data.rpartition(b"\n")
-        self._open = rest if newline else self._open + rest
-        progress = self._progress(quiet=False) if b"\r" in self._open else None
-        self._open = self._open[-_PROGRESS_CAP_BYTES:]
-        return Batch(self.key, self.generation, start, data, lines, progress)
+        return Batch(self.key, self.generation, start, data, lines, tuple(self._states(data, start, lines)))
 
     def quiet(self) -> Batch | None:
         """Nothing came for a while: the state drawn last may be taken as complete."""
-        line = self._progress(quiet=True) if b"\r" in self._open else None
-        return Batch(self.key, self.generation, self.offset, b"", (), line) if line is not None else None
+        drawn = self._open.lstrip(b"\r")
+        state = drawn.rstrip(b"\r").rpartition(b"\r")[2]
+        if b"\r" not in self._open or not state.strip() or state == self._shown:
+            return None
+        self._shown = state
+        line = Line(self.offset - len(drawn), self._splitter.number, state)
+        return Batch(self.key, self.generation, self.offset, b"", (), (line,))
 
     def finish(self) -> Batch | None:
         """The half last line, if there is one: no more will come."""
@@ -116,18 +121,24 @@ class LineFeed:
         self._splitter = LineSplitter(offset, 1)
         self._open = self._shown = b""
 
-    def _progress(self, *, quiet: bool) -> Line | None:
-        """The newest state of the redrawn line that is known to be complete, once."""
-        before, _, pending = self._open.rpartition(b"\r")
-        if not pending and b"\r" not in before and not quiet:
-            return None  # may be the half of a Windows newline
-        complete = before.rpartition(b"\r")[2]
-        state = pending if quiet and pending.strip() else complete
-        self._open = b"\r" + pending
-        if not state.strip() or state == self._shown:
-            return None
-        self._shown = state
-        return Line(self._splitter.offset, self._splitter.number, state)
+    def _states(self, data: bytes, start: int, lines: Sequence[Line]) -> Iterator[Line]:
+        """The states that these bytes completed; what is not complete yet stays open."""
+        *closed, rest = (self._open + data).split(b"\n")
+        offset = start - len(self._open)
+        for text, line in zip(closed, lines, strict=True):
+            yield from self._complete(text.rstrip(b"\r").split(b"\r")[:-1], offset, line.number)
+            offset += len(text) + 1
+        # A first return at the very end may be the half of a Windows newline.
+        pending = rest.rfind(b"\r") + 1 if b"\r" in rest[:-1] else 0
+        yield from self._complete(rest[:pending].split(b"\r")[:-1], offset, self._splitter.number)
+        self._open = b"\r" * bool(pending) + rest[pending:][-_PROGRESS_CAP_BYTES:]
+
+    def _complete(self, states: Sequence[bytes], offset: int, number: int) -> Iterator[Line]:
+        for state in states:
+            if state.strip() and state != self._shown:
+                self._shown = state
+                yield Line(offset, number, state)
+            offset += len(state) + 1
 
 
 class FollowedFile:

@@ -20,6 +20,9 @@ from supervisor.sources.metrics.names import (
     TOTAL_STEPS,
 )
 
+# Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
+NOTHING_COUNTED = "<?, ?"
+
 _BARS = (
     # tqdm: 12%|█▎  | 25/1617 [00:51<54:07,  2.04s/it, loss=1.42]
     re.compile(
