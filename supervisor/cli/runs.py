@@ -75,7 +75,7 @@ def columns_of(run: RunPaths) -> Columns:
     elif not has_keeper(run):
         word = "no keeper"
     else:
-        word = "held" if isinstance(state.condition, HeldOpen) else "live"
+        word = f"failed, waiting{_cost(run)}" if isinstance(state.condition, HeldOpen) else "live"
     attempt = state.attempt
     step = "-" if attempt is None or attempt.last_step is None else str(attempt.last_step)
     step += "+" if attempt is not None and attempt.has_unread else ""  # its log was not read to its end
@@ -92,6 +92,23 @@ def columns_of(run: RunPaths) -> Columns:
         str(run.root),
         _given_name(run),
     )
+
+
+def _cost(run: RunPaths) -> str:
+    """What the process that waits for a person takes of this machine's memory; empty where it is elsewhere."""
+    import socket
+
+    import psutil
+
+    from supervisor.run.lock import read_holder
+
+    holder = read_holder(run.node().lock)
+    if holder is None or holder.host != socket.gethostname():
+        return ""
+    try:
+        return f" ({psutil.Process(holder.pid).memory_info().rss / 1e6:.0f} MB)"
+    except psutil.Error:
+        return ""
 
 
 def _given_name(run: RunPaths) -> str:

@@ -24,6 +24,7 @@ from supervisor.keeper.requests.control_input import ControlInput
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
+from supervisor.policy.rules import RULES
 from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -31,6 +32,7 @@ from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
+from supervisor.run.viewers import Viewers
 from supervisor.sources.processes import boot_id, is_alive
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 EXIT_INTERRUPTED = 130
+UNWATCHED_S = 30.0
+"""After this long without a dashboard a held run whose failure only an edit helps is over."""
 
 
 class Keeper:
@@ -69,6 +73,7 @@ class Keeper:
         self._clock = clock or SystemClock()
         self._continued_by = continued_by
         self._life_due = float("-inf")
+        self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
         me = own_identity()
@@ -241,6 +246,8 @@ class Keeper:
                 left_s = None if condition.until is None else condition.until - self._clock.wall()
                 if left_s is not None and left_s > self._record.job.timing.hold_s + SET_S:
                     self.hold(condition.reason)  # a keeper held it before the machine's clock was set back
+                elif self._is_left_alone(condition):
+                    self._end(ev.Outcome.FAILED, EXIT_FAILED, f"nobody watched: {condition.reason}")
                 elif left_s is not None and left_s <= 0:
                     code = (condition.decision.exit_code if condition.decision else None) or EXIT_FAILED
                     outcome = ev.Outcome.GAVE_UP if code == EXIT_GAVE_UP else ev.Outcome.FAILED
@@ -249,6 +256,15 @@ class Keeper:
                 return
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _is_left_alone(self, held: st.HeldOpen) -> bool:
+        """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""
+        view, now = self.state.find(held.attempt), self._clock.mono()
+        verdict = view.verdict if view is not None else None
+        self._viewers.look(now)
+        if verdict is None or RULES[verdict.failure].held_unwatched or self._viewers.watched(now):
+            self._watched_t = now
+        return now - self._watched_t >= UNWATCHED_S
 
     def _wait(self, condition: st.Backoff) -> None:
         left_s, delay_s = condition.until - self._clock.wall(), condition.delay_s
@@ -426,7 +442,7 @@ class Keeper:
 
     def hold(self, reason: str) -> None:
         """Wait for a person, for at most the job's `hold_s`."""
-        now = self._clock.wall()
+        now, self._watched_t = self._clock.wall(), self._clock.mono()
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 

@@ -40,6 +40,7 @@ class Rule:
     `max_times`: restarts for this class without progress; None leaves it to ``--max-retries`` alone.
     `only_before_first_step`: the class can only strike before a first step, so that nothing can be lost.
     `advice_if_not_restarted`: what a person is told when the answer is not, or no longer, to restart.
+    `held_unwatched`: a held run waits for its person also while no dashboard shows it. Where only an edit helps, it does not.
     `show_first`: what must be shown before the next launch, waited for `wait_s` seconds at most.
     """
 
@@ -50,6 +51,7 @@ class Rule:
     advice_if_not_restarted: str = ""
     show_first: tuple[Precondition, ...] = (Precondition.GPU_MEMORY,)
     wait_s: float = DRAIN_S
+    held_unwatched: bool = True
 
 
 _NO_CAUSE = "no known cause and no step made, so no restart by itself"
@@ -141,15 +143,19 @@ RULES: Final = MappingProxyType(
             Answer.STOP, advice_if_not_restarted="log in, or switch to offline mode"
         ),
         FailureClass.IMPORT_ERROR: Rule(
-            Answer.STOP, advice_if_not_restarted="a restart would not find it either: install it"
+            Answer.STOP,
+            advice_if_not_restarted="a restart would not find it either: install it",
+            held_unwatched=False,
         ),
         FailureClass.USAGE_ERROR: Rule(
-            Answer.STOP, advice_if_not_restarted="the script refused its arguments: correct them"
+            Answer.STOP,
+            advice_if_not_restarted="the script refused its arguments: correct them",
+            held_unwatched=False,
         ),
         FailureClass.COMPILE_ERROR: Rule(
             Answer.STOP, advice_if_not_restarted="correct it, or turn torch.compile off"
         ),
-        FailureClass.CODE_ERROR: _STOP,
+        FailureClass.CODE_ERROR: replace(_STOP, held_unwatched=False),
         FailureClass.TERMINATED: Rule(
             Answer.RESTART,
             max_times=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ def test_a_held_run_is_held_and_an_attempt_has_its_own_verdict(tmp_path: Path) -
     runs = journal(tmp_path / "runs", first, failed, again)
     locks = [KeeperLock(run.node().lock, start_time=1.0) for run in (held, runs)]
     try:
-        assert (columns_of(held).state, columns_of(held).verdict) == ("held", "cuda_oom")
+        waiting = columns_of(held)
+        assert re.fullmatch(r"failed, waiting \(\d+ MB\)", waiting.state)
+        assert waiting.verdict == "cuda_oom"
         assert (columns_of(runs).state, columns_of(runs).verdict) == ("live", "-")
     finally:
         for lock in locks:

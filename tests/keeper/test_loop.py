@@ -6,13 +6,15 @@ import os
 import signal
 import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from supervisor.keeper import loop
 from supervisor.keeper.loop import Keeper
-from supervisor.run import control
+from supervisor.run import control, viewers
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind, StopWhy
@@ -21,7 +23,7 @@ from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from tests.conftest import wait_until
-from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in
+from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in, verdict_of
 from tests.keeper.runs import (
     AGAIN,
     INTENDED,
@@ -80,6 +82,63 @@ def test_a_held_run_is_not_held_for_ever(
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS[:2], *decided, held)
     got, state = carry(run, job_of(tmp_path, interactive=True))
     assert (got, outcome(state)) == (code, (how, 1))
+
+
+TYPO = (sys.executable, "-c", "labels = {}; labels['missing']")
+
+
+def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "UNWATCHED_S", 1.0)
+    began = time.monotonic()
+    code, state = carry(RunPaths(tmp_path / "run-1"), job_of(tmp_path, *TYPO, interactive=True))
+    assert (code, outcome(state)) == (1, (Outcome.FAILED, 1))
+    assert state.attempt is not None
+    assert state.attempt.verdict is not None
+    assert state.attempt.verdict.failure is FailureClass.CODE_ERROR
+    assert any(isinstance(fact, ev.Held) for fact in facts_of(RunPaths(tmp_path / "run-1")))
+    assert time.monotonic() - began >= 1.0
+
+
+def test_it_is_held_while_a_screen_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "UNWATCHED_S", 3.0)
+    monkeypatch.setattr(viewers, "REFRESH_S", 0.2)
+    run = RunPaths(tmp_path / "run-1")
+    keeper = Keeper(run, job_of(tmp_path, *TYPO, interactive=True), env=os.environ)
+    screen, held_t, left_t = viewers.Presence(run.control), None, None
+    act = keeper._act
+
+    def act_and_look(*, hurried: bool = False) -> None:
+        nonlocal held_t, left_t
+        now = time.monotonic()
+        act(hurried=hurried)
+        if held_t is None and isinstance(keeper.state.condition, st.HeldOpen):
+            held_t = now
+        if held_t is None or now - held_t < 6.0:
+            screen.refresh(now)
+        elif left_t is None:
+            screen.leave()
+            left_t = now
+
+    monkeypatch.setattr(keeper, "_act", act_and_look)
+    try:
+        assert keeper.carry() == 1
+    finally:
+        keeper.close()
+    assert left_t is not None, "it ended while somebody watched"
+
+
+def test_what_may_go_on_is_held_though_nobody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "UNWATCHED_S", 0.2)
+    held = ev.Held(t=time.time(), attempt=1, reason="no", until=time.time() + 2.0)
+    failed = ev.Diagnosed(t=T, attempt=1, verdict=verdict_of(FailureClass.CUDA_OOM))
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, WAITS[0], failed, held)
+    _, state = carry(run, job_of(tmp_path, interactive=True))
+    assert isinstance(state.condition, st.Finished)
+    assert "held for too long" in state.condition.reason
 
 
 @pytest.mark.parametrize(("number", "saved", "slurm", "code"), [
