@@ -15,7 +15,7 @@ from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.planning import launch_plans as plans
-from supervisor.keeper.process.child import own_identity, read_exit
+from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
 from supervisor.keeper.process.takeover import recorded_processes
 from supervisor.keeper.recording.ledger import Ledger
@@ -149,9 +149,15 @@ class Keeper:
             elif any(map(is_alive, recorded_processes(self._node, self.state))):
                 # Not known to be the run's: it is not waited for. A person was asked about it.
                 number = self._attempt_number()
-                status = read_exit(self._node.attempt(number))
-                code = status.exit_code if status is not None else None
-                self.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+                status = read_exit(self._node.attempt(number)) or ExitStatus(None)
+                self.emit(
+                    ev.AttemptEnded(
+                        t=self._clock.wall(),
+                        attempt=number,
+                        exit_code=status.exit_code,
+                        exit_t=status.t,
+                    )
+                )
             else:
                 self._components.monitor.adopt()
         if isinstance(self.state.condition, st.Ended):

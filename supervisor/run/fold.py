@@ -224,8 +224,9 @@ def _attempt_ended(s: st.RunState, event: ev.AttemptEnded) -> st.RunState:
     for local_rank, code in event.rank_exit_codes.items():
         known = ranks.get(local_rank, st.RankState(local_rank=local_rank))
         ranks[local_rank] = replace(known, exited=True, exit_code=code)
+    gone_t = found.gone_t if found and found.gone_t is not None else event.t
     changes: dict[str, object] = {
-        "ended_t": found.gone_t if found and found.gone_t is not None else event.t,
+        "ended_t": min(event.exit_t, gone_t) if event.exit_t is not None else gone_t,
         "exit_code": event.exit_code,
         "ranks": ranks,
         **_NO_STALL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -179,6 +180,21 @@ def test_a_stop_that_comes_as_the_job_has_just_finished_does_not_spoil_it(tmp_pa
     code, state = carry(run, job_of(tmp_path))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
     assert state.answered == {request: "done"}
+
+
+def test_a_job_that_has_finished_is_not_stopped_and_its_end_is_that_of_its_exit(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, "pass")
+    append(run, journalled(child))
+    assert wait_until(lambda: child.poll() is not None, 10)
+    exit_t = json.loads(child.paths.exit.read_bytes())["t"]
+    assert wait_until(lambda: time.time() > exit_t + 1.0, 5)
+    run.control.mkdir()
+    control.send(run.control, RequestKind.STOP)
+    code, state = carry(run, job_of(tmp_path))
+    assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+    assert state.attempt is not None
+    assert state.attempt.ended_t == exit_t
 
 
 @pytest.mark.parametrize("first", [RequestKind.RESTART, None])

@@ -17,7 +17,7 @@ from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
 from supervisor.keeper.planning.resume_points import can_go_on, drop_copies
 from supervisor.keeper.process.attempt import LiveAttempt
-from supervisor.keeper.process.child import Child, adopt, read_exit
+from supervisor.keeper.process.child import Child, ExitStatus, adopt, read_exit
 from supervisor.keeper.process.launch import started
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.request_rules import Refused
@@ -51,8 +51,13 @@ class _Ending:
     """An attempt whose processes are gone; its logs are read to their end."""
 
     number: int
-    exit_code: int | None
+    exit: ExitStatus
     reading: LastReading
+
+    @property
+    def exit_code(self) -> int | None:
+        """None: nobody wrote it down."""
+        return self.exit.exit_code
 
 
 class AttemptMonitor:
@@ -190,13 +195,13 @@ class AttemptMonitor:
         if not self._same_boot:
             # The machine was booted since: nothing of the attempt lives, and its pids may be anybody's.
             status = read_exit(self._node.attempt(view.number))
-            self._ended(view.number, status.exit_code if status is not None else None)
+            self._ended(view.number, status or ExitStatus(None))
             return
         launching = isinstance(state.condition, st.Launching)
         wait_s = ADOPT_WAIT_S if launching else 0.0
         child = adopt(self._node.attempt(view.number), str(self._run.root), wait_s=wait_s)
         if child is None:
-            self._ended(view.number, None)
+            self._ended(view.number, ExitStatus(None))
             return
         if launching:
             self._ledger.emit(started(child, view.number, self._clock.wall()))
@@ -210,15 +215,17 @@ class AttemptMonitor:
         if view.stop is not None and view.ended_t is None:
             self._live.stop(view.stop.why, view.stop.by, grace_s=view.stop.grace_s)
 
-    def _ended(self, number: int, code: int | None) -> None:
+    def _ended(self, number: int, status: ExitStatus) -> None:
         """Of an attempt that another keeper left and that is dead: what its logs say is read all the same."""
         state = self._ledger.state
         if isinstance(state.condition, st.Launching) or state.attempt is None:  # nothing is known to have run
-            self._ledger.emit(ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=code))
+            self._ledger.emit(
+                ev.AttemptEnded(t=self._clock.wall(), attempt=number, exit_code=status.exit_code)
+            )
             return
         collector = self._sense(self._node.attempt(number), number, adopted=state)
         collector.know(state.attempt)
-        self._begin_end(number, code, collector)
+        self._begin_end(number, status, collector)
 
     def _sense(self, paths: AttemptPaths, number: int, *, adopted: st.RunState | None) -> Collector:
         self._number = number
@@ -275,7 +282,7 @@ class AttemptMonitor:
         self._found.look(self._ledger.state)
         self._drop_copies()
         if live.is_over():
-            self._begin_end(live.number, live.exit.exit_code if live.exit is not None else None, collector)
+            self._begin_end(live.number, live.exit or ExitStatus(None), collector)
         elif collector.agent_is_ending() and live.stop_sequence is None:
             self._give_provisional(live.number, PROVISIONAL_DELAY_S)
         elif live.stop_sequence is None and live.exit is None:
@@ -360,10 +367,10 @@ class AttemptMonitor:
                     ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict, provisional=True)
                 )
 
-    def _begin_end(self, number: int, code: int | None, collector: Collector) -> None:
+    def _begin_end(self, number: int, status: ExitStatus, collector: Collector) -> None:
         self._health.end()
         collector.look()
-        self._ending = _Ending(number, code, LastReading(collector.logs, self._clock))
+        self._ending = _Ending(number, status, LastReading(collector.logs, self._clock))
         self._read_out(self._ending)
 
     def _read_out(self, ending: _Ending) -> None:
@@ -399,6 +406,7 @@ class AttemptMonitor:
                 t=self._clock.wall(),
                 attempt=ending.number,
                 exit_code=code,
+                exit_t=ending.exit.t,
                 last_step=view.last_step if view else None,
                 memory_kills=kills - before if kills is not None and before is not None else None,
                 # torchrun ends with 0 only when every rank did.

@@ -121,8 +121,11 @@ class LiveAttempt:
         """Begin to end the attempt; the fact of the intent comes back, to be journalled before the act.
 
         A second call hurries the first one when `now` is set; a person's stop takes over one of ours, which
-        may have been meant for a restart.
+        may have been meant for a restart. A command that has just ended with 0 is done: there is nothing to stop.
         """
+        self.exit = self.exit or self.child.poll()
+        if self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None:
+            return None
         if self.stop_sequence is not None:
             if now:
                 self.stop_sequence.hurry()

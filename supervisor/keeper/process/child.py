@@ -45,10 +45,11 @@ NOBODY = ProcessId(0, -1.0)
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How the launched command ended. `exit_code` is None where nobody could write it down."""
+    """How the launched command ended. `exit_code` is None where nobody could write it down; `t`: when, wall seconds."""
 
     exit_code: int | None
     error: str | None = None
+    t: float | None = None
 
 
 class SpawnError(Exception):
@@ -214,8 +215,12 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
     if record is None:
         return None
     code = record.get("exit_code")
-    error = record.get("error")
-    return ExitStatus(code if isinstance(code, int) else None, error if isinstance(error, str) else None)
+    error, t = record.get("error"), record.get("t")
+    return ExitStatus(
+        code if isinstance(code, int) else None,
+        error if isinstance(error, str) else None,
+        t if isinstance(t, float) else None,
+    )
 
 
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:

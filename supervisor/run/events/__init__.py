@@ -317,10 +317,12 @@ class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended")
 
     `memory_kills`: processes of the keeper's control group that the kernel killed for memory while the attempt lived.
     `log_read_bytes`: of the `log_size_bytes` in its logs only so many were read; None: all.
+    `exit_t`: wall seconds at which the command ended, by its launcher: `t` is when a keeper learnt of it, maybe a later one.
     """
 
     attempt: int
     exit_code: int | None
+    exit_t: float | None = None
     last_step: int | None = None
     memory_kills: int | None = None
     rank_exit_codes: dict[int, int] = msgspec.field(default_factory=dict)
