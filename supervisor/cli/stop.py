@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from supervisor.run.state import RunState
 
 MAX_LISTED = 10
+FROZEN_AFTER_S = 10.0
+"""A keeper answers within 0.1 s; after this long without an answer its process is looked at."""
+KILL_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="SIGKILL at once: what was not saved is lost")
     parser.add_argument(
         "--timeout", type=float, default=90.0, metavar="S", help="how long to wait for the end (default 90 s)"
+    )
+    parser.add_argument(
+        "--without-keeper",
+        action="store_true",
+        help="with --now: where the supervisor process is frozen, end the run's processes without it and without asking",
     )
     add_runs_dir(parser)
 
@@ -77,8 +85,9 @@ def run(args: argparse.Namespace) -> int:
         return refuse("stop", paths.run_id, [str(why)])
     except OSError as error:
         return complain("stop", f"{paths.control}: {error.strerror}: not your run?", 1)
-    deadline = time.monotonic() + args.timeout
-    while time.monotonic() < deadline:
+    began = time.monotonic()
+    looked = False
+    while time.monotonic() < began + args.timeout:
         keeper_lives = has_keeper(paths)
         reader.refresh()
         answer = reader.state.answered.get(request_id)
@@ -91,12 +100,85 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if not keeper_lives:
             return complain("stop", f"{paths.run_id}: its keeper ended before it had stopped it: {adopt}", 1)
+        if answer is None and not looked and time.monotonic() > began + FROZEN_AFTER_S:
+            looked = True
+            if frozen := _frozen(paths):
+                return _stop_without_keeper(paths, frozen, args)
         time.sleep(0.1)
     return complain(
         "stop",
         f"{paths.run_id} has not ended after {args.timeout:.0f} s: `stoker stop --now {paths.run_id}`",
         1,
     )
+
+
+def _frozen(run: RunPaths) -> str:
+    """Which process keeps the run, and why it cannot answer now; empty where it could, or is not seen from here."""
+    import socket
+
+    import psutil
+
+    from supervisor.run.lock import read_holder
+    from supervisor.sources.processes import ProcessId, is_alive
+
+    holder = read_holder(run.node().lock)
+    if holder is None or holder.host != socket.gethostname():
+        return ""
+    why = {
+        psutil.STATUS_STOPPED: f"a signal stopped it: `kill -CONT {holder.pid}` lets it go on",
+        psutil.STATUS_TRACING_STOP: "a debugger holds it",
+        psutil.STATUS_DISK_SLEEP: "it waits for a disk or a mount (state D)",
+    }
+    try:
+        found = why.get(psutil.Process(holder.pid).status())
+    except psutil.Error:
+        return ""
+    if found is None or not is_alive(ProcessId(holder.pid, holder.start_time)):
+        return ""
+    return f"its supervisor process (pid {holder.pid}) does not answer: {found}"
+
+
+def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -> int:
+    """Kill what is the run's own, re-checked now, where its keeper cannot. The request stays: the keeper ends the run when it goes on."""
+    from supervisor.keeper.process.child import kill_all, read_launcher
+    from supervisor.keeper.process.members import Members, find_members
+    from supervisor.run.journal import read_state
+    from supervisor.sources.processes import command_of
+
+    state = read_state(run.node().journal)
+    launcher = read_launcher(run.node().attempt(state.attempt.number)) if state.attempt is not None else None
+
+    def look() -> Members:
+        return find_members(os.path.realpath(run.root), launchers=[launcher] if launcher is not None else [])
+
+    found = look().ours
+    print(f"{run.run_id}: {frozen}", file=sys.stderr)
+    if not found:
+        return complain("stop", "no process of the run lives besides it", 1)
+    for process in found:
+        print(f"  {process.pid} {command_of(process.pid) or ''}".rstrip(), file=sys.stderr)
+    if not args.now or not (args.without_keeper or _agrees(len(found))):
+        how = f"`stoker stop --now --without-keeper {run.run_id}` kills these processes"
+        return complain("stop", f"nothing was ended: {how}", 1)
+    deadline = time.monotonic() + KILL_S
+    while found and time.monotonic() < deadline:
+        kill_all(list(found))
+        time.sleep(0.2)
+        found = look().ours
+    if found:
+        left = ", ".join(f"{process.pid} {command_of(process.pid) or ''}".rstrip() for process in found)
+        return complain("stop", f"after {KILL_S:.0f} s there live still: {left}", 1)
+    print(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it goes on")
+    return 0
+
+
+def _agrees(count: int) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    try:
+        return input(f"Kill these {count} processes without it? [y/N] ").strip().lower() in {"y", "yes"}
+    except EOFError:
+        return False
 
 
 def _still_running(run: RunPaths, state: RunState) -> list[str]:

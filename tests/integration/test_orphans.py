@@ -125,6 +125,37 @@ def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> N
     check_parent_killed(tmp_path, torchrun=True, after_s=after_s)
 
 
+def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: Path) -> None:
+    folder = family_in(tmp_path)
+    by_stranger = subprocess.Popen(["sleep", "300"])
+    try:
+        with background("run", "--no-ui", *command(folder, torchrun=True), cwd=tmp_path) as keeper:
+            run = wait_for_run(tmp_path)
+            assert wait_until(lambda: len(alive_in(folder, 1)) >= 2, 60)
+            keeper.send_signal(signal.SIGSTOP)
+            try:
+                refused = stoker("stop", "--now", "--timeout", "60", run.run_id, cwd=tmp_path)
+                assert refused.code == 1
+                assert f"pid {keeper.pid}" in refused.err
+                assert f"kill -CONT {keeper.pid}" in refused.err
+                assert "--without-keeper" in refused.err
+                assert len(alive_in(folder, 1)) >= 2, "nobody agreed to it"
+                done = stoker("stop", "--now", "--without-keeper", run.run_id, cwd=tmp_path)
+                assert done.code == 0, done.err
+                assert wait_until(lambda: not alive_in(folder), 10)
+                assert by_stranger.poll() is None
+            finally:
+                keeper.send_signal(signal.SIGCONT)
+            # The request was not lost: nothing is started again.
+            assert keeper.wait(60) == 5
+        assert read_state(run.node().journal).is_over
+        assert not (run.node().attempt(2).root).exists()
+    finally:
+        by_stranger.kill()
+        by_stranger.wait()
+        kill_family(folder)
+
+
 @pytest.mark.parametrize("flag", [[], ["--now"]])
 def test_a_stop_ends_daemons_and_children_without_an_environment(tmp_path: Path, flag: list[str]) -> None:
     folder = family_in(tmp_path)
