@@ -188,6 +188,7 @@ class Keeper:
         """Tell hosts that the lock does not reach that a keeper lives: they watch for longer than `LIFE_S`."""
         if (now := self._clock.mono()) >= self._life_due:
             self._life_due = now + LIFE_S
+            self._ledger.flush()
             self._lock.show_life()
 
     def _launches_first(self) -> bool:

@@ -7,6 +7,8 @@ so that an older viewer opens a newer run.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +19,16 @@ from supervisor.run.events import Event
 from supervisor.run.fold import fold
 from supervisor.run.state import RunState
 
+FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
+RESERVED_BYTES = 256 * 1024
+"""Kept free for the journal behind its end: a run whose disk is full makes some hundred facts of 200 bytes an hour."""
+
 
 class JournalWriter:
     """Appends facts to one journal. Only the keeper that holds the lock may have one.
+
+    Space behind the end of the file is its own, where the filesystem can reserve it (fallocate(2) with
+    FALLOC_FL_KEEP_SIZE), so that a job that fills the disk does not take its facts away.
 
     A keeper that died mid-line left a half line: the writer ends it first, so that the next fact
     stands on a line of its own.
@@ -33,20 +42,29 @@ class JournalWriter:
         if size:
             with path.open("rb") as existing:
                 existing.seek(size - 1)
-                if existing.read(1) != b"\n":
-                    os.write(self._fd, b"\n")
+                self._torn = existing.read(1) != b"\n"
+        self._begun, self._reserved = size, 0
+        self._reserve()
 
     def append(self, event: Event, *, durable: bool = False) -> None:
         """Write one fact; with `durable` it is on disk when this returns.
 
         Raises:
-            OSError: the disk is full or the file is gone; a part of the line may stand in the file, which
-                the next line then ends first.
+            OSError: the disk is full or the file is gone: nothing of it was written, or the next line ends it first.
         """
-        line = memoryview((b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n")
-        self._torn = True
-        while line:
-            line = line[os.write(self._fd, line) :]
+        line = (b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n"
+        self._reserve()
+        done = 0
+        try:
+            while done < len(line):
+                done += os.write(self._fd, line[done:])
+        except OSError:
+            self._torn = self._torn or bool(done)
+            with contextlib.suppress(OSError):
+                if done and self._size() == self._begun + done:  # nobody else's line stands behind it
+                    os.ftruncate(self._fd, self._begun)
+                    self._torn = False
+            raise
         self._torn = False
         if durable:
             os.fdatasync(self._fd)
@@ -54,8 +72,23 @@ class JournalWriter:
     def close(self) -> None:
         """Close the file; further appends fail."""
         if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size())  # gives back what was reserved
             os.close(self._fd)
             self._fd = -1
+
+    def _size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def _reserve(self) -> None:
+        """See that there is room behind the end, for this fact and for many more."""
+        self._begun = self._size()
+        if self._begun + RESERVED_BYTES // 2 <= self._reserved:
+            return
+        with contextlib.suppress(OSError, AttributeError):  # no Linux: facts of a full disk wait in memory
+            place = ctypes.c_int64(self._begun), ctypes.c_int64(RESERVED_BYTES)
+            if ctypes.CDLL(None).fallocate(self._fd, FALLOC_FL_KEEP_SIZE, *place) == 0:
+                self._reserved = self._begun + RESERVED_BYTES
 
 
 class JournalReader:

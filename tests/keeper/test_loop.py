@@ -24,6 +24,7 @@ from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from tests.conftest import wait_until
+from tests.disks import fill, small_disk
 from tests.keeper.fakes import SLEEP, STUBBORN, facts_of, job_of, run_in, verdict_of
 from tests.keeper.runs import (
     AGAIN,
@@ -283,6 +284,70 @@ def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pyte
         assert keeper.carry() == 0
     finally:
         keeper.close()
+
+
+FILLS = """
+import sys
+path = sys.argv[1]
+for step in range(1, 30):
+    print(f"step {step} loss {5 - step / 10}", flush=True)
+try:
+    with open(path, "wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(1 << 10))
+except OSError:
+    pass
+"""
+
+
+def test_the_facts_of_a_run_that_filled_its_disk_are_all_there(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        run = RunPaths(disk / "run-1")
+        code, state = carry(run, job_of(tmp_path, sys.executable, "-c", FILLS, str(disk / "filler")))
+        assert os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize < 1 << 18, "the disk is full"
+        assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
+        assert b"\n\n" not in run.node().journal.read_bytes()
+
+
+def test_a_job_whose_last_words_the_full_disk_took_failed_of_that(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        run = RunPaths(disk / "run-1")
+        dies = f"{FILLS}print('x' * 100_000, flush=True)"
+        code, state = carry(run, job_of(tmp_path, sys.executable, "-c", dies, str(disk / "filler")))
+        assert code == 1
+        assert state.attempt is not None
+        assert state.attempt.verdict is not None
+        assert state.attempt.verdict.failure is FailureClass.DISK_FULL
+
+
+def test_facts_that_a_full_disk_refused_are_written_in_order_when_it_is_not(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        run = RunPaths(disk / "run-1")
+        keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+        filler = fill(disk)
+        advice = [ev.Advisory(t=T, attempt=1, code="a", text=f"{n} {'x' * 400}") for n in range(1500)]
+        for one in advice:
+            keeper.emit(one)
+        assert 100 < len([f for f in facts_of(run) if isinstance(f, ev.Advisory)]) < 1500
+        filler.unlink()
+        keeper.close()
+        assert [f for f in facts_of(run) if isinstance(f, ev.Advisory)] == advice
+        assert read_state(run.node().journal) == keeper.state
+
+
+def test_a_launch_on_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        run = RunPaths(disk / "run-1")
+        keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+        fill(disk)
+        try:
+            while not keeper.state.attempts or keeper.state.attempts[0].verdict is None:
+                keeper._act()
+        finally:
+            keeper.close()
+        verdict = keeper.state.attempts[0].verdict
+        assert verdict.failure is FailureClass.DISK_FULL, verdict
+        assert read_state(run.node().journal) == keeper.state
 
 
 def test_a_launch_that_a_full_disk_refuses_is_held_for_it(

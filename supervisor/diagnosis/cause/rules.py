@@ -33,6 +33,8 @@ from supervisor.run.failures import FailureClass, Reason
 USAGE_EXIT = 2
 # Above it, a shell's 128 + signal.
 MOST_EXIT_CODE = 127
+# Of a disk with less free than this, a traceback does not fit any more.
+FULL_BYTES = 16 * 1024
 
 
 T = TypeVar("T")
@@ -215,6 +217,11 @@ def _when(fact: Callable[[Facts], bool]) -> Callable[[Facts], bool | None]:
     return lambda facts: fact(facts) or None
 
 
+def _disk_took_the_words(facts: Facts) -> bool:
+    free_bytes = facts.case.job.machine.disk_free_bytes
+    return facts.died and free_bytes is not None and free_bytes < FULL_BYTES
+
+
 def _unknown(_facts: Facts, _found: object) -> Root:
     return Root(FailureClass.UNKNOWN)
 
@@ -330,6 +337,13 @@ RULES: tuple[Rule[Any], ...] = (
         then=_of_signalled,
         why="All processes that ended badly were ended by signals from outside.",
         confidence=0.75,
+    ),
+    Rule(
+        "full_disk",
+        when=_when(_disk_took_the_words),
+        then=lambda _facts, _found: Root(FailureClass.DISK_FULL),
+        why="A process ended badly and printed no cause, and nothing can be written where its logs lie.",
+        confidence=0.8,
     ),
     Rule(
         "complaint_at_exit",

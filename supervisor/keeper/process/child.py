@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from supervisor.sources.processes import (
 LAUNCHER = Path(__file__).with_name("launcher.py")
 SPAWN_DEADLINE_S = 10.0
 REAP_S = 2.0
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 WRITE_S = 60.0
 """How long a launcher may take to write the exit status: fsync waits for a checkpoint's gigabytes."""
 NOBODY = ProcessId(0, -1.0)
@@ -144,32 +146,31 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
             cwd=plan.cwd,
             env=applied(env, plan.env),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
     except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
         where = error.filename or plan.cwd
-        raise SpawnError(f"cannot start {plan.argv[0]}: {where}: {error.strerror}", disk_full=full) from error
+        raise SpawnError(
+            f"cannot start {plan.argv[0]}: {where}: {error.strerror}", disk_full=error.errno in DISK_FULL
+        ) from error
     except ValueError as error:  # a NUL byte in an argument, "=" in a variable's name
         raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
-    deadline = time.monotonic() + SPAWN_DEADLINE_S
-    while time.monotonic() < deadline:
-        # The launcher writes the pid before the exit status: read the other way round, neither is missed.
-        ended = launcher.poll() is not None
-        status, found = read_exit(paths), read_pid(paths)
-        if found is not None:
-            # From here on it is known by pid and start time, and reaped so: a Popen complains when it is let go of alive.
-            launcher.returncode = 0
-            return Child(paths, found, read_launcher(paths) or NOBODY)
-        if status is not None or ended:
-            _reap(launcher)
-            text = status.error if status is not None else None
-            raise SpawnError(
-                text or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
-            )
-        time.sleep(0.005)
+    reported = _first_line(launcher)
+    if reported.get("pid"):
+        # From here on it is known by pid and start time, and reaped so: a Popen complains when it is let go of alive.
+        launcher.returncode = 0
+        return Child(paths, _identity(reported, "pid"), _identity(reported, "launcher_pid"))
+    if reported or launcher.poll() is not None:
+        _reap(launcher)
+        if not reported and (found := read_pid(paths)) is not None:
+            return Child(paths, found)  # it was killed a moment too soon
+        text = (
+            reported.get("error")
+            or f"the launcher ended with {launcher.returncode} before {plan.argv[0]} ran"
+        )
+        raise SpawnError(str(text), disk_full=reported.get("errno") in DISK_FULL)
     # The launcher leads its session and group; a command that it had just started is in it.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
@@ -201,12 +202,12 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launched command, from the launcher's pid file."""
-    return _identity(paths, "pid", "start_ticks")
+    return _recorded(paths, "pid")
 
 
 def read_launcher(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launcher itself, from its pid file."""
-    return _identity(paths, "launcher_pid", "launcher_start_ticks")
+    return _recorded(paths, "launcher_pid")
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
@@ -248,12 +249,36 @@ def _reap(launcher: subprocess.Popen[bytes]) -> None:
         launcher.wait(timeout=REAP_S)
 
 
-def _identity(paths: AttemptPaths, pid_key: str, ticks_key: str) -> ProcessId | None:
+def _recorded(paths: AttemptPaths, key: str) -> ProcessId | None:
     record = _read_json(paths.root / "pid") or {}
-    pid, ticks = record.get(pid_key), record.get(ticks_key)
-    if not isinstance(pid, int) or not isinstance(ticks, int):
-        return None
-    if record.get("boot_id") != boot_id():
+    whole = isinstance(record.get(key), int) and isinstance(
+        record.get(key.replace("pid", "start_ticks")), int
+    )
+    return _identity(record, key) if whole else None
+
+
+def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
+    """What the launcher reports of its start; empty where it died before, or takes too long."""
+    assert launcher.stdout is not None, "spawn makes it a pipe"
+    line = b""
+    with launcher.stdout as pipe:
+        deadline = time.monotonic() + SPAWN_DEADLINE_S
+        while not line.endswith(b"\n") and (left_s := deadline - time.monotonic()) > 0:
+            if select.select([pipe], [], [], left_s)[0]:
+                data = os.read(pipe.fileno(), 4096)
+                if not data:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        launcher.wait(REAP_S)
+                    return {}
+                line += data
+    record = json.loads(line) if line.endswith(b"\n") else {}
+    return record if isinstance(record, dict) else {}
+
+
+def _identity(record: Mapping[str, object], key: str) -> ProcessId:
+    """`key`: pid or launcher_pid. `NOBODY` where the record names none, or one of another boot."""
+    pid, ticks = record.get(key), record.get(key.replace("pid", "start_ticks"))
+    if not isinstance(pid, int) or not isinstance(ticks, int) or record.get("boot_id") != boot_id():
         return NOBODY  # what was started did not outlive its boot, and its pid may be anybody's
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
 

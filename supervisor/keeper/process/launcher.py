@@ -2,7 +2,8 @@
 
 Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only.
 It starts CMD with stdout and stderr appended to LOG, writes ``PID`` (its pid and start_ticks, and the launcher's own) and, when CMD
-ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It ignores the signals that a
+ends, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. What ``PID`` holds, or {error, errno} where nothing was
+started, it also writes to its own stdout, one line, which a full disk cannot refuse. It ignores the signals that a
 closing terminal or a cluster's step teardown sends to everybody, because the last thing it has to do
 is to write down how CMD ended; CMD itself gets them at their defaults.
 
@@ -40,22 +41,23 @@ def main(argv: list[str]) -> int:
     try:
         pid = os.posix_spawnp(command[0], command, os.environ, file_actions=actions, setsigdef=IGNORED)
     except OSError as error:
-        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{command[0]}: {error.strerror}"})
-        return 0
+        return _not_started(exit_path, f"{error.filename or command[0]}: {error.strerror}", error.errno)
     try:
         import json  # noqa: F401 - now, for `_write`: its 5 ms are no part of the command's start
 
         me = os.getpid()
         launcher = {"launcher_pid": me, "launcher_start_ticks": _start_ticks(me), "boot_id": _boot_id()}
-        _write(pid_path, {"pid": pid, "start_ticks": _start_ticks(pid), **launcher})
+        record: dict[str, object] = {"pid": pid, "start_ticks": _start_ticks(pid), **launcher}
+        _write(pid_path, record)
     except (OSError, ImportError) as error:
         # Nobody could ever find a command that is not written down: it must not run on. Not reaped yet,
         # so the pid is its own.
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        what = error.strerror if isinstance(error, OSError) else str(error)
-        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": f"{pid_path}: {what}"})
-        return 0
+        if isinstance(error, OSError):
+            return _not_started(exit_path, f"{pid_path}: {error.strerror}", error.errno)
+        return _not_started(exit_path, f"{pid_path}: {error}", None)
+    _report(record)
     while True:
         try:
             ended, status = os.wait()  # for orphans too: nobody else does
@@ -63,6 +65,27 @@ def main(argv: list[str]) -> int:
             return 0  # none is left
         if ended == pid:
             _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
+
+
+def _not_started(exit_path: str, error: str, number: int | None) -> int:
+    _report({"error": error, "errno": number})
+    try:
+        _write(exit_path, {"exit_code": 127, "t": time.time(), "error": error})
+    except OSError:
+        return 1  # a full disk: the keeper was told, and the next one finds that nothing runs
+    return 0
+
+
+def _report(record: dict[str, object]) -> None:
+    import json
+
+    try:
+        os.write(1, json.dumps(record).encode() + b"\n")
+        fd = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(fd, 1)  # the reader need not wait for more
+        os.close(fd)
+    except OSError:
+        return  # nobody reads: a keeper that died
 
 
 def _become_subreaper() -> None:

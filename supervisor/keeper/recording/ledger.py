@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -28,15 +29,28 @@ class Ledger:
         self.adopted = node.journal.exists() and node.journal.stat().st_size > 0
         self.state = read_state(node.journal) if self.adopted else st.RunState()
         self._journal = JournalWriter(node.journal)
+        self._unwritten: deque[tuple[ev.Event, bool]] = deque()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal a fact, then fold it. A full disk costs the line, never the run."""
-        try:
-            self._journal.append(event, durable=durable)
-        except OSError as error:
-            log.error("journal: %s: a fact was not written: %s", error.strerror, type(event).__name__)
+        """Journal a fact, then fold it. What a full disk refuses is written later, in order."""
+        self._unwritten.append((event, durable))
+        self.flush()
         self.state = fold(self.state, event)
+
+    def flush(self) -> None:
+        """Write what could not be written so far."""
+        while self._unwritten:
+            try:
+                self._journal.append(self._unwritten[0][0], durable=self._unwritten[0][1])
+            except OSError as error:
+                if len(self._unwritten) == 1:
+                    log.error("journal: %s: facts wait until they can be written", error.strerror)
+                return
+            self._unwritten.popleft()
 
     def close(self) -> None:
         """No more facts."""
+        self.flush()
+        if self._unwritten:
+            log.error("journal: %d facts could not be written", len(self._unwritten))
         self._journal.close()

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,6 +27,7 @@ from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dialogs.adopt import AdoptScreen
 from supervisor.views.tui.request_client import Answer, RequestClient
 from tests.conftest import wait_until
+from tests.disks import fill, small_disk
 from tests.integration.harness import environment
 from tests.views.tui import recorded
 from tests.views.tui.driving import OFFER, drive, keeper_of, pane, requests, shown, until
@@ -397,29 +397,11 @@ def test_the_real_keeper_is_killed(tmp_path: Path) -> None:
         wire.wait_for("adopting")
 
 
-@contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of 2 MiB; skips where it cannot be mounted."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip("a file system of our own cannot be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.skipif(shutil.which("mount") is None, reason="no mount command")
 def test_the_disk_is_full(tmp_path: Path) -> None:
     """Nothing more can be written: what can be read is shown, a request says why it was not put down."""
     with small_disk(tmp_path / "disk") as disk:
         run = recorded.backing_off(disk / "run")
-        with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
-            while True:
-                filler.write(bytes(1 << 12))
+        fill(disk)
 
         async def play(app: StokerApp, pilot: Pilot[None]) -> None:
             assert "cuda_oom" in pane(app, "card")
