@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from supervisor.job.knobs.batch_settings.find import why_not_changeable
 from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.knobs.find import why_not_changeable
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.memory import check_memory

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
 

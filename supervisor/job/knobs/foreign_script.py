@@ -14,14 +14,14 @@ from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
-from supervisor.job.knobs import find as kn
-from supervisor.job.knobs.checkpoint_flags import find_outputs
+from supervisor.job.knobs.batch_settings import find as kn
 from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.group_timeout import find_group_timeout
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.program import read_program
-from supervisor.job.knobs.read_source import ScriptSource, called, scan_files
+from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs
+from supervisor.job.knobs.source.program import read_program
+from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_files
 from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
 
 _TOTAL_STEPS: Final = (

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from supervisor.job.arguments.assignments import Setting
 from supervisor.job.knobs.places import ENV, Places, bare, is_argument
-from supervisor.job.knobs.read_source import ScriptSource, called, leaf
+from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 """NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from supervisor.job.config.edit import SUFFIXES, Scalar
-from supervisor.job.knobs.read_source import ScriptSource
+from supervisor.job.knobs.source.read_source import ScriptSource
 
 ENV: Final = "env:"
 

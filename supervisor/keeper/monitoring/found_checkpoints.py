@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
+from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock

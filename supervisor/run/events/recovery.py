@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run.events.base import JournalEvent
 from supervisor.run.records import Difference, Precondition, Sameness
 

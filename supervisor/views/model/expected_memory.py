@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.job.knobs.memory_fit import Measure, line_through
+from supervisor.job.memory_fit import Measure, line_through
 from supervisor.run.state import RunState
 
 

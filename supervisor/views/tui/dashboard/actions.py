@@ -90,7 +90,7 @@ def overwrite_warning(snapshot: Snapshot) -> str:
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     if record is None or not steps or _can_resume(snapshot) or record.job.retry.restart_from_scratch:
         return ""
-    from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
+    from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
@@ -162,7 +162,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
     # Slow to load: the first screen must not wait for them.
-    from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
+    from supervisor.job.knobs.batch_settings.find import SIZE_NOT_KNOWN, why_not_changeable
     from supervisor.job.spec import Knobs
 
     knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else Knobs()
@@ -221,7 +221,7 @@ def _given_start(snapshot: Snapshot) -> str | None:
     record = snapshot.run_file
     if record is None or snapshot.state.mode == "observed":
         return None
-    from supervisor.job.knobs.checkpoint_flags import (
+    from supervisor.job.knobs.resuming.checkpoint_flags import (
         given_start,  # only once something has failed or is to be restarted
     )
 

@@ -9,13 +9,13 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import NEW, Scalar
-from supervisor.job.knobs import candidates as cand
-from supervisor.job.knobs.candidates import Candidate, Given, as_number, plain_name
-from supervisor.job.knobs.conditions import only_counted
+from supervisor.job.knobs.batch_settings import candidates as cand
+from supervisor.job.knobs.batch_settings.candidates import Candidate, Given, as_number, plain_name
+from supervisor.job.knobs.batch_settings.names import Role, role_of, words_of
 from supervisor.job.knobs.conventions import HF, Convention
-from supervisor.job.knobs.names import Role, role_of, words_of
 from supervisor.job.knobs.places import Place, Places, place_of
-from supervisor.job.knobs.read_source import ScriptSource, called, leaf, leaves
+from supervisor.job.knobs.source.conditions import only_counted
+from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
 from supervisor.job.spec import Knobs
 
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from supervisor.job.knobs.declarations import Literal, ScriptFlag, constant, declared_flags, literal
+from supervisor.job.knobs.source.declarations import Literal, ScriptFlag, constant, declared_flags, literal
 
 __all__ = [
     "MAX_SOURCE_CHARS",

@@ -10,7 +10,7 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of
 from supervisor.job.knobs.places import Place, Places, bare, is_argument, place_of
-from supervisor.job.knobs.read_source import ScriptFlag
+from supervisor.job.knobs.source.read_source import ScriptFlag
 
 # What else of a run is resumed: a tracker's run, a counter.
 _NOT_A_PATH: Final = frozenset(

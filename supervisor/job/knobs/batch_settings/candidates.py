@@ -13,10 +13,10 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import Scalar
+from supervisor.job.knobs.batch_settings.names import Role, role_of
 from supervisor.job.knobs.conventions import Convention
-from supervisor.job.knobs.names import Role, role_of
 from supervisor.job.knobs.places import ENV, Places, bare
-from supervisor.job.knobs.read_source import ScriptFlag
+from supervisor.job.knobs.source.read_source import ScriptFlag
 
 DEEPSPEED: Final = "deepspeed"
 ACCELERATE: Final = "accelerate"

@@ -14,16 +14,22 @@ from typing import Final
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import Scalar
-from supervisor.job.knobs import candidates as cand
-from supervisor.job.knobs.candidates import Candidate, as_number, plain_name
-from supervisor.job.knobs.conditions import refuses
+from supervisor.job.knobs.batch_settings import candidates as cand
+from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_name
+from supervisor.job.knobs.batch_settings.names import Role, role_of, scope_by_name, words_of
+from supervisor.job.knobs.batch_settings.search import (
+    NO_ACCUMULATION,
+    NoPlanError,
+    Search,
+    last_key,
+    plain_last,
+)
+from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values, why_not_changeable
 from supervisor.job.knobs.conventions import Convention, find_convention
-from supervisor.job.knobs.names import Role, role_of, scope_by_name, words_of
 from supervisor.job.knobs.places import Place, Places, bare, place_of
-from supervisor.job.knobs.read_source import ScriptSource, called, scan_source
-from supervisor.job.knobs.resume import find_resume
-from supervisor.job.knobs.search import NO_ACCUMULATION, NoPlanError, Search, last_key, plain_last
-from supervisor.job.knobs.set_batch import batch_of, batch_values, why_not_changeable
+from supervisor.job.knobs.resuming.resume import find_resume
+from supervisor.job.knobs.source.conditions import refuses
+from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_source
 from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope
 
 __all__ = [

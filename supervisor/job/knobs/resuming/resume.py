@@ -14,14 +14,21 @@ from typing import Any, Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of, value_of
 from supervisor.job.config.edit import NEW
-from supervisor.job.knobs.candidates import plain_name
-from supervisor.job.knobs.checkpoint_flags import find_start, takes_path
-from supervisor.job.knobs.conditions import known_values, truth
+from supervisor.job.knobs.batch_settings.candidates import plain_name
+from supervisor.job.knobs.batch_settings.names import words_of
 from supervisor.job.knobs.conventions import HF, Convention
-from supervisor.job.knobs.declarations import literal
-from supervisor.job.knobs.names import words_of
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.read_source import ScriptFlag, ScriptSource, SourceFile, called, guarded, leaf
+from supervisor.job.knobs.resuming.checkpoint_flags import find_start, takes_path
+from supervisor.job.knobs.source.conditions import known_values, truth
+from supervisor.job.knobs.source.declarations import literal
+from supervisor.job.knobs.source.read_source import (
+    ScriptFlag,
+    ScriptSource,
+    SourceFile,
+    called,
+    guarded,
+    leaf,
+)
 from supervisor.job.spec import NAMED, Knobs
 
 _RESUME_WORDS: Final = frozenset(

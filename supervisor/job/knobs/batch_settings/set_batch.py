@@ -9,9 +9,9 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit, resolve
 from supervisor.job.config.edit import NEW, Scalar
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.candidates import as_number
+from supervisor.job.knobs.batch_settings.candidates import as_number
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.read_source import scan_source
+from supervisor.job.knobs.source.read_source import scan_source
 from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
 
 _LENGTH_NAMES: Final = (

@@ -11,8 +11,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from supervisor.job.knobs.declarations import Literal, ScriptFlag, literal
-from supervisor.job.knobs.read_source import Guards, ScriptSource, called, guarded, leaf, leaves
+from supervisor.job.knobs.source.declarations import Literal, ScriptFlag, literal
+from supervisor.job.knobs.source.read_source import Guards, ScriptSource, called, guarded, leaf, leaves
 
 _RANKS: Final = frozenset(
     {"num_processes", "world_size", "get_world_size", "ddp_world_size", "n_gpu", "num_gpus"}
