@@ -120,8 +120,8 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
+    from supervisor.run.access.ownership import has_keeper, place_of, printable
     from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import has_keeper, place_of, printable
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
@@ -152,7 +152,7 @@ def _adopt(paths: RunPaths) -> int:
     """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
-    from supervisor.run.ownership import has_keeper
+    from supervisor.run.access.ownership import has_keeper
 
     if has_keeper(paths):
         print(f"{paths.run_id}: nothing to adopt: it has a keeper")
@@ -178,7 +178,7 @@ def follow(root: Path, *, as_json: bool) -> int:
     import time
 
     from supervisor.policy import EXIT_LOST
-    from supervisor.run.ownership import has_keeper, place_of
+    from supervisor.run.access.ownership import has_keeper, place_of
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour

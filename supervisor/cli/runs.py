@@ -65,8 +65,8 @@ HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME")
 
 def columns_of(run: RunPaths) -> Columns:
     """What its journal says of a run now."""
+    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
-    from supervisor.run.ownership import has_keeper
     from supervisor.run.state import Finished, HeldOpen
 
     state = read_state(run.node().journal)

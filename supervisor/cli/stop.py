@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
     Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant, 3 when no
     keeper is there to be asked.
     """
+    from supervisor.run.access.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.events import RequestKind
     from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
     from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.state import Finished
 
     try:
@@ -119,7 +119,7 @@ def _what_to_do(run: RunPaths, state: RunState) -> str:
     """Where a stop would be heard, of a run without a keeper."""
     import socket
 
-    from supervisor.run.ownership import printable
+    from supervisor.run.access.ownership import printable
 
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {printable(state.host)}: stop it there"
@@ -131,9 +131,9 @@ def _meant(text: str | None, place: Path) -> list[RunPaths]:
 
     What is stopped cannot be started where it was, so a guess between two is not made.
     """
+    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.index import is_under, known_runs, named_runs
     from supervisor.run.journal import read_state
-    from supervisor.run.ownership import has_keeper
     from supervisor.run.paths import is_run_directory
 
     known = known_runs(place, os.environ)

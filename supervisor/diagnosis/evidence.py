@@ -64,7 +64,7 @@ class RunValues(NamedTuple):
 
 
 class SeenGroup(NamedTuple):
-    """Ranks that the stacks showed doing the same: see `run.events.health.RanksAt`."""
+    """Ranks that the stacks showed doing the same: see `run.events.RanksAt`."""
 
     ranks: tuple[int, ...]
     doing: str

@@ -24,10 +24,10 @@ from supervisor.keeper.requests.control_input import ControlInput
 from supervisor.keeper.requests.request_rules import Refused
 from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
-from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.lock import KeeperLock
+from supervisor.run.access import control
+from supervisor.run.access.lock import KeeperLock
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile

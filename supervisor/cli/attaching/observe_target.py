@@ -25,8 +25,8 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import Target
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.index import claim, register, state_home
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, read_cmdline

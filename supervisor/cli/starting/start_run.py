@@ -186,7 +186,7 @@ def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
     from supervisor.keeper.loop import Keeper
-    from supervisor.run.lock import LockTaken
+    from supervisor.run.access.lock import LockTaken
 
     try:
         keeper = Keeper(run, record, env=env, findings=findings)

@@ -27,9 +27,9 @@ from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.access.viewers import Viewers
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.viewers import Viewers
 from supervisor.sources.host.cgroup import memory_kills
 from supervisor.sources.tail.tailer import Backlog
 

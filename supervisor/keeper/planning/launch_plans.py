@@ -23,7 +23,7 @@ from supervisor.job.plan_diff import diff_lines
 from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.ports import free_port
-from supervisor.run.control import RequestArgs
+from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
+from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.access.ownership import place_of
+from supervisor.run.access.viewers import Presence
 from supervisor.run.journal import StateReader
-from supervisor.run.lock import keeper_is_alive
-from supervisor.run.ownership import place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
-from supervisor.run.viewers import Presence
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from supervisor.run.access.ownership import has_keeper
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
-from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
 

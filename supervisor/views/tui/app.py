@@ -20,8 +20,8 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
+from supervisor.run.access.viewers import Presence
 from supervisor.run.paths import RunPaths
-from supervisor.run.viewers import Presence
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot

@@ -11,9 +11,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from supervisor.run.access.lock import KeeperLock
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
-from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
-from supervisor.run.control import RequestArgs
+from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
@@ -39,7 +39,7 @@ from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from supervisor.run.ownership import Offer
+    from supervisor.run.access.ownership import Offer
     from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Label
 
-from supervisor.run.ownership import Offer
+from supervisor.run.access.ownership import Offer
 from supervisor.views.tui.dialogs.overlay import OverScreen
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.widgets.panel import tr_of

@@ -16,32 +16,18 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.run.events import base, health, recovery
-from supervisor.run.records import Decision, FailureClass, Finding, Verdict
+from supervisor.job.memory_fit import MemoryTrial
+from supervisor.run.records import (
+    Decision,
+    Difference,
+    FailureClass,
+    Finding,
+    Precondition,
+    Sameness,
+    Verdict,
+)
 
-# One name for all events, wherever they are defined.
-SCHEMA_VERSION = base.SCHEMA_VERSION
-JournalEvent = base.JournalEvent
-BatchFitted = recovery.BatchFitted
-ChangePlanned = recovery.ChangePlanned
-LaunchCleared = recovery.LaunchCleared
-MemoryMeasured = recovery.MemoryMeasured
-ProbeEnded = recovery.ProbeEnded
-ProbeStarted = recovery.ProbeStarted
-Recovered = recovery.Recovered
-ResumeCompared = recovery.ResumeCompared
-WaitingFor = recovery.WaitingFor
-HangCountdown = health.HangCountdown
-HangFound = health.HangFound
-HangKept = health.HangKept
-HangWithdrawn = health.HangWithdrawn
-OnlyFlagged = health.OnlyFlagged
-RanksAt = health.RanksAt
-ClockSet = health.ClockSet
-StacksProbed = health.StacksProbed
-StacksTaken = health.StacksTaken
-StallEnded = health.StallEnded
-StallFlagged = health.StallFlagged
+SCHEMA_VERSION = 1
 
 
 class Phase(StrEnum):
@@ -99,6 +85,13 @@ class RequestKind(StrEnum):
     STACKS = "stacks"
     KEEP_WAITING = "keep_waiting"
     NOTE = "note"
+
+
+class JournalEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True):
+    """Base of all events. `t`: wall-clock seconds since the epoch."""
+
+    t: float
+    v: int = SCHEMA_VERSION
 
 
 class RunStarted(JournalEvent, frozen=True, kw_only=True, tag="run_started"):
@@ -412,6 +405,238 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
     outcome: Outcome
     exit_code: int
     reason: str
+
+
+# -- the health of a live attempt: stalls, stacks, hangs
+
+
+class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
+    """What will give the ranks' stacks: "py-spy", "faulthandler" or "proc"; `note`: why nothing better does."""
+
+    attempt: int
+    source: str
+    note: str = ""
+
+
+class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged"):
+    """No progress for longer than this phase of this run usually takes. Nothing is done about it yet.
+
+    `since`: wall time of the last sign of life. `stage`: what the pace was learned of (step, log, start, compile,
+    evaluation, checkpoint). `act_s`: the silence that would be ended, None: none would. `pace_s`: the 99th percentile.
+    """
+
+    attempt: int
+    since: float
+    waited_s: float
+    stage: str
+    pace_s: float
+    flag_s: float
+    act_s: float | None = None
+
+
+class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Ranks that did the same at the same line when stacks were taken.
+
+    `doing`: a value of `diagnosis.hang.stack_groups.Doing`. `what`: ``in all_reduce``. `line_at`: the user's own line. `lines`: of the
+    artifact, 1-based, where that frame of each of them stands.
+    """
+
+    ranks: tuple[int, ...]
+    doing: str
+    what: str
+    line_at: str | None = None
+    lines: tuple[int, ...] = ()
+
+
+class StacksTaken(JournalEvent, frozen=True, kw_only=True, tag="stacks_taken"):
+    """A round of stacks of all ranks. `text`: what the ranks do, in one line; `odd`: those who keep the others waiting.
+
+    `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
+    see `StacksProbed`. `collective`: what a flight recorder or NCCL's RAS adds. `groups`: the ranks by what they do, of very many
+    the first.
+    """
+
+    attempt: int
+    text: str
+    odd: tuple[int, ...] = ()
+    line_at: str | None = None
+    artifact: str | None = None
+    source: str = ""
+    collective: str | None = None
+    groups: tuple[RanksAt, ...] = ()
+
+
+class StallEnded(JournalEvent, frozen=True, kw_only=True, tag="stall_ended"):
+    """A flagged stall ended by itself: there is progress again."""
+
+    attempt: int
+    stalled_s: float
+
+
+class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
+    """Why a flagged silence is not ended as things stand: `rule` of `policy.health.ending`, in words `why`.
+
+    Journalled when another rule applies. `until_s`: the silence at which it would be ended after all; None: at none.
+    """
+
+    attempt: int
+    rule: str
+    why: str
+    until_s: float | None = None
+
+
+class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown"):
+    """A silence is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless somebody keeps waiting.
+
+    `text`: what the ranks do. `rule`: which rule lets it be ended.
+    """
+
+    attempt: int
+    until: float
+    left_s: float
+    text: str
+    rule: str
+
+
+class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
+    """A countdown was broken off: a rule forbids the end now, see `OnlyFlagged`."""
+
+    attempt: int
+    rule: str
+    why: str
+
+
+class HangKept(JournalEvent, frozen=True, kw_only=True, tag="hang_kept"):
+    """A person keeps waiting: this silence is not ended, however long it lasts."""
+
+    attempt: int
+    by: str
+
+
+class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
+    """A stall that is a hang: the attempt is ended for it. Journalled just before the intent to stop.
+
+    `ranks`: the odd ones out, empty where it is not known. `rule`: which rule of `policy.health.ending` lets it be ended. `line`: of `artifact`, 1-based, where the user's own frame of the first
+    of them stands, or its stack begins. The rest as in `StacksTaken`.
+    """
+
+    attempt: int
+    waited_s: float
+    act_s: float
+    text: str
+    ranks: tuple[int, ...] = ()
+    line_at: str | None = None
+    artifact: str | None = None
+    line: int | None = None
+    collective: str | None = None
+    groups: tuple[RanksAt, ...] = ()
+    rule: str = ""
+
+
+class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
+    """Somebody set the machine's clock; this keeper's events go on as if nobody had.
+
+    `ahead_s`: by how much the machine's clock is ahead of the events' times from now on, negative if it is behind.
+    """
+
+    ahead_s: float
+
+
+# -- between a failure and the next good step, and the probes before a first launch
+
+
+class MemoryMeasured(JournalEvent, frozen=True, kw_only=True, tag="memory_measured"):
+    """What an attempt showed of its micro-batch: fitted or not, and the most that a rank held."""
+
+    attempt: int
+    trial: MemoryTrial
+
+
+class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned"):
+    """The next launch against the one before, as a diff: lines that begin with "-" or "+". Secrets are redacted."""
+
+    attempt: int
+    lines: tuple[str, ...]
+
+
+class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
+    """The next launch waits until something is shown; `text`: for what, and who prevents it."""
+
+    attempt: int
+    precondition: Precondition = msgspec.field(name="proof")
+    text: str
+
+
+class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared"):
+    """All that had to be shown before the next launch was, or the wait was over; `waited_s` in seconds."""
+
+    attempt: int
+    waited_s: float
+    text: str = ""
+
+
+class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
+    """The time from a failure to the next completed step, in seconds; a part is None where it is not known.
+
+    `attempt` made the step; `after` failed. The parts: `end_s` failure to the last process gone, `detect_s` to the
+    verdict, `wait_s` back-off, `drain_s` wait for what had to be shown first, `spawn_s` plan to torchrun running,
+    `rendezvous_s` torchrun to ranks running, `load_s` ranks to the first forward, `first_step_s` to its end.
+    """
+
+    attempt: int
+    after: int
+    total_s: float
+    end_s: float | None = None
+    detect_s: float | None = None
+    wait_s: float | None = None
+    drain_s: float | None = None
+    spawn_s: float | None = None
+    rendezvous_s: float | None = None
+    load_s: float | None = None
+    first_step_s: float | None = None
+
+
+class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compared"):
+    """Whether a resumed attempt goes on with the same training, by what both logged (`policy.same_training`). The newest of an attempt holds.
+
+    `difference`: in what it is another one. `text`: with the numbers, which stand in `numbers` too. `steps_twice` logged steps were compared one by
+    one; `steps_new` were logged beyond the last one of before.
+    """
+
+    attempt: int
+    result: Sameness
+    difference: Difference | None = None
+    text: str = ""
+    numbers: dict[str, float] = msgspec.field(default_factory=dict)
+    steps_twice: int = 0
+    steps_new: int = 0
+
+
+class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started"):
+    """A short launch to see whether `micro_batch` fits. Probes count from 1; their files lie in probes/<n>."""
+
+    probe: int
+    micro_batch: int
+    argv: tuple[str, ...]
+
+
+class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
+    """A probe is over. `fitted` None: it ended for another reason, in `why`; nothing is learnt of memory then."""
+
+    probe: int
+    micro_batch: int
+    fitted: bool | None
+    why: str
+    took_s: float
+    steps: int = 0
+
+
+class BatchFitted(JournalEvent, frozen=True, kw_only=True, tag="batch_fitted"):
+    """What the probes led to. `batch` is that of the first launch; None: as the job gave it."""
+
+    probes: int
+    batch: BatchSpec | None
+    text: str
 
 
 Event: TypeAlias = (

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import read_regular
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
-    from supervisor.run.control import RequestArgs
+    from supervisor.run.access.control import RequestArgs
     from supervisor.run.events import RequestKind
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -122,7 +122,7 @@ def ask(
         raise NotRequested(place.refusal)
     if not keeper_is_alive(run.node().lock):
         raise NotRequested("the keeper is gone: nobody would do it")
-    from supervisor.run import control
+    from supervisor.run.access import control
 
     return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)
 
