@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
-from supervisor.cli.common import add_runs_dir, complain, refuse
+from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain, refuse
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
+    from supervisor.run.runfile import SAMPLE_INTERVAL_S
+
     parser.add_argument(
         "target",
         nargs="?",
@@ -42,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="keep the observed run directory of a log, pid or pipe"
     )
     parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds between sensor readings (default 1)"
+        "--interval",
+        type=float,
+        default=SAMPLE_INTERVAL_S,
+        metavar="S",
+        help=f"seconds between sensor readings (default {SAMPLE_INTERVAL_S:g})",
     )
     add_runs_dir(parser)
     add_appearance_flags(parser)

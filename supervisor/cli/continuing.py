@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
-from supervisor.cli.common import add_runs_dir, complain, refuse
+from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain, refuse
 
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan

@@ -1,14 +1,49 @@
-"""The run in a keeper's charge, as the parts of a keeper are handed it."""
+"""The run that a keeper supervises, as its parts are handed it: paths, job, clock, and the journal with its state."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from supervisor.keeper.clock import Clock
-from supervisor.keeper.recording.ledger import Ledger
+from supervisor.run import events as ev
+from supervisor.run import state as st
+from supervisor.run.fold import fold
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
+
+log = logging.getLogger("stoker.keeper")
+
+
+class Ledger:
+    """One node's facts. Only the keeper that holds the lock may have one.
+
+    Attributes:
+        state: what all facts so far fold to.
+        adopted: another keeper had begun this journal.
+
+    Raises:
+        OSError: the journal cannot be opened.
+    """
+
+    def __init__(self, node: NodePaths) -> None:
+        self.adopted = node.journal.exists() and node.journal.stat().st_size > 0
+        self.state = read_state(node.journal) if self.adopted else st.RunState()
+        self._journal = JournalWriter(node.journal)
+
+    def emit(self, event: ev.Event, *, durable: bool = False) -> None:
+        """Journal a fact, then fold it. A full disk costs the line, never the run."""
+        try:
+            self._journal.append(event, durable=durable)
+        except OSError as error:
+            log.error("journal: %s: a fact was not written: %s", error.strerror, type(event).__name__)
+        self.state = fold(self.state, event)
+
+    def close(self) -> None:
+        """No more facts."""
+        self._journal.close()
 
 
 @dataclass(frozen=True, slots=True)

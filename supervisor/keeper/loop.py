@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any, assert_never
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.process.child import own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
 from supervisor.keeper.process.takeover import recorded_processes
-from supervisor.keeper.recording.ledger import Ledger
 from supervisor.keeper.recording.start_events import opening
 from supervisor.keeper.requests.control_input import ControlInput
 from supervisor.keeper.requests.request_rules import Refused
-from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -32,6 +30,7 @@ from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
 from supervisor.sources.processes import boot_id, is_alive
+from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
     from supervisor.keeper.components import Components

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from supervisor.cli.appearance_flags import appearance_from
+from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
 from supervisor.views.tui.saved_layout import Kept, load, save

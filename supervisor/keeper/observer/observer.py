@@ -26,7 +26,6 @@ from supervisor.keeper.observer.target import PIPE_NAME, Target
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.control_input import ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
-from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
 from supervisor.policy import EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
@@ -35,7 +34,7 @@ from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
-from supervisor.sources.signature_files import Engine
+from supervisor.sources.signature_files import Engine, EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin

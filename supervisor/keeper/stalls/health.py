@@ -32,7 +32,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import NodePaths
 from supervisor.run.series import GPU, HOST
 from supervisor.run.state import RunState
-from supervisor.sources.sizes import tree_bytes
+from supervisor.sources.file_facts import tree_bytes
 
 SETTLE_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""

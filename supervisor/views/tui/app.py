@@ -25,15 +25,14 @@ from supervisor.run.paths import RunPaths
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.control_filter import HarmlessFilter
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
 from supervisor.views.tui.suspend import Continuing
-from supervisor.views.tui.theme.themed_app import ThemedApp
-from supervisor.views.tui.theme.themes import THEMES
+from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
+from supervisor.views.tui.widgets.paint import HarmlessFilter
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.dialogs.adopt import AdoptScreen
+from supervisor.views.tui.dialogs.prompts import AdoptScreen
 from supervisor.views.tui.request_client import Answer, RequestClient
 from tests.conftest import wait_until
 from tests.integration.harness import environment

@@ -28,7 +28,7 @@ from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.registry import PAGES
+from supervisor.views.tui.pages.page import PAGES
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -237,7 +237,7 @@ class LookingScreen(PaneScreen):
 
     def _load_beside(self, text: str) -> None:
         """In the reading thread."""
-        from supervisor.views.tui.runs.compare import load_other
+        from supervisor.views.tui.pages.metrics import load_other
 
         try:
             other = load_other(self._client.run, text)

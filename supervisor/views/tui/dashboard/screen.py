@@ -277,7 +277,7 @@ class Dashboard(LookingScreen):
         self._feeder.submit(examine)
 
     def _offer_adoption(self, adopter: Adopter, offer: Offer, why: str) -> None:
-        from supervisor.views.tui.dialogs.adopt import AdoptScreen
+        from supervisor.views.tui.dialogs.prompts import AdoptScreen
 
         if self.app.screen is not self:
             return  # something else was opened meanwhile

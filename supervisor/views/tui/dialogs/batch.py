@@ -19,8 +19,8 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
-from supervisor.views.tui.dialogs.overlay import OverScreen
 from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 

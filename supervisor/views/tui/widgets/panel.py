@@ -17,10 +17,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.control_filter import HarmlessFilter
-from supervisor.views.tui.theme.styles import styles_of
+from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
+    HarmlessFilter,
     Row,
     Span,
     TextStyle,

@@ -1,9 +1,12 @@
-"""Who still writes a file: any process that we may look at and that has it open for writing, out of /proc."""
+"""Facts about files on disk: whether any process still has one open for writing (from /proc), and how large a file or folder is."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
+
+MAX_ENTRIES = 10_000
 
 
 def any_is_written(paths: Iterable[str]) -> bool:
@@ -34,3 +37,20 @@ def _opened_for_writing(pid: str, fd: str) -> bool:
             if line.startswith("flags:"):
                 return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
     return False
+
+
+def tree_bytes(path: Path) -> int | None:
+    """Bytes of a file, or of all files below a folder; None when it is gone, or has more entries than are worth counting."""
+    total = count = 0
+    try:
+        if not path.is_dir():
+            return path.stat().st_size
+        for root, _, names in os.walk(path):
+            for name in names:
+                count += 1
+                if count > MAX_ENTRIES:
+                    return None
+                total += os.lstat(os.path.join(root, name)).st_size
+    except OSError:
+        return None
+    return total
