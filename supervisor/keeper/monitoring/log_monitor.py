@@ -18,8 +18,13 @@ from typing import assert_never
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepHint, StepSeen
-from supervisor.keeper.monitoring.telemetry_observations import from_telemetry
+from supervisor.keeper.monitoring.observations import (
+    EvidenceHit,
+    Observation,
+    StepHint,
+    StepSeen,
+    from_telemetry,
+)
 from supervisor.run.series import LINE_T
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.signature_files import Engine

@@ -6,10 +6,11 @@ than notes and stacks are refused, because nothing here may be stopped or restar
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
@@ -19,7 +20,6 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
-from supervisor.keeper.observer.log_times import span_of_logs
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun
 from supervisor.keeper.observer.target import PIPE_NAME, Target
@@ -36,8 +36,10 @@ from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
 from supervisor.sources.signature_files import Engine, EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
+from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
+from supervisor.text.stamps import span_of
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
@@ -49,6 +51,9 @@ LEAVE_S = 3.0
 # A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
+# How much of each end of a log is searched for clock times.
+LOOKED_AT_BYTES = 1 << 16
+LOOKED_AT_LINES = 400
 
 
 class Observer(Powerless):
@@ -416,3 +421,31 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
+
+
+def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
+    """The first and the last time, wall seconds, that logs of one job carry; None: none carries any.
+
+    An observer itself does not see when the job began or ended.
+
+    Args:
+        logs: the path of each, and where it can be read as it is.
+    """
+    spans = [span for path, plain in logs if (span := _span(path, plain)) is not None]
+    if not spans:
+        return None
+    return min(first for first, _ in spans), max(last for _, last in spans)
+
+
+def _span(path: str, plain: str) -> tuple[float, float] | None:
+    try:
+        written_t = os.stat(path).st_mtime  # a plain copy's own time says nothing
+        with open(plain, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
+            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))
+    except OSError:
+        return None
+    first = [clean(raw) for raw in head.splitlines()[:LOOKED_AT_LINES]]
+    last = [clean(raw) for raw in tail.splitlines()[-LOOKED_AT_LINES:]]
+    return span_of(first, last, written_t)
