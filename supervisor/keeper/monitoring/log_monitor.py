@@ -41,9 +41,13 @@ MOST_WAITING = 20_000
 WAITING_S = 0.01
 # Up to this many samples of one batch (256 KiB of log) are all kept: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
-# Of a batch that holds more than that, a backlog's, about so many: a chart is a few hundred dots wide, and who reads the
-# samples beside it must keep up with some hundred batches a second.
+# Of a batch that holds more than that, a backlog's, about so many where the length of the log is not known: a chart is a few
+# hundred dots wide, and who reads the samples beside it must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
+# Of a log that stood there when it was first followed, about so many in all, whatever its length, but at least so many of a
+# batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
+STANDING_SAMPLES = 8000
+LEAST_SAMPLES = 12
 STEP = "step"
 # Of tqdm's ``[00:00<?, ?it/s]``: neither how long it will take nor how fast it is, as nothing was counted yet.
 NOTHING_COUNTED = "<?, ?"
@@ -242,7 +246,8 @@ class LogWatch:
         now = self._clock.wall()
         rows = reader.read_rows([line.raw for line in lines])
         few = len(rows) <= BATCH_SAMPLES
-        kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows])]
+        wanted = self._samples_wanted(key)
+        kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows], wanted)]
         both: list[tuple[int, StepSeen | StepHint]] = [
             (line.offset + len(line.raw), self._step_seen(key, batch, line, MetricSample(columns, at), now))
             for row, columns, at, _ in kept
@@ -252,6 +257,13 @@ class LogWatch:
             both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
+
+    def _samples_wanted(self, key: LogKey) -> int:
+        """How many samples are kept of a batch of a backlog."""
+        size, _ = self._standing.get(key.name, (0, 0.0))
+        if not 0 < size < sys.maxsize:
+            return BACKLOG_SAMPLES
+        return max(LEAST_SAMPLES, min(BATCH_SAMPLES, STANDING_SAMPLES * READ_BYTES // size))
 
     def _step_seen(self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float) -> StepSeen:
         rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
@@ -299,12 +311,12 @@ def _standing(path: str) -> tuple[int, float]:
     return info.st_size, info.st_mtime
 
 
-def thinned(losses: Sequence[float | None]) -> list[int]:
-    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last.
+def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
+    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last; about `wanted` in all.
 
     A log of a gigabyte holds millions; kept one by one they would take more room than the log.
     """
-    stretch = 3 * len(losses) // BACKLOG_SAMPLES + 1
+    stretch = 3 * len(losses) // wanted + 1
     kept: list[int] = []
     for start in range(0, len(losses), stretch):
         mine = range(start, min(start + stretch, len(losses)))
