@@ -39,7 +39,7 @@ LEVELS = {
 
 
 class BadQueryError(ValueError):
-    """What was typed is no query; one line says why."""
+    """What was typed is not a query; the message is one line."""
 
 
 class Found(Protocol):

@@ -41,10 +41,10 @@ class SnapshotReader:
         run: the run directory; it may not exist yet, or vanish.
         node: whose journal and series are read.
         monotonic: clock for how often the keeper's lock is looked at.
-        glance: the first `refresh` leaves run.json and the past of ranks to the second, where it is long: a screen is
+        glance: the first `refresh` leaves run.json and the history of ranks to the second, where it is long: a screen is
             painted without them a moment sooner.
         journal: the node's, where it was read already.
-        presence: tells a living keeper that somebody looks who could act; None: nobody could.
+        presence: shows a live keeper that somebody is watching who can act; None: nobody can.
     """
 
     def __init__(

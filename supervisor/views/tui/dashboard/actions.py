@@ -85,7 +85,7 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:
-    """Said before a restart that begins anew although steps were made; empty where it goes on, or nothing was done yet."""
+    """The warning before a restart from scratch although steps were made; empty where it resumes, or no step was made yet."""
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     if record is None or not steps or _can_resume(snapshot) or record.job.retry.restart_from_scratch:
@@ -170,7 +170,7 @@ def why_no_batch(snapshot: Snapshot) -> str:
 
 
 def resume_text(snapshot: Snapshot) -> tuple[str, str]:
-    """Where a next attempt would begin, in one line; and why there, for where there is room."""
+    """Where the next attempt would start, in one line; and why, to be shown where there is space."""
     state = snapshot.state
     saved, attempt = state.checkpoint, state.attempt
     if (given := _given_start(snapshot)) and not _begins_at_checkpoint(snapshot):
@@ -217,7 +217,7 @@ def arguments_now(record: RunFile, state: st.RunState) -> tuple[str, ...]:
 
 
 def _given_start(snapshot: Snapshot) -> str | None:
-    """What the arguments themselves tell the script to start from: ``--resume c2.pt``."""
+    """The checkpoint that the arguments themselves name: ``--resume c2.pt``."""
     record = snapshot.run_file
     if record is None or snapshot.state.mode == "observed":
         return None
@@ -229,7 +229,7 @@ def _given_start(snapshot: Snapshot) -> str | None:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """The command that starts this job again; empty where it cannot be told."""
+    """The command that starts this job again; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.rerun_command import command_of  # only once a run is over

@@ -226,7 +226,7 @@ def _throttle(bits: float | None) -> str:
 
 
 def expected_memory_bytes(state: RunState) -> float | None:
-    """The greatest memory of a rank of the newest attempt on a GPU; None where nothing was measured that tells.
+    """The greatest memory of a rank of the newest attempt on a GPU; None where nothing was measured.
 
     As the policy predicts it when it chooses a micro-batch: through two measured ones, else in proportion to one, above
     what is held before the first forward pass.

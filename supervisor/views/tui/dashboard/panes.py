@@ -174,7 +174,7 @@ class PaneScreen(QuickFrames, Screen[None]):
             self.log_panel.focus()
 
     def _make_trends(self) -> None:
-        """Made when a terminal first has the room for them."""
+        """Made when a terminal is first large enough for them."""
         if self.query("#trends"):
             return
         panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(2)]

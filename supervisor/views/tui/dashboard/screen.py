@@ -157,7 +157,7 @@ class Dashboard(LookingScreen):
         self.logs.session.stop()
 
     def _say_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """A hang's countdown stands in the header: who looks at another screen is told that it began."""
+        """A hang's countdown stands in the header: on another screen a message says that it began."""
         now = snapshot.state.now(self._clock())
         left_s = hang_ends_in(snapshot, now)
         if left_s is None or self.app.screen is self or self._read_only:

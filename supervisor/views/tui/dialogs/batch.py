@@ -31,7 +31,7 @@ class BatchScreen(OverScreen[int | None]):
         now: the batch of the newest attempt.
         suggested: the micro-batch that stands in the field.
         cost: what restarting loses, as one line; empty for nothing.
-        warning: said at the first Enter, in place of doing it; empty for nothing.
+        warning: shown at the first Enter, instead of doing it; empty: none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

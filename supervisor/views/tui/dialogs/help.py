@@ -16,7 +16,7 @@ from supervisor.views.tui.widgets.panel import tr_of
 
 
 class HelpLine(NamedTuple):
-    """One binding: `possible` tells whether it would do something now."""
+    """One binding. `possible`: whether it would do something now."""
 
     group: str
     key: str

@@ -72,7 +72,7 @@ class AskLine(OverScreen[str | None]):
             yield Input(self.value, compact=True, select_on_focus=False)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Tell what stands there now."""
+        """Report the text as it is now."""
         if self.changed is not None:
             self.changed(event.value)
 

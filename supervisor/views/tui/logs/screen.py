@@ -73,7 +73,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     Args:
         node: whose run is shown.
-        state: the run as it stands; `take` tells later ones.
+        state: the run as it stands; `take` gives later ones.
         at: where to open; None: the newest lines, followed.
         typed: which lines to show at first, as typed in a filter.
     """

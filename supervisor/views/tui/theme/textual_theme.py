@@ -38,7 +38,7 @@ NAMED = {theme.name: theme for theme in THEMES.values()}
 
 
 class ThemedApp(App[None]):
-    """Textual makes its stylesheet in its own theme, and makes it anew when another is set: here it is made once.
+    """Textual builds its stylesheet in its own theme and rebuilds it when another is set: here it is built once.
 
     Args:
         asked: the theme that was asked for; None: the one that is remembered.

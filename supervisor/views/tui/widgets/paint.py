@@ -1,4 +1,4 @@
-"""Rows of text in a few meaningful inks, and how they become strips of cells.
+"""Rows of text in a few styles with a meaning each, and how they become strips of cells.
 
 Text is never markup here. `plain` takes out control characters and whatever terminals disagree about the width
 of; all that measures, cuts or pads goes through it, so that what is counted is what is painted, and `to_strip`
@@ -43,7 +43,7 @@ class TextStyle(StrEnum):
 
 
 class Span(NamedTuple):
-    """Text in one ink."""
+    """Text in one style."""
 
     text: str
     style: TextStyle = TextStyle.PLAIN
