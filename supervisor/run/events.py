@@ -1,7 +1,7 @@
 """The closed set of events that a journal holds.
 
 One JSON object a line: ``{"kind": ..., "v": 1, "t": wall seconds, ...}``. An event is written by the
-keeper of one node and never changed. It carries kinds and values; what it reads like is the views' business, but for
+keeper of one node and never changed. It carries kinds and values; its wording is the views' business, except for
 reasons and titles, which policy and diagnosis write. Samples (GPU, host, per-step metrics) are not events: they go to
 ``series/``; log lines stay in the files that torchrun wrote.
 
@@ -110,7 +110,7 @@ class KeeperStarted(JournalEvent, frozen=True, kw_only=True, tag="keeper_started
     """A keeper took the lock. `adopted`: it took over a run whose keeper had died.
 
     `boot_id`: of the machine: pids and start times mean nothing across a boot. `host`: where, if elsewhere than the run
-    was started; `slurm_job`: within which job. `continued_by`: who had it start the next attempt of a run that stood.
+    was started; `slurm_job`: within which job. `continued_by`: who had it start the next attempt of a run that had ended or was held.
     """
 
     pid: int
@@ -155,7 +155,7 @@ class LaunchIntended(JournalEvent, frozen=True, kw_only=True, tag="launch_intend
 
 
 class AttemptStarted(JournalEvent, frozen=True, kw_only=True, tag="attempt_started"):
-    """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process for ever."""
+    """The launcher runs. `pid` and `start_time` (seconds since boot) identify its process uniquely until the next boot."""
 
     attempt: int
     pid: int
@@ -197,8 +197,8 @@ class TrainerReady(JournalEvent, frozen=True, kw_only=True, tag="trainer_ready")
 class Progress(JournalEvent, frozen=True, kw_only=True, tag="progress"):
     """One a second at most; each field may be unknown. `minima`: step and loss of each running minimum since the one before.
 
-    `lag_bytes`: of the `log_bytes` in the logs so many are not read yet; only where the reading is behind, and then every 10 s
-    at least, though nothing else is new.
+    `lag_bytes`: how many of the `log_bytes` in the logs are not read yet; only while the reading is behind, and then at least every
+    10 s, even if nothing else is new.
     """
 
     attempt: int
@@ -324,7 +324,7 @@ class AttemptEnded(JournalEvent, frozen=True, kw_only=True, tag="attempt_ended")
 class LogsDated(JournalEvent, frozen=True, kw_only=True, tag="logs_dated"):
     """By the clocks in watched logs: when their job began and ended. None: their lines carry no time.
 
-    `over`: the job was over when it was found, so that no time of the watching is one of its own.
+    `over`: the job was over when it was found, so no time at which it was watched is one of its own.
     """
 
     attempt: int
@@ -411,7 +411,7 @@ class RunEnded(JournalEvent, frozen=True, kw_only=True, tag="run_ended"):
 
 
 class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed"):
-    """What will give the ranks' stacks: "py-spy", "faulthandler" or "proc"; `note`: why nothing better does."""
+    """Where the ranks' stacks come from: "py-spy", "faulthandler" or "proc"; `note`: why from nothing better."""
 
     attempt: int
     source: str
@@ -421,8 +421,8 @@ class StacksProbed(JournalEvent, frozen=True, kw_only=True, tag="stacks_probed")
 class StallFlagged(JournalEvent, frozen=True, kw_only=True, tag="stall_flagged"):
     """No progress for longer than this phase of this run usually takes. Nothing is done about it yet.
 
-    `since`: wall time of the last sign of life. `stage`: what the pace was learned of (step, log, start, compile,
-    evaluation, checkpoint). `act_s`: the silence that would be ended, None: none would. `pace_s`: the 99th percentile.
+    `since`: wall time of the last sign of life. `stage`: what the pace was learned from (step, log, start, compile,
+    evaluation, checkpoint). `act_s`: the length at which it would be ended; None: never. `pace_s`: the 99th percentile.
     """
 
     attempt: int
@@ -449,7 +449,7 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StacksTaken(JournalEvent, frozen=True, kw_only=True, tag="stacks_taken"):
-    """A round of stacks of all ranks. `text`: what the ranks do, in one line; `odd`: those who keep the others waiting.
+    """A round of stacks of all ranks. `text`: what the ranks are doing, in one line; `odd`: those that keep the others waiting.
 
     `line_at`: the odd one's own line. `artifact`: the text of all stacks, relative to the run directory. `source`:
     see `StacksProbed`. `collective`: what a flight recorder or NCCL's RAS adds. `groups`: the ranks by what they do, of very many
@@ -486,7 +486,7 @@ class OnlyFlagged(JournalEvent, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown"):
-    """A silence is a hang by all rules: the attempt is ended at wall time `until`, `left_s` from now, unless somebody keeps waiting.
+    """By all rules the stall is a hang: the attempt is ended at wall time `until`, `left_s` from now, unless a person decides to keep waiting.
 
     `text`: what the ranks do. `rule`: which rule lets it be ended.
     """
@@ -499,7 +499,7 @@ class HangCountdown(JournalEvent, frozen=True, kw_only=True, tag="hang_countdown
 
 
 class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn"):
-    """A countdown was broken off: a rule forbids the end now, see `OnlyFlagged`."""
+    """A countdown was cancelled: a rule now forbids ending the attempt, see `OnlyFlagged`."""
 
     attempt: int
     rule: str
@@ -507,7 +507,7 @@ class HangWithdrawn(JournalEvent, frozen=True, kw_only=True, tag="hang_withdrawn
 
 
 class HangKept(JournalEvent, frozen=True, kw_only=True, tag="hang_kept"):
-    """A person keeps waiting: this silence is not ended, however long it lasts."""
+    """A person decided to keep waiting: this stall is not ended, however long it lasts."""
 
     attempt: int
     by: str
@@ -534,7 +534,7 @@ class HangFound(JournalEvent, frozen=True, kw_only=True, tag="hang_found"):
 
 
 class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
-    """Somebody set the machine's clock; this keeper's events go on as if nobody had.
+    """Somebody set the machine's clock; the times of this keeper's events continue as if it had not been set.
 
     `ahead_s`: by how much the machine's clock is ahead of the events' times from now on, negative if it is behind.
     """
@@ -546,7 +546,7 @@ class ClockSet(JournalEvent, frozen=True, kw_only=True, tag="clock_set"):
 
 
 class MemoryMeasured(JournalEvent, frozen=True, kw_only=True, tag="memory_measured"):
-    """What an attempt showed of its micro-batch: fitted or not, and the most that a rank held."""
+    """What an attempt showed about its micro-batch: whether it fitted, and the peak memory of a rank."""
 
     attempt: int
     trial: MemoryTrial
@@ -560,7 +560,7 @@ class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned
 
 
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
-    """The next launch waits until something is shown; `text`: for what, and who prevents it."""
+    """The next launch waits for a precondition; `text`: for which, and what prevents it."""
 
     attempt: int
     precondition: Precondition = msgspec.field(name="proof")
@@ -568,7 +568,7 @@ class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
 
 
 class LaunchCleared(JournalEvent, frozen=True, kw_only=True, tag="launch_cleared"):
-    """All that had to be shown before the next launch was, or the wait was over; `waited_s` in seconds."""
+    """All preconditions of the next launch were met, or the wait timed out; `waited_s` in seconds."""
 
     attempt: int
     waited_s: float
@@ -579,7 +579,7 @@ class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
     """The time from a failure to the next completed step, in seconds; a part is None where it is not known.
 
     `attempt` made the step; `after` failed. The parts: `end_s` failure to the last process gone, `detect_s` to the
-    verdict, `wait_s` back-off, `drain_s` wait for what had to be shown first, `spawn_s` plan to torchrun running,
+    verdict, `wait_s` back-off, `drain_s` wait for preconditions, `spawn_s` plan to torchrun running,
     `rendezvous_s` torchrun to ranks running, `load_s` ranks to the first forward, `first_step_s` to its end.
     """
 
@@ -597,9 +597,9 @@ class Recovered(JournalEvent, frozen=True, kw_only=True, tag="recovered"):
 
 
 class ResumeCompared(JournalEvent, frozen=True, kw_only=True, tag="resume_compared"):
-    """Whether a resumed attempt goes on with the same training, by what both logged (`policy.same_training`). The newest of an attempt holds.
+    """Whether a resumed attempt continues the same training, by what both logged (`policy.same_training`). The newest one of an attempt holds.
 
-    `difference`: in what it is another one. `text`: with the numbers, which stand in `numbers` too. `steps_twice` logged steps were compared one by
+    `difference`: how it differs. `text`: with the numbers, which are in `numbers` too. `steps_twice` logged steps were compared one by
     one; `steps_new` were logged beyond the last one of before.
     """
 
@@ -621,7 +621,7 @@ class ProbeStarted(JournalEvent, frozen=True, kw_only=True, tag="probe_started")
 
 
 class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
-    """A probe is over. `fitted` None: it ended for another reason, in `why`; nothing is learnt of memory then."""
+    """A probe is over. `fitted` None: it ended for another reason, in `why`; nothing is learnt about memory then."""
 
     probe: int
     micro_batch: int
@@ -632,7 +632,7 @@ class ProbeEnded(JournalEvent, frozen=True, kw_only=True, tag="probe_ended"):
 
 
 class BatchFitted(JournalEvent, frozen=True, kw_only=True, tag="batch_fitted"):
-    """What the probes led to. `batch` is that of the first launch; None: as the job gave it."""
+    """The result of the probes. `batch` is that of the first launch; None: as the job gave it."""
 
     probes: int
     batch: BatchSpec | None

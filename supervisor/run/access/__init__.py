@@ -1,1 +1,1 @@
-"""Who holds a run, who looks at it, and how a view asks its keeper for something."""
+"""Who holds a run, who is watching it, and how a view sends its keeper a request."""

@@ -1,7 +1,7 @@
 """Requests: the one way back from a view to the keeper.
 
-A request is a file ``control/<id>.json``, put there by rename, so that the keeper never sees a half
-one. It is answered by a fact (`request_done`, `request_refused`) and then removed. File permissions
+A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of
+one. It is answered by an event (`request_done`, `request_refused`) and then removed. File permissions
 decide who may act: the run directory is 0700.
 """
 
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in control/ that is no request; it is answered and removed."""
+    """A file in control/ that is not a request; it is answered and removed."""
 
     id: str
     reason: str
@@ -67,7 +67,7 @@ def new_id() -> str:
 def send(
     control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
 ) -> str:
-    """Put a request; returns its id, under which the journal answers. Who asks for a person goes through `ownership.ask`.
+    """Write a request; returns its id, by which the journal answers it. Views and verbs call `ownership.ask` instead.
 
     Raises:
         OSError: the folder is gone, not ours to write to, or a link to another.
@@ -97,7 +97,7 @@ def send(
 
 
 def pending(control: Path) -> list[Request | BadRequest]:
-    """Requests that wait, oldest first. Files that cannot be read as one come back as `BadRequest`."""
+    """Pending requests, oldest first. Files that cannot be read as one are returned as `BadRequest`."""
     try:
         names = sorted(name for name in os.listdir(control) if name.endswith(".json") and name[0] != ".")
     except OSError:

@@ -1,4 +1,4 @@
-"""The keeper's lock: flock on ``keeper.lock``, which also says who holds it.
+"""The keeper's lock: flock on ``keeper.lock``, which also names its holder.
 
 flock is released by the kernel when its holder dies, however it dies; the pid and start time in the
 file are for people and for telling a live keeper from a recycled pid on another host.
@@ -28,7 +28,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockTaken(Exception):  # noqa: N818 - a state of affairs, not an error
-    """Another keeper lives."""
+    """Another keeper is alive."""
 
     def __init__(self, holder: Holder | None) -> None:
         super().__init__(

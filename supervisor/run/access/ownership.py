@@ -1,8 +1,8 @@
-"""Whose a run directory is, and whether it lies where it was made.
+"""Who owns a run directory, and whether it is still where it was created.
 
-A folder says of itself what it likes: anybody can write one, copy one, or put one where somebody will look. To look
-at it takes none of this. A request is put down only for a live keeper at the place that run.json records; a new keeper
-is started only on a folder that is its user's own from top to bottom. What speaks against it is data: one line each.
+A folder can claim anything about itself: anybody can write one, copy one, or put one where somebody will look. To look
+at it takes none of this. A request is written only for a live keeper at the place that run.json records; a new keeper
+is started only on a folder that belongs to its user from top to bottom. Reasons against it are data, one line each.
 Nothing here writes anything but a request.
 """
 
@@ -35,12 +35,12 @@ MAX_REFUSALS = 8
 
 
 class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
-    """A request was not put down: the reason in one line."""
+    """A request was not sent: the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What speaks against acting on a run (`refusals`), and what its user should know (`warnings`): a line each."""
+    """Reasons not to act on a run (`refusals`), and what its user should know (`warnings`): one line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class Place:
 
     @property
     def notice(self) -> str:
-        """What a view says of a copy; empty for the run's own folder."""
+        """What a view says about a copy; empty for the run's own folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -69,7 +69,7 @@ class Place:
 
     @property
     def refusal(self) -> str:
-        """Why nobody acts on a copy; empty for the run's own folder."""
+        """Why requests and keepers are refused for a copy; empty for the run's own folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -82,7 +82,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 def printable(text: str) -> str:
-    """What a folder says, as one line that cannot act on a terminal: anybody may have written it."""
+    """Text from a folder as one line without terminal control characters: anybody may have written it."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
@@ -97,7 +97,7 @@ def place_of(run: RunPaths) -> Place:
 
 
 def has_keeper(run: RunPaths, node: int = 0) -> bool:
-    """Whether a keeper lives that looks after the run in this very folder.
+    """Whether a live keeper supervises the run in this very folder.
 
     A copy made of hard links shares the lock of the original, whose keeper knows nothing of the copy.
     """
@@ -111,10 +111,10 @@ def ask(
     if_attempt: int | None = None,
     args: RequestArgs | None = None,
 ) -> str:
-    """Put a request to the keeper of a run; returns its id. The one way from a view or a verb to a keeper.
+    """Send a request to the keeper of a run; returns its id. The only way from a view or a verb to a keeper.
 
     Raises:
-        NotRequested: no live keeper would hear it there.
+        NotRequested: no live keeper would receive it there.
         OSError: the folder is gone, not ours to write to, or a link.
     """
     place = place_of(run)
@@ -128,7 +128,7 @@ def ask(
 
 
 def check_folder(run: RunPaths) -> Findings:
-    """Whether a keeper may be started on this folder: it lies where it was made, and is ours alone."""
+    """Whether a keeper may be started on this folder: it is where it was created, and belongs to us alone."""
     place = place_of(run)
     if place.is_copy:
         return Findings((place.refusal,))
@@ -176,7 +176,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _against(path: Path, *, is_folder: bool) -> str:
-    """What speaks against one file or folder; empty: nothing."""
+    """The reason against one file or folder; empty: none."""
     try:
         info = path.lstat()
     except OSError as error:
@@ -219,7 +219,7 @@ def _above(root: Path) -> Iterator[tuple[str, bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What taking a run over would do (`actions`), and what to know of it; or why it is not done. A line each."""
+    """What taking a run over would do (`actions`), and what to know about it; or why it is refused. One line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

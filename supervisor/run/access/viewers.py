@@ -1,7 +1,7 @@
-"""Who looks at a run now, and could say something: a screen that may act keeps a file in ``control/`` moving.
+"""Who is watching a run and could act: a screen that may send requests keeps updating a file in ``control/``.
 
-``control/viewer-<pid>@<host>`` holds a number that its screen raises every few seconds and takes away when it is left. The keeper
-compares what it read with what it read before, never two machines' clocks; a file that stands still is nobody's.
+``control/viewer-<pid>@<host>`` holds a number that its screen increases every few seconds; the file is removed when the screen is left. The keeper
+compares it with what it read before, never the clocks of two machines; a file that no longer changes does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Presence:
         self._due = float("-inf")
 
     def refresh(self, now: float) -> None:
-        """Say once more that somebody looks, where that is due. Who cannot write here cannot ask for anything either."""
+        """Update the file, where that is due. A screen that cannot write here cannot send requests either."""
         if now < self._due:
             return
         self._due = now + REFRESH_S
@@ -39,7 +39,7 @@ class Presence:
             self._path.write_text(str(self._count), encoding="ascii")
 
     def leave(self) -> None:
-        """Nobody looks any more."""
+        """The screen was left: remove the file."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
