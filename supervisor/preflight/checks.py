@@ -74,7 +74,7 @@ def check_script(context: CheckContext) -> Finding | None:
 
 
 def check_knobs(context: CheckContext) -> Finding | None:
-    """Whether the job could be restarted by itself: said now, not after the failure of the night."""
+    """Whether the job could be restarted without a person: reported now, not after the first failure at night."""
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return None

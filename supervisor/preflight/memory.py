@@ -1,4 +1,4 @@
-"""What earlier runs of the same kind say of this job's micro-batch: proposed, never applied silently."""
+"""What earlier runs of the same kind showed about this job's micro-batch: proposed, never applied silently."""
 
 from __future__ import annotations
 
