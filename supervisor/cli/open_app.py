@@ -1,4 +1,4 @@
-"""Opening the app on a run directory, and what is said after it is left."""
+"""Opening the app on a run directory, and what is printed after it is left."""
 
 from __future__ import annotations
 

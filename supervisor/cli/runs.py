@@ -18,7 +18,7 @@ MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
 
 
 class Columns(NamedTuple):
-    """What is said of a run. `name`: one that it was given; empty where it is only the script's."""
+    """What is listed of a run. `name`: the name it was given; empty where it is only the script's."""
 
     run: str
     state: str

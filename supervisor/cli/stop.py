@@ -116,7 +116,7 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
-    """Where a stop would be heard, of a run without a keeper."""
+    """Where a stop request would be received, for a run without a keeper."""
     import socket
 
     from supervisor.run.access.ownership import printable

@@ -44,7 +44,7 @@ _SKIPPED_FOLDERS = frozenset(
 
 
 class BadInputError(ValueError):
-    """A path that cannot be judged; the message says which, and what to do."""
+    """A path that cannot be diagnosed; the message says which, and what to do."""
 
 
 def path_or_run(path: str) -> str:
@@ -166,7 +166,7 @@ def evidence_of(
 
 
 def tasks_of(paths: Sequence[str]) -> dict[str, int]:
-    """The number that tells logs of one folder apart: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    """The number by which the logs of a folder differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
     groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
     for path in paths:
         parts = re.split(r"(\d{1,9})", path)
@@ -231,7 +231,7 @@ def _last_torchrun_attempt(logs: list[str]) -> list[str]:
 
 
 def _any_text(root: str) -> list[str]:
-    """Where no name tells, small plain files at the top of the folder."""
+    """Where no file name looks like a log, small plain files at the top of the folder."""
     found = []
     for name in sorted(os.listdir(root)):
         path = os.path.join(root, name)

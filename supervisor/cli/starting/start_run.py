@@ -207,7 +207,7 @@ def carry_headless(
 ) -> int:
     """Carry a run to its end in this process, and say what happens; the run's exit code.
 
-    `only_news`: what its journal holds already is not said again.
+    `only_news`: what its journal holds already is not printed again.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
