@@ -87,7 +87,7 @@ def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
 
 
 def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | None:
-    """What the newest stacks showed, if no step came after them and they tell who kept the others waiting."""
+    """What the newest stacks showed, if no step came after them and they show which ranks kept the others waiting."""
     taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
         return None
