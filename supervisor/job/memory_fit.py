@@ -105,7 +105,7 @@ def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next batch and how it was come by, in a few words for the reason's line."""
+    """The next batch and how it was chosen, in a few words for the reason."""
 
     batch: BatchSpec
     how: str
@@ -121,7 +121,7 @@ def choose_smaller(
 
     Args:
         spec: what failed.
-        point: what its message said, if it said enough.
+        point: the numbers in its message, if there were enough.
         trials: every attempt of this run and of earlier ones of the same kind.
         minimum: never below this.
 
@@ -204,7 +204,7 @@ def size(count: float) -> str:
 
 
 def memory_point(text: str, micro_batch: int, *, base_bytes: int = 0) -> MemoryPoint | None:
-    """The point that a CUDA out-of-memory message adds; None where it does not say enough.
+    """The point that a CUDA out-of-memory message adds; None where it does not have the numbers.
 
     The capacity is what this process could have had: what it holds plus what is free (others may sit on
     the device), or its allowed fraction where one is set. The message's format is that of torch 2.1 to 2.13.

@@ -106,7 +106,7 @@ def with_knobs(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a person said of the batch."""
+    """What a person declared about the batch."""
 
     knobs: Knobs | None
     unit: BatchUnit | None
@@ -156,7 +156,7 @@ def _places(
 def _batch(
     spec: JobSpec, args: tuple[str, ...], knobs: Knobs, where: Places, world: int | None, asked: _Asked
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """The batch's numbers, where they are known; what speaks against them is noted, or raised where a person named them."""
+    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person named them."""
     batch: BatchSpec | None = None
     if world is not None or knobs.can_change_batch:
         try:
@@ -185,7 +185,7 @@ def _batch(
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Tells the settings which knobs are used, and whether a person named them."""
+    """Records in the settings which knobs are used, and whether a person named them."""
     origin = "declared" if knobs.declared else "found in the arguments or the source"
     named = {
         "batch": knobs.batch,

@@ -1,7 +1,7 @@
 """Finds the settings under which a foreign script takes its batch, and how they make up the global batch.
 
 Nothing is guessed: a batch and an accumulation beside it are two factors, whatever the batch counts; a micro-batch beside a
-total is changed alone; everything that speaks against that (the source divides one by the other, two places disagree, a name that may
+total is changed alone; everything that contradicts that (the source divides one by the other, two places disagree, a name that may
 mean two things) is a refusal that says why. Declared knobs win.
 """
 

@@ -1,4 +1,4 @@
-"""What the name of a setting says: a micro-batch, a batch of unsaid scope, a total, an accumulation, or none of these."""
+"""What the name of a setting means: a micro-batch, a batch of unknown scope, a total, an accumulation, or none of these."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def batch_of(
         local_world_size: ranks on a node.
         source_text: the script's text, for defaults of flags that are not given.
         global_batch: what a person asked for in place of what the script's own flags say.
-        unit: in what the global batch is counted, if a person said so; samples otherwise.
+        unit: in what the global batch is counted, if a person gave it; samples otherwise.
         tokens_per_sample: with ``unit=TOKENS``.
         elsewhere: config files and variables.
 

@@ -1,4 +1,4 @@
-"""Where a foreign script may start from: a flag that takes a checkpoint's path, and the folders that it writes to.
+"""What a foreign script may start from: a flag that takes a checkpoint's path, and the folders that it writes to.
 
 Read from its arguments, configs and source. Whether there is a checkpoint to hand over is for `sources.checkpoints` to find.
 """
@@ -46,7 +46,7 @@ _SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""
 
 
 def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
-    """What a person told the script to start from, as flag and value (``--resume c2.pt``); None where nothing is told.
+    """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None where none is named.
 
     Args:
         args: what follows the script now.
@@ -83,7 +83,7 @@ def _is_open(flag: ScriptFlag) -> bool:
 
 
 def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
-    """The folders that the script is told to write to, as it spells them; then those that frameworks choose by themselves."""
+    """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
     found = [s.value for s in settings if s.value and _is_output(s.name)]
     given = {s.name.lstrip("-").replace("-", "_") for s in settings}
     for name in where.names():

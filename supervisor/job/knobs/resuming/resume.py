@@ -1,4 +1,4 @@
-"""How a script goes on from its newest checkpoint: by itself, by a flag, or not at all, as its source shows.
+"""How a script resumes from its newest checkpoint: by itself, by a flag, or not at all, as its source shows.
 
 A script that looks for its newest checkpoint counts as resuming by itself only where the conditions around that hold for this
 command line. A flag counts with a value where the source compares with it, else as one that takes a checkpoint's path.
@@ -326,7 +326,7 @@ class _Look:
 
 
 def _holds(source: ScriptSource, test: ast.expr, wanted: bool, known: Mapping[str, Any]) -> bool:
-    """Whether a condition is what it must be, or turns on what only the machine can tell (does a file exist?)."""
+    """Whether a condition is what it must be, or depends on what only the machine knows (does a file exist?)."""
     computed = {
         n.id: truth(values[0], known, None)
         for n in ast.walk(test)
@@ -415,7 +415,7 @@ class _Search:
 
 
 def _searches(file: SourceFile, source: ScriptSource) -> Iterator[_Search]:
-    """Every place of a file where the newest checkpoint is looked for without being told."""
+    """Every place in a file where the newest checkpoint is looked for without an argument."""
     look = _FileLook(file, source)
     for node, guards, functions in guarded(file.tree):
         if len(functions) > 1 and (file.depth or not isinstance(node, ast.Call)):

@@ -1,4 +1,4 @@
-"""What a training script's source says of its batch: parsed, never run.
+"""What a training script's source says about its batch: parsed, never run.
 
 Besides the settings that it declares (`declarations`): reads of environment variables by a literal name, where a batch
 size goes when it reaches a DataLoader, which numbers are divided by which others, what is passed on to calls
@@ -91,7 +91,7 @@ class ScriptSource:
     """What a script's files say, and the attribute names that it hands undivided to a DataLoader as batch size.
 
     `variables`: environment variables that it reads, with their literal default if they have one. In the sets
-    a variable is named ``env:NAME``. `words`: names and attributes of its code that speak of resuming, or of transformers.
+    a variable is named ``env:NAME``. `words`: names and attributes in its code that are about resuming, or transformers.
     `handed`: (name, the name that is passed on as it, or that it is a share of). `computed`: what a name is set to.
     `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `cuts`: names that say into how many pieces a tensor or a list is cut, with where. `fallbacks`: (name, the name that stands in for it where it is not set).
     """
