@@ -18,10 +18,10 @@ log = logging.getLogger("stoker.keeper")
 
 
 class Ledger:
-    """One node's facts. Only the keeper that holds the lock may have one.
+    """The journal of one node and its state. Only the keeper that holds the lock may have one.
 
     Attributes:
-        state: what all facts so far fold to.
+        state: the fold of all events so far.
         adopted: another keeper had begun this journal.
 
     Raises:
@@ -34,7 +34,7 @@ class Ledger:
         self._journal = JournalWriter(node.journal)
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal a fact, then fold it. A full disk costs the line, never the run."""
+        """Journal an event, then fold it. On a full disk the line is lost, never the run."""
         try:
             self._journal.append(event, durable=durable)
         except OSError as error:
@@ -42,13 +42,13 @@ class Ledger:
         self.state = fold(self.state, event)
 
     def close(self) -> None:
-        """No more facts."""
+        """Close the journal."""
         self._journal.close()
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Where a run lies, what it is, and where its facts go.
+    """Where a run is, what it runs, and where its events go.
 
     `record`: the job and its settings as they were at the start. `env`: the environment that the user gave.
     `ledger`: the journal and the state that it folds to.

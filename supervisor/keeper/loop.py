@@ -173,7 +173,7 @@ class Keeper:
             self._launch(f"{by} continued it")
 
     def _show_life(self) -> None:
-        """Tell hosts that the lock does not reach that a keeper lives: they watch for longer than `LIFE_S`."""
+        """Show hosts that the lock does not reach that the keeper is alive: they wait for longer than `LIFE_S`."""
         if (now := self._clock.mono()) >= self._life_due:
             self._life_due = now + LIFE_S
             self._lock.show_life()

@@ -60,7 +60,7 @@ class AttemptMonitor:
 
     Args:
         judging: makes the verdict on an attempt from what it has left so far.
-        stepped: called at each look, to say what a first step tells of the recovery.
+        stepped: called at each look, to report what a first step shows about the recovery.
         same_boot: pids and start times of an adopted attempt still mean what they did.
     """
 
@@ -308,7 +308,7 @@ class AttemptMonitor:
         self._health.keep_waiting(by)
 
     def _can_resume(self) -> bool:
-        """Whether a restart would go on from a checkpoint, or may begin anew."""
+        """Whether a restart would resume from a checkpoint, or may start from scratch."""
         job, saved = self._record.job, self._ledger.state.checkpoint
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 

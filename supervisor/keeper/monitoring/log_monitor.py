@@ -314,7 +314,7 @@ def _standing(path: str) -> tuple[int, float]:
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
     """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last; about `wanted` in all.
 
-    A log of a gigabyte holds millions; kept one by one they would take more room than the log.
+    A log of a gigabyte holds millions; kept one by one they would take more space than the log.
     """
     stretch = 3 * len(losses) // wanted + 1
     kept: list[int] = []

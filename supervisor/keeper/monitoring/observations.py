@@ -21,9 +21,9 @@ NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 class StepSeen:
     """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
 
-    `rank` is None where nothing tells. `from_telemetry`: the trainer's telemetry, which is exact; a line of
+    `rank` is None where it is not known. `from_telemetry`: the trainer's telemetry, which is exact; a line of
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
-    `joined`: its line said no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
+    `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11.
     """
 
@@ -48,7 +48,7 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSeen:
-    """The trainer says what it is doing."""
+    """The trainer reports what it is doing."""
 
     t: float
     rank: int | None
@@ -95,7 +95,7 @@ class WarningSeen:
 class EvidenceHit:
     """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
 
-    `stop_signal`: the line tells of a SIGTERM, and not of who sent it.
+    `stop_signal`: the line reports a SIGTERM, and not who sent it.
     """
 
     t: float

@@ -124,11 +124,11 @@ class Observer(Powerless):
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """Of logs that nobody writes any more: end by itself, once all is read and judged, however long that takes."""
+        """For logs that nobody writes any more: end by itself once all is read and diagnosed, however long that takes."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
-        """End the watching: the last verdict is given, the directory is left whole.
+        """Stop watching: the last verdict is given, and the directory is left complete.
 
         `hurried`: nobody will read it; what is not read yet stays unread, and no verdict is given. Else it is read on for
         `patience_s`; what has not been read by then stays unread, and how the job ended is then unknown.
@@ -187,7 +187,7 @@ class Observer(Powerless):
         self._sensors.start()
 
     def _date(self) -> None:
-        """Say what the logs' own clocks tell: when somebody looks is no time of the job."""
+        """Journal what the logs' own time stamps show: the time of watching is no time of the job."""
         if not self._target.logs or self._target.processes:
             return
         if not all(copy.ended for copy in self._unpacked):
@@ -280,7 +280,7 @@ class Observer(Powerless):
         return None
 
     def _take(self, timeout_s: float) -> bool:
-        """Record what came; whether a log said something."""
+        """Record what arrived; whether any of it came from a log."""
         new_lines = False
         try:
             seen = self._queue.get(timeout=timeout_s)
@@ -400,7 +400,7 @@ def _name_of(written: StackFile) -> str:
 
 
 def _rank_of(origin: Origin) -> int | None:
-    """What a log's samples are told apart by: a rank, else the number of its file (a rank or a node)."""
+    """What a log's samples are keyed by: a rank, else the number of its file (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
 

@@ -48,7 +48,7 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What speaks against continuing a run. `doubts`: what only a person can know, asked one by one.
+    """Reasons not to continue a run. `doubts`: what only a person can know, asked one by one.
 
     `listen_to`: the host on which a keeper might still live that is not seen from here; `slurm_job`: where it ran.
     """
@@ -110,7 +110,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
 
 
 def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
-    """Start a keeper for the living processes of a run, if nothing speaks against it now.
+    """Start a keeper for the living processes of a run, if there is no reason against it now.
 
     Raises:
         NotAdopted: something does.

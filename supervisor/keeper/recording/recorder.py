@@ -1,4 +1,4 @@
-"""From observations to the run directory: samples to series, facts to the journal, throttled.
+"""From observations to the run directory: samples to series, events to the journal, throttled.
 
 Steps arrive hundreds a second; the journal gets at most one `Progress` a second, always the last, with every low
 of the loss since the one before. While the reading of the logs is behind, it says by how much, and at least every 10 s.
@@ -48,10 +48,10 @@ MAX_MINIMA = 32
 
 
 class RunningMinima:
-    """Every new low of one attempt. Where steps are many a second the journal's newest value misses them.
+    """Every new minimum of the loss of one attempt. With many steps a second the journal's newest value misses them.
 
-    All of them and not the least alone: a later attempt may take some of these steps away, and what is left has a
-    least of its own.
+    All of them and not the least alone: a later attempt may repeat some of these steps, and those that are left have
+    a minimum of their own.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class RunningMinima:
         self._new: list[Minimum] = []
 
     def add(self, step: float | None, loss: float | None) -> None:
-        """A sample; what is not finite tells nothing. A loss without a step belongs to the newest one."""
+        """A sample; values that are not finite are ignored. A loss without a step belongs to the newest one."""
         at = self._step
         if step is not None and math.isfinite(step):
             at = int(step)
@@ -292,14 +292,14 @@ class Recorder:
             self._report_step(attempt, seen)
 
     def _report_step(self, attempt: int, seen: StepSeen) -> None:
-        """What a sample says, it says for the job."""
+        """A sample whose values count for the job."""
         if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._progress(attempt, seen)
 
     def _report_early(self) -> None:
-        """Rank 0 said nothing in its time: what another said holds."""
+        """Rank 0 logged nothing in time: what another rank logged counts."""
         early, self._m.early = self._m.early, []
         for seen in early:
             self._report_step(self._m.attempt, seen)
@@ -308,7 +308,7 @@ class Recorder:
         return self._clock.mono() - self._m.speaker_since >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
 
     def _is_speaker(self, rank: int | None, *, exact: bool) -> bool:
-        """Whether `rank` speaks for the job: rank 0 does once it has said anything, until then the first that did."""
+        """Whether the values of `rank` count for the job: those of rank 0 once it has logged any, until then those of the first rank that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
             self._m.early.clear()

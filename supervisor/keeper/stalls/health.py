@@ -1,6 +1,6 @@
 """The health of a live attempt: stalls and hangs, stragglers, early signs. It advises; the keeper's loop acts.
 
-Fed with what the sensors saw, looked after at every tick of the loop. Paces and what was said outlive an attempt.
+Fed with what the sensors saw, updated at every tick of the loop. Paces and advice already given outlive an attempt.
 """
 
 from __future__ import annotations
