@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "commands.md"
 sys.path.insert(0, str(ROOT))
 
+from supervisor.cli.common import Parser  # noqa: E402
 from supervisor.cli.main import VERBS  # noqa: E402 - the path comes first
-from supervisor.cli.parsing import Parser  # noqa: E402
 from supervisor.cli.run import GROUPS  # noqa: E402
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, explained  # noqa: E402
 

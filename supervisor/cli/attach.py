@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
-from supervisor.cli.common import add_runs_dir, complain, refuse
+from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain, refuse
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
+    from supervisor.run.runfile import SAMPLE_INTERVAL_S
+
     parser.add_argument(
         "target",
         nargs="?",
@@ -42,7 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", action="store_true", help="keep the observed run directory of a log, pid or pipe"
     )
     parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds between sensor readings (default 1)"
+        "--interval",
+        type=float,
+        default=SAMPLE_INTERVAL_S,
+        metavar="S",
+        help=f"seconds between sensor readings (default {SAMPLE_INTERVAL_S:g})",
     )
     add_runs_dir(parser)
     add_appearance_flags(parser)
@@ -120,8 +125,8 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
+    from supervisor.run.access.ownership import has_keeper, place_of, printable
     from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import has_keeper, place_of, printable
     from supervisor.run.paths import RunPaths
 
     paths = RunPaths(root)
@@ -152,7 +157,7 @@ def _adopt(paths: RunPaths) -> int:
     """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
-    from supervisor.run.ownership import has_keeper
+    from supervisor.run.access.ownership import has_keeper
 
     if has_keeper(paths):
         print(f"{paths.run_id}: nothing to adopt: it has a keeper")
@@ -178,7 +183,7 @@ def follow(root: Path, *, as_json: bool) -> int:
     import time
 
     from supervisor.policy import EXIT_LOST
-    from supervisor.run.ownership import has_keeper, place_of
+    from supervisor.run.access.ownership import has_keeper, place_of
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour

@@ -1,15 +1,17 @@
-"""What several verbs share."""
+"""What several verbs share: a parser with one-line errors, flags with one meaning, refusals, how the app is to look."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    import argparse
+    from supervisor.views.appearance import Appearance
 
 EXIT_REFUSED = 3
 
@@ -46,3 +48,75 @@ def user_settings(env: Mapping[str, str]) -> Path:
     """The user's own settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
     home = env.get("HOME") or os.path.expanduser("~")
     return Path(env.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "stoker", "config.toml")
+
+
+class Parser(argparse.ArgumentParser):
+    """ArgumentParser with one-line errors, the nearest flag named, and no abbreviations."""
+
+    def __init__(self, *, prog: str, description: str | None = None) -> None:
+        summary, _, _rest = (description or "").partition("\n\n")
+        super().__init__(prog=prog, description=summary, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line to stderr and exit with 2."""
+        unknown = re.search(r"unrecognized arguments: (\S+)", message)
+        hint = f"`{self.prog} --help` lists what it takes"
+        if unknown:
+            import difflib
+
+            flags = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[1].split("=")[0], flags, n=1, cutoff=0.6)
+            message = f"unknown argument {unknown[1]!r}"
+            hint = f"did you mean {near[0]}?" if near else hint
+        print(f"{self.prog}: {message}: {hint}", file=sys.stderr)
+        sys.exit(2)
+
+
+MOST_BYTES = 1 << 20
+
+
+def add_appearance_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--theme``, ``--ascii`` and ``--lang``."""
+    group = parser.add_argument_group("looks")
+    group.add_argument(
+        "--theme", metavar="NAME", help="dark, light, or safe for eyes that mix up red and green"
+    )
+    group.add_argument("--ascii", action="store_true", default=None, help="no glyph beyond ASCII")
+    group.add_argument("--lang", metavar="LANG", help="en or zh (default: by LANG)")
+
+
+def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appearance:
+    """Flag > STOKER_* > ./stoker.toml > the user's config.toml, both in their ``[ui]`` table.
+
+    Raises:
+        BadAppearance: a value is none of those possible, or a file cannot be read as TOML.
+    """
+    from supervisor.views.appearance import appearance_of
+
+    user = user_settings(env)
+    variables = {name: env.get(f"STOKER_{name.upper()}") for name in ("theme", "ascii", "lang")}
+    sources: list[tuple[str, Mapping[str, object]]] = [
+        ("--theme, --ascii, --lang", flags),
+        ("STOKER_THEME, STOKER_ASCII, STOKER_LANG", variables),
+        ("./stoker.toml", _ui_table(Path("stoker.toml"))),
+        (str(user), _ui_table(user)),
+    ]
+    return appearance_of(sources, env)
+
+
+def _ui_table(path: Path) -> dict[str, Any]:
+    """The ``[ui]`` table of a file; empty where there is none."""
+    try:
+        data = path.read_bytes()[:MOST_BYTES]
+    except OSError:
+        return {}
+
+    from supervisor.job.config.files import parse_config
+    from supervisor.job.errors import JobError
+    from supervisor.views.appearance import BadAppearance
+
+    try:
+        table = parse_config(path.name, data).get("ui", {})
+    except JobError as error:
+        raise BadAppearance(str(error)) from error
+    return table if isinstance(table, dict) else {}

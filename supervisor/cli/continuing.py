@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
-from supervisor.cli.common import add_runs_dir, complain, refuse
+from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain, refuse
 
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan
@@ -63,7 +62,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
     from supervisor.job.errors import JobError
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
-    from supervisor.run.lock import LockTaken
+    from supervisor.run.access.lock import LockTaken
     from supervisor.run.state import Finished
 
     found = examine_continuation(paths)
@@ -98,7 +97,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
     from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper, scheduler_state
-    from supervisor.run.ownership import printable
+    from supervisor.run.access.ownership import printable
 
     if found.listen_to:
         host = printable(found.listen_to)
@@ -135,7 +134,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
     """How it ended, and what would run."""
     from supervisor.job.plan import plan_as_shell
-    from supervisor.run.ownership import printable
+    from supervisor.run.access.ownership import printable
 
     view = state.attempt
     if view is not None:

@@ -9,11 +9,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
-from supervisor.cli.diagnosing.rank_names import names_ranks, without_rank
+from supervisor.cli.common import Parser
+from supervisor.cli.diagnosing.job_logs import (
+    BadInputError,
+    names_ranks,
+    path_or_run,
+    read_jobs,
+    without_rank,
+)
 from supervisor.cli.diagnosing.verdict_json import explanation_to_wire, to_wire
 from supervisor.cli.diagnosing.verdict_text import explanation_lines, verdict_lines
-from supervisor.cli.parsing import Parser
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass

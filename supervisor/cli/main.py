@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
 def _dispatch(argv: list[str]) -> int:
     bare = not argv and sys.stdin.isatty() and sys.stdout.isatty()
     if bare or (argv and argv[0].partition("=")[0] in BROWSER_FLAGS):
-        from supervisor.cli.browse import main as browse
+        from supervisor.cli.runs import browse
 
         return browse(argv)
     if not argv or argv[0] in {"-h", "--help", "help"}:
@@ -86,7 +86,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     module = importlib.import_module(f"supervisor.cli.{VERBS[verb][0]}")
     if hasattr(module, "main"):
         return int(module.main(rest))
-    from supervisor.cli.parsing import Parser
+    from supervisor.cli.common import Parser
 
     parser = Parser(prog=f"stoker {verb}", description=module.__doc__)
     module.add_arguments(parser)

@@ -1,4 +1,4 @@
-"""Opening the app on a run directory, and what is said after it is left."""
+"""Opening the app on a run directory, and what is printed after it is left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisor.run.access.ownership import Offer, has_keeper, place_of
 from supervisor.run.index import state_home
 from supervisor.run.journal import StateReader, read_state
-from supervisor.run.ownership import Offer, has_keeper, place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen
 from supervisor.text.decode import strip_escapes

@@ -7,8 +7,7 @@ import os
 import re
 import sys
 
-from supervisor.cli.appearance_flags import add_appearance_flags, appearance_from
-from supervisor.cli.common import add_runs_dir, complain
+from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,17 +9,16 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor.cli.common import add_scope, complain
+from supervisor.cli.common import Parser, add_appearance_flags, add_scope, appearance_from, complain
 
 if TYPE_CHECKING:
     from supervisor.run.paths import RunPaths
-
 
 MAX_NAME = 24  # cells of a terminal's line; a pipe gets all of a name
 
 
 class Columns(NamedTuple):
-    """What is said of a run. `name`: one that it was given; empty where it is only the script's."""
+    """What is listed of a run. `name`: the name it was given; empty where it is only the script's."""
 
     run: str
     state: str
@@ -65,8 +64,8 @@ HEADER = Columns("RUN", "STATE", "ATTEMPT", "STEP", "VERDICT", "FOLDER", "NAME")
 
 def columns_of(run: RunPaths) -> Columns:
     """What its journal says of a run now."""
+    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.journal import read_state
-    from supervisor.run.ownership import has_keeper
     from supervisor.run.state import Finished, HeldOpen
 
     state = read_state(run.node().journal)
@@ -100,7 +99,7 @@ def _cost(run: RunPaths) -> str:
 
     import psutil
 
-    from supervisor.run.lock import read_holder
+    from supervisor.run.access.lock import read_holder
 
     holder = read_holder(run.node().lock)
     if holder is None or holder.host != socket.gethostname():
@@ -161,3 +160,35 @@ def _short(run_id: str) -> str:
     """An id without its date: ``brave-otter``; `stoker attach` takes it as well."""
     parts = run_id.split("-", 2)
     return parts[2] if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else run_id
+
+
+def browse(argv: list[str]) -> int:
+    """`stoker` alone on a terminal: open the list of runs until the person leaves it. Exit code 2: an unknown flag."""
+    from supervisor.run.index import known_runs, runs_dir
+    from supervisor.views.appearance import BadAppearance
+
+    parser = Parser(
+        prog="stoker", description="`stoker` alone on a terminal: the list of live and past runs."
+    )
+    add_scope(parser)
+    add_appearance_flags(parser)
+    args, env = parser.parse_args(argv), os.environ
+    try:
+        appearance = appearance_from(vars(args), env)
+    except BadAppearance as error:
+        return complain("runs", str(error))
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return complain("runs", "the list of runs needs a terminal: `stoker runs` prints it")
+    from supervisor.cli.open_app import adopter, kept_file
+    from supervisor.views.model.run_list import Scope
+    from supervisor.views.tui.terminal import run_browser
+
+    place = runs_dir(args.runs_dir, env)
+    run_browser(
+        lambda: known_runs(place, env),
+        scope=Scope(place, everywhere=args.all),
+        adopter=adopter(env),
+        appearance=appearance,
+        keep=kept_file(env),
+    )
+    return 0

@@ -50,10 +50,10 @@ def run(args: argparse.Namespace) -> int:
     Exit 0 once the run has ended, 1 when it has not in time, 2 when none, or more than one, was meant, 3 when no
     keeper is there to be asked.
     """
+    from supervisor.run.access.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.events import RequestKind
     from supervisor.run.index import RunNotFound, find_run, is_under, runs_dir
     from supervisor.run.journal import StateReader
-    from supervisor.run.ownership import NotRequested, ask, has_keeper, place_of
     from supervisor.run.state import Finished
 
     try:
@@ -118,7 +118,7 @@ def _frozen(run: RunPaths) -> str:
 
     import psutil
 
-    from supervisor.run.lock import read_holder
+    from supervisor.run.access.lock import read_holder
     from supervisor.sources.processes import ProcessId, is_alive
 
     holder = read_holder(run.node().lock)
@@ -198,10 +198,10 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
-    """Where a stop would be heard, of a run without a keeper."""
+    """Where a stop request would be received, for a run without a keeper."""
     import socket
 
-    from supervisor.run.ownership import printable
+    from supervisor.run.access.ownership import printable
 
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {printable(state.host)}: stop it there"
@@ -213,9 +213,9 @@ def _meant(text: str | None, place: Path) -> list[RunPaths]:
 
     What is stopped cannot be started where it was, so a guess between two is not made.
     """
+    from supervisor.run.access.ownership import has_keeper
     from supervisor.run.index import is_under, known_runs, named_runs
     from supervisor.run.journal import read_state
-    from supervisor.run.ownership import has_keeper
     from supervisor.run.paths import is_run_directory
 
     known = known_runs(place, os.environ)

@@ -41,7 +41,7 @@ class MachineRecords(NamedTuple):
 class RunValues(NamedTuple):
     """The run's own values, quoted in advice.
 
-    `batch` tells which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
+    `batch` shows which smaller micro-batches keep the global one. `user_of` names the owner of a pid that a
     message names; None where pids here are not those of the message. `behind_entry`: flags of `stoker run` that stood
     behind `entry`, the script, and so went to it.
     """
@@ -64,7 +64,7 @@ class RunValues(NamedTuple):
 
 
 class SeenGroup(NamedTuple):
-    """Ranks that the stacks showed doing the same: see `run.events.health.RanksAt`."""
+    """Ranks that the stacks showed doing the same: see `run.events.RanksAt`."""
 
     ranks: tuple[int, ...]
     doing: str
@@ -81,7 +81,7 @@ class SeenGroup(NamedTuple):
 class SeenHang(NamedTuple):
     """What stacks showed while the attempt lived and made no progress any more.
 
-    `ranks`: who kept the others waiting, empty where nothing tells. `path` and `line`: where its stack is kept;
+    `ranks`: those that kept the others waiting, empty where not known. `path` and `line`: where its stack is kept;
     line 0: nowhere. `groups`: all ranks by what they did. `ended_for_it`: the attempt was ended as a hang; otherwise it
     ended by itself, as when those that wait run into their own timeout.
     """

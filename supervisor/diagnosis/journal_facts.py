@@ -9,8 +9,7 @@ from supervisor.job.arguments.assignments import names_of
 from supervisor.job.arguments.flags import STOKER_FLAGS, TORCHRUN_FLAGS, by_spelling
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.spec import JobSpec
-from supervisor.run.events import StopWhy
-from supervisor.run.events.health import RanksAt
+from supervisor.run.events import RanksAt, StopWhy
 from supervisor.run.state import AttemptState, RankState, RunState
 
 # Stops that are our doing alone; "rank_died" and "hang" follow a failure.
@@ -88,7 +87,7 @@ def _hang(views: Iterable[AttemptState], run_root: str) -> SeenHang | None:
 
 
 def _silence(state: RunState, view: AttemptState, run_root: str) -> SeenHang | None:
-    """What the newest stacks showed, if no step came after them and they tell who kept the others waiting."""
+    """What the newest stacks showed, if no step came after them and they show which ranks kept the others waiting."""
     taken, step = view.stacks, state.progress
     if taken is None or not taken.odd or not taken.groups:
         return None

@@ -61,7 +61,7 @@ class BatchChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """What one failed allocation said: at `micro_batch`, `allocated + tried` bytes would have been needed.
+    """What one failed allocation showed: at `micro_batch`, `allocated + tried` bytes would have been needed.
 
     Attributes:
         micro_batch: samples a rank held at once when the allocation failed.

@@ -14,9 +14,9 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.memory_fit import choose_smaller
+from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_changeable
 from supervisor.job.knobs.places import is_argument
-from supervisor.job.knobs.set_batch import batch_values, why_not_changeable
+from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.redact import redact, redact_argv
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs

@@ -13,7 +13,7 @@ from supervisor.job.batch import BatchSpec, describe
 from supervisor.job.config.edit import ConfigEdit
 from supervisor.job.env import EnvChange, environment
 from supervisor.job.errors import JobError
-from supervisor.job.knobs import find as kn
+from supervisor.job.knobs.batch_settings import find as kn
 from supervisor.job.knobs.places import ENV, Place, place_of, with_config
 from supervisor.job.redact import is_secret_name, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
@@ -43,7 +43,7 @@ class LaunchPlan:
     `wire_env` (STOKER_RUN_DIR, ...) is part of `env`. `supervised_as` is "torchrun" when ranks live
     under torchrun's --log-dir tree, "command" when the child's own stdout/stderr are the only logs.
     `notes` say what of the user's command line was replaced, and why. `port` is the port that the plan
-    uses on this machine, if stoker knows it; `port_named` tells that a person chose it. `edits` are changed
+    uses on this machine, if stoker knows it; `port_named`: a person chose it. `edits` are changed
     copies of config files that must exist before the launch, `copy` one of the checkpoint that it resumes from;
     `resume_at`: that one's step.
     """
@@ -245,7 +245,7 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, args: tuple[str, ...], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """What this attempt resumes from, and how it is told."""
+    """What this attempt resumes from, and how that is passed to the script."""
     knob = spec.knobs.resume
     if knob is None:
         return None, []

@@ -1,4 +1,4 @@
-"""The command line that starts a job again, from what is on record of how it was started (pure)."""
+"""The command line that starts a job again, from the record of how it was started (pure)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAFE: Final = re.compile(r"[\w@%+=:,./<>…-]+")
 def command_of(job: JobSpec) -> str | None:
     """``stoker run --nproc-per-node 2 train.py --lr 3e-4``; None where the job was not started by a line of ours.
 
-    Settings from files and from the environment are found there again; a secret stands as it was kept: hidden.
+    Settings from files and from the environment are found there again; a secret stays hidden, as it was recorded.
     """
     words = ["stoker", "run"]
     if job.config_path is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.detach import taken_over
-from supervisor.run.lock import LockTaken
+from supervisor.run.access.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile
 from supervisor.sources.processes import become_subreaper

@@ -99,7 +99,7 @@ class BackgroundTask(Generic[Found, Answer]):
         """The answer; None while the thread is at it.
 
         Raises:
-            OSError: it could not be done; told at every call.
+            OSError: it could not be done; raised at every call.
         """
         if self.working:
             return None

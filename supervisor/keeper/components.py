@@ -12,8 +12,8 @@ from supervisor.keeper.planning.fit_batch import Prober
 from supervisor.keeper.planning.readiness import ReadinessCheck
 from supervisor.keeper.planning.verdict_and_decision import decide_next, diagnose_attempt, log_bytes
 from supervisor.keeper.recording.recovery_report import RecoveryReport
-from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.run.records import Decision, Verdict
+from supervisor.sources.signature_files import EngineLoader
 
 
 @dataclass(frozen=True, slots=True)

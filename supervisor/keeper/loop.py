@@ -13,27 +13,26 @@ from typing import TYPE_CHECKING, Any, assert_never
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
 from supervisor.keeper.process.takeover import recorded_processes
-from supervisor.keeper.recording.ledger import Ledger
 from supervisor.keeper.recording.start_events import opening
 from supervisor.keeper.requests.control_input import ControlInput
 from supervisor.keeper.requests.request_rules import Refused
-from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.policy import EXIT_FAILED, EXIT_GAVE_UP, EXIT_LOST, EXIT_REQUEUE, EXIT_STOPPED
 from supervisor.policy.rules import RULES
-from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
-from supervisor.run.lock import KeeperLock
+from supervisor.run.access import control
+from supervisor.run.access.lock import KeeperLock
+from supervisor.run.access.viewers import Viewers
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
-from supervisor.run.viewers import Viewers
 from supervisor.sources.processes import boot_id, is_alive
+from supervisor.sources.signature_files import EngineLoader
 
 if TYPE_CHECKING:
     from supervisor.keeper.components import Components
@@ -185,7 +184,7 @@ class Keeper:
             self._launch(f"{by} continued it")
 
     def _show_life(self) -> None:
-        """Tell hosts that the lock does not reach that a keeper lives: they watch for longer than `LIFE_S`."""
+        """Show hosts that the lock does not reach that the keeper is alive: they wait for longer than `LIFE_S`."""
         if (now := self._clock.mono()) >= self._life_due:
             self._life_due = now + LIFE_S
             self._ledger.flush()

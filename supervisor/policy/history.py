@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
 from supervisor.run.records import Decision, DecisionKind, SpecChange, Verdict
 

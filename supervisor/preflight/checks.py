@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from supervisor.job.knobs.batch_settings.find import why_not_changeable
 from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.knobs.find import why_not_changeable
 from supervisor.job.oom_plan import OomRefusal, oom_plan
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.memory import check_memory
@@ -74,7 +74,7 @@ def check_script(context: CheckContext) -> Finding | None:
 
 
 def check_knobs(context: CheckContext) -> Finding | None:
-    """Whether the job could be restarted by itself: said now, not after the failure of the night."""
+    """Whether the job could be restarted without a person: reported now, not after the first failure at night."""
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return None

@@ -64,14 +64,14 @@ class Interpreter:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An interpreter that is answering already, while something else is done."""
+    """An interpreter that was asked and is answering while other work is done."""
 
     path: str
     process: subprocess.Popen[bytes]
 
 
 def begin_to_ask(spec: JobSpec, env: Mapping[str, str]) -> Asked | None:
-    """Ask the interpreter that `find_interpreter` asks first; None where there is none, or it does not start."""
+    """Start asking the interpreter that `find_interpreter` asks first; None where there is none, or it does not start."""
     path = _bound_path(spec.python, env) if spec.python is not None else next(_places(env))[0]
     if not os.path.isfile(path):
         return None
@@ -85,7 +85,7 @@ def find_interpreter(spec: JobSpec, env: Mapping[str, str], asked: Asked | None 
     """The interpreter to launch `spec` with. `asked`: what `begin_to_ask` gave for the same job.
 
     ``--python`` binds. Otherwise the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
-    that has torch. A plain command brings its own: for it the answer is only told, never refused.
+    that has torch. A plain command brings its own: for it the answer is only reported, never refused.
 
     Raises:
         JobError: none has torch, or the bound one has not, does not run, or is too old.

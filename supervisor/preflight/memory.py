@@ -1,4 +1,4 @@
-"""What earlier runs of the same kind say of this job's micro-batch: proposed, never applied silently."""
+"""What earlier runs of the same kind showed about this job's micro-batch: proposed, never applied silently."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.job.arguments.assignments import names_of, value_of
 from supervisor.job.batch import candidates
 from supervisor.job.config.edit import config_words, read_values
-from supervisor.job.knobs.find import words_of
+from supervisor.job.knobs.batch_settings.find import words_of
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.run.history.memory_trials import JobKind, flags_hash, recall
 from supervisor.run.records import Finding, FindingLevel

@@ -1,4 +1,4 @@
-"""Ports: find a free one, say who holds a taken one."""
+"""Ports: find a free one, and which process listens on a taken one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_free(port: int) -> bool:
 
 
 def port_holder(port: int) -> str | None:
-    """Who listens on `port`, such as ``python (pid 4711)``; None where /proc does not tell."""
+    """Who listens on `port`, such as ``python (pid 4711)``; None where /proc does not show it."""
     inodes = _listening_inodes(port)
     if not inodes:
         return None

@@ -1,7 +1,7 @@
 """The closed sets of words for failures: class, reason, suggested action.
 
-Apart from the records that carry them, because `dataclasses` (which brings `inspect`) and the records' making
-cost as much as Python's own start, and ``stoker diagnose`` needs only the words.
+Kept apart from the records that carry them, because importing `dataclasses` (which imports `inspect`) and creating the records
+costs as much as Python's own start, and ``stoker diagnose`` needs only the words.
 """
 
 from __future__ import annotations

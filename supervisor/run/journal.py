@@ -105,7 +105,7 @@ class JournalReader:
     def read(self, *, limit_bytes: int = 1 << 24) -> list[Event]:
         """Facts appended since the last call; [] when there are none or the file is missing.
 
-        When the file was replaced or cut, `restarted` becomes True and reading begins anew: the
+        When the file was replaced or cut, `restarted` becomes True and reading starts over: the
         caller folds from an empty state.
         """
         try:

@@ -1,4 +1,4 @@
-"""Files of JSON lines, as this room keeps them: lines added whole, and read as far as they are whole."""
+"""Files of JSON lines: lines are appended whole, and read as far as they are whole."""
 
 from __future__ import annotations
 

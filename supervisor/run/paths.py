@@ -37,7 +37,7 @@ class AttemptPaths:
 
     @property
     def telemetry(self) -> Path:
-        """Folder of rank<r>.jsonl, written by a trainer that speaks the wire."""
+        """Folder of rank<r>.jsonl, written by a trainer with telemetry."""
         return self.root / "telemetry"
 
     @property

@@ -65,7 +65,7 @@ class Verdict:
     """Why an attempt ended: the wire schema of ``stoker diagnose --json`` is this record.
 
     `rank` is the rank that fell first, or None where ranks fail alike (then `ranks` lists them)
-    or where nothing tells. `confidence` is in [0, 1] and calibrated on the corpus.
+    or where it is not known. `confidence` is in [0, 1] and calibrated on the corpus.
     """
 
     failure: FailureClass

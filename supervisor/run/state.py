@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
 
@@ -118,7 +118,7 @@ class RankState(Part, frozen=True, kw_only=True):
 class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt: from its plan to what was decided after it.
 
-    `found_over`: its logs were watched after its end; `started_t` is then what they tell, None where they tell nothing.
+    `found_over`: its logs were watched after its end; `started_t` is then taken from their time stamps, None where they have none.
     `gone_t`: when its processes were gone, where reading their logs took longer; `log_read_bytes` of `log_size_bytes`: not all was read.
     `stall` is set while there is no progress, and with it `only_flagged` (why that is not ended), `countdown` (when it is) and `kept` (who keeps
     waiting); `stacks` is the newest round; `hang` is why the attempt was ended, if it was.

@@ -362,7 +362,7 @@ def newest_like_checkpoint(folders: Iterable[Path], since_t: float) -> LikelyFil
 
 
 def is_zip(path: str) -> bool:
-    """Whether a file is a zip to its end; of an unreadable one it is said that it is not."""
+    """Whether a file is a zip to its end; an unreadable one counts as incomplete."""
     try:
         return zipfile.is_zipfile(path)
     except OSError:

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML: utilization, memory, who uses it, throttling, errors, and GPUs that are lost.
 
 The only file that knows pynvml. No driver, or no library, is a normal state with a reason; a reading that a
-card does not offer is None, not 0; a GPU that has fallen off the bus is said to be lost, not left out.
+card does not offer is None, not 0; a GPU that has fallen off the bus is reported as lost, not left out.
 NVML's "utilization" is the share of time in which any kernel ran, not how much of the GPU it filled.
 """
 
@@ -60,7 +60,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One reading of one GPU, at wall time `t`. Every reading may be None: the card or driver does not tell.
+    """One reading of one GPU, at wall time `t`. Every reading may be None: the card or driver does not report it.
 
     Ratios are 0–1. `throttle` names the active reasons for running slower than asked for. `ecc_uncorrected`
     counts since the driver was loaded. `lost`: the GPU does not answer any more, and nothing else is known.
@@ -360,7 +360,7 @@ def probe_gpus(load: Callable[[], Any] = load_nvml) -> tuple[tuple[GpuDevice, ..
 def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[GpuDevice, ...] | None:
     """What CUDA_VISIBLE_DEVICES lets a process see, in its order.
 
-    None where it cannot be told (a MIG slice). Numbers count as NVML does, which is CUDA's own order only with
+    None where it is not known (a MIG slice). Numbers count as NVML does, which is CUDA's own order only with
     CUDA_DEVICE_ORDER=PCI_BUS_ID or cards all alike. As CUDA does, the list ends at the first bad entry.
     """
     if value is None:

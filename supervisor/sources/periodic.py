@@ -1,4 +1,4 @@
-"""A thread that samples something at intervals until it is told to stop."""
+"""A thread that samples something at intervals until the stop event is set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PeriodicSampler(ABC):
         """Take one round; returns the seconds until the next, None to end the thread."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Let go of what was opened. Called in the thread, once it ends."""
+        """Close what was opened. Called in the thread, when it ends."""
 
     def start(self) -> None:
         """Begin to sample."""

@@ -1,4 +1,4 @@
-"""Processes known for ever: by pid and start time, out of /proc.
+"""Processes identified by pid and start time, from /proc.
 
 A pid is recycled; together with the start time (field 22 of ``/proc/<pid>/stat``, proc(5)) it names one
 process and no other until the next boot. Nothing here ever signals a bare pid.
@@ -44,7 +44,7 @@ class ProcessStat:
 
 
 def boot_id() -> str | None:
-    """This boot of the machine (random(4)): a pid and a start time name a process only within one."""
+    """The id of this boot of the machine (random(4)): a pid and a start time identify a process only within one boot."""
     raw = _read("/proc/sys/kernel/random/boot_id", 64)
     return raw.decode("ascii", "replace").strip() if raw is not None else None
 
@@ -61,7 +61,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def process_table() -> dict[int, ProcessStat]:
-    """Every process of this machine by its pid, the dead that nobody has waited for included."""
+    """Every process of this machine by its pid, including zombies."""
     return {pid: stat for pid in _pids() if (stat := _read_stat(pid)) is not None}
 
 
@@ -98,7 +98,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def command_of(pid: int) -> str | None:
-    """The name that the kernel has for a process (its first 15 bytes), of whomever it is; None when it is gone."""
+    """The kernel's name for a process (its first 15 bytes), whoever owns it; None when it is gone."""
     raw = _read(f"/proc/{pid}/comm", 64)
     return raw.decode("utf-8", "replace").rstrip("\n") if raw else None
 
@@ -157,7 +157,7 @@ def become_subreaper() -> bool:
 
 
 def reap_child(process: ProcessId) -> int | None:
-    """The exit code (negative for a signal) of a dead child of this very process, which then is no zombie any more.
+    """The exit code (negative for a signal) of a dead child of this very process, which is reaped by that.
 
     None where it lives, is not our child, or was waited for already.
     """

@@ -1,4 +1,4 @@
-"""The trainer's wire: one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
+"""The trainer's telemetry: one JSON object a line in ``telemetry/rank<r>.jsonl`` (docs/telemetry.md).
 
 ``{v, t_wall, t_mono, kind: phase|step|checkpoint_committed|warning|exit, step, …}``. A reader takes what it knows:
 half lines, unknown kinds and unknown keys are passed over, so that either side may be newer.
@@ -18,7 +18,7 @@ _NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "
 
 
 class TelemetryKind(StrEnum):
-    """What a line of the wire tells."""
+    """What a line of telemetry reports."""
 
     PHASE = "phase"
     STEP = "step"
@@ -29,7 +29,7 @@ class TelemetryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRecord:
-    """One line of the wire. Absent parts are None.
+    """One line of telemetry. Absent parts are None.
 
     `t_wall`: seconds since the epoch, for display. `t_mono`: the rank's monotonic seconds. `values`: numbers under
     their canonical names and in base units (loss, lr, grad_norm, tokens_per_sec, step_time_s, memory_used_bytes, …),

@@ -1,1 +1,1 @@
-"""Bytes to clean lines, and who said them (pure)."""
+"""Bytes to clean lines, and which rank wrote them (pure)."""

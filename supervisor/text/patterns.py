@@ -1,17 +1,18 @@
-"""Regular expressions that are compiled when first used.
-
-A start of ``stoker diagnose`` reaches few of them; compiling the hundred that
-there are costs three times Python's own start.
-"""
+"""Regular expressions: ours, compiled when first used, and a user's own, which must not hang on any line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Protocol, cast
 
 
 class Lazy:
-    """A pattern by its text. The methods are those of `re.Pattern`."""
+    """A pattern by its text, compiled when first used. The methods are those of `re.Pattern`.
+
+    A start of ``stoker diagnose`` reaches few of them; compiling the hundred that there are costs three times Python's
+    own start.
+    """
 
     __slots__ = ("_flags", "_made", "text")
 
@@ -44,3 +45,47 @@ class Lazy:
     def sub(self, to: str | Callable[[re.Match[str]], str], text: str) -> str:
         """Replace all matches."""
         return self._pattern().sub(to, text)
+
+
+class LinearMatch(Protocol):
+    """What was found."""
+
+    def group(self, number: int, /) -> str | None:
+        """The text of a group; None where it took no part."""
+
+
+class LinearPattern(Protocol):
+    """A compiled pattern."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups it has."""
+
+    def search(self, text: str, /) -> LinearMatch | None:
+        """The first match anywhere."""
+
+
+def compile_linear(pattern: str) -> LinearPattern:
+    """Compile a user's pattern so that no line can make it hang.
+
+    Python's `re` backtracks: a pattern like ``(a+)+$`` takes minutes on one long line, and holds the interpreter while
+    it does. RE2 takes time in proportion to the line, and has neither look-around nor back-references for it.
+
+    Raises:
+        ValueError: it is no regular expression, or only one that could hang; the message says why, without the pattern.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled = re2.compile(pattern, options)  # type: ignore[no-untyped-call]
+    except re2.error:
+        raise ValueError(
+            "looks around or refers back, which could hang on a long line: write it without (?=, (?!, (?<, \\1"
+        ) from None
+    return cast("LinearPattern", compiled)

@@ -1,4 +1,4 @@
-"""Who said a line: rank, local rank, node and worker out of the prefixes that launchers put before it.
+"""Who wrote a line: rank, local rank, node and worker, from the prefixes that launchers put in front of it.
 
 Sources of the styles: torch/csrc (`[rank3]:`), torchrun's ``--tee`` (`[default3]:`, role name and local rank),
 ``srun --label`` (`3: `, a task number), pdsh and DeepSpeed (`node1: `), docker compose (`node1 | `),
@@ -18,7 +18,7 @@ from supervisor.text.patterns import Lazy
 
 
 class Origin(NamedTuple):
-    """Who said a line, as far as its prefix or its file's path tells. Unknown parts are None.
+    """Who wrote a line, as far as its prefix or its file's path shows. Unknown parts are None.
 
     `task` is a launcher's own number (``srun --label``, MPI): a rank where one process runs a task, a node
     where a task is a torchrun. `worker` is a Ray actor or pod as printed.
@@ -94,7 +94,7 @@ _PATH_RANK = Lazy(r"(?:^|[/\\._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=\D|$)", 
 
 
 def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
-    """Take the launchers' prefixes off a line: who said it, and what was said.
+    """Take the launchers' prefixes off a line: who wrote it, and the text.
 
     Prefixes nest (`0: node1: [rank3]: …`) up to four deep. `hosts` are prefixes known to be host names in
     this log (see `learn_hosts`); without them only names that look like nodes are taken.

@@ -1,4 +1,4 @@
-"""The time that a line of a log says of itself (pure but for the local zone)."""
+"""The time stamp of a log line (pure except for the local time zone)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CLOCK = re.compile(r"(?:^|[\[( ])(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?(?=[\]),
 
 
 def stamp_of(text: str, day_t: float) -> float | None:
-    """The time that a line's head says, in seconds; a zone that it does not name is taken as UTC.
+    """The time stamp at a line's head, in seconds; without a zone it is taken as UTC.
 
     Args:
         text: the line.
@@ -62,7 +62,7 @@ def anchor_of(text: str, day_t: float) -> float | None:
 
 
 def is_rising(values: Sequence[float]) -> bool:
-    """Whether most neighbours do not go back: stamps of one writer do not."""
+    """Whether at least nine in ten steps do not go back: the stamps of one writer do not."""
     return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
 
 

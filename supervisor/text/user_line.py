@@ -40,7 +40,7 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
     that came as a package) those beside the program that was started count.
 
     Returns:
-        None where no traceback ends there, or nothing in it can be told to be the user's.
+        None where no traceback ends there, or none of its frames is known to be the user's.
     """
     if (frame := _stack_frame(lines, at)) is not None:
         return frame
@@ -91,7 +91,7 @@ def _frames_above(lines: Sequence[str], at: int) -> list[_Frame]:
 
 
 def _is_source(path: str) -> bool:
-    """A console script, a notebook's cell and Python's frozen modules are nobody's source."""
+    """A console script, a notebook's cell and Python's frozen modules are not source files of the user."""
     return path.endswith(".py")
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 
 class ThemeName(StrEnum):
-    """`SAFE` keeps its meanings apart for eyes that do not tell red from green (Okabe and Ito 2008)."""
+    """`SAFE` uses colours that people with red-green colour blindness can tell apart (Okabe and Ito 2008)."""
 
     DARK = "dark"
     LIGHT = "light"
@@ -40,7 +40,7 @@ class Appearance:
 
     @property
     def spoken(self) -> Lang:
-        """The language that is used: Chinese has no plain ASCII, every character would be a question mark."""
+        """The language that is used: English with plain ASCII, where every Chinese character would be a question mark."""
         return Lang.EN if self.ascii else self.lang
 
 
@@ -48,7 +48,7 @@ USUAL = Appearance()
 
 
 def appearance_of(sources: list[tuple[str, Mapping[str, object]]], env: Mapping[str, str]) -> Appearance:
-    """The taste that the first source with a word for each thing gives.
+    """Each setting from the first source that gives it.
 
     Args:
         sources: (name, values) in the order of their rank; values by `theme`, `ascii`, `lang`.

@@ -1,4 +1,4 @@
-"""Still charts on a console, drawn by plotext: the headless story's loss curve and ``stoker chart``.
+"""Still charts on a console, drawn by plotext: the loss curve of the summary without a screen, and of ``stoker chart``.
 
 Live charts are a widget of the app (strips of braille, 6 to 9 times cheaper); this is the only file that
 imports plotext.
@@ -16,7 +16,7 @@ MAX_POINTS = 400
 
 
 def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | None, float]]:
-    """(attempt, step, value) of a metric, in the order of time. A step that no line told is None."""
+    """(attempt, step, value) of a metric, in the order of time. The step is None where no line gave one."""
     reader = SeriesReader(series, METRICS)
     points: list[tuple[int, float | None, float]] = []
     while samples := reader.read():

@@ -1,4 +1,4 @@
-"""The headless view: events as log lines while a run lives, and its story at the end.
+"""The view without a screen: events as log lines while a run lives, and a summary at the end.
 
 Lines are ``[LEVEL] YYYY-MM-DD HH:MM:SS text``, on the console and in a file at once; colour on a terminal
 only. With ``--json`` stdout carries the journal's own lines instead.

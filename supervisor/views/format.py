@@ -44,7 +44,7 @@ def sure(confidence: float) -> str:
 
 
 def loss(value: float | None) -> str:
-    """A loss with as many digits as matter; NaN is said, because it is a finding."""
+    """A loss with as many digits as matter; NaN is shown, because it is a finding."""
     if value is None:
         return DASH
     if not math.isfinite(value):
@@ -98,7 +98,7 @@ def seconds(value_s: float | None) -> str:
 
 
 def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """As `say` says it, with a tilde before what is known: ``~105 ms`` was not told but worked out."""
+    """As `say` formats it, with a tilde in front where it is known: ``~105 ms`` was derived, not logged."""
 
     def shown(value: float | None) -> str:
         text = say(value)

@@ -15,8 +15,8 @@ from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import ObservedLog, Target
 from supervisor.run import events as ev
+from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.journal import JournalReader, read_state
-from supervisor.run.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 from supervisor.run.paths import RunPaths
 from tests.conftest import wait_until
 

@@ -11,8 +11,8 @@ import pytest
 from supervisor.cli import main as cli
 from supervisor.cli.runs import HEADER, Columns, columns_of, lines_of
 from supervisor.run import events as ev
+from supervisor.run.access.lock import KeeperLock
 from supervisor.run.journal import JournalWriter
-from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.views.appearance import Appearance, Lang

@@ -144,7 +144,7 @@ def test_the_walks_name_functions_that_exist_and_can_be_read_at_once() -> None:
 
 
 def module_of(dotted: str) -> tuple[Path, list[str]] | None:
-    """The file that a dotted name such as `run.events.health.RanksAt` leads to, and the names within it."""
+    """The file that a dotted name such as `run.events.RanksAt` leads to, and the names within it."""
     parts, folder = dotted.removeprefix("supervisor.").split("."), SUPERVISOR
     for place, part in enumerate(parts):
         if (folder / f"{part}.py").is_file():

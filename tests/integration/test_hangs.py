@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run import control
 from supervisor.run import events as ev
+from supervisor.run.access import control
+from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.access.viewers import Presence
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.state import Finished, RunState
-from supervisor.run.viewers import Presence
 from tests.conftest import wait_until
 from tests.integration.harness import (
     SCRIPTS,

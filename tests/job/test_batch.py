@@ -17,7 +17,7 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.memory_message import memory_point
+from supervisor.job.memory_fit import memory_point
 
 GIB = 2**30
 specs = st.builds(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from supervisor.job.arguments.assignments import settings_of
-from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS, find_outputs, given_start
-from supervisor.job.knobs.find import find_knobs, places
+from supervisor.job.knobs.batch_settings.find import find_knobs, places
+from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, find_outputs, given_start
 
 HF = """
 from transformers import HfArgumentParser, TrainingArguments

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.config.edit import Scalar
-from supervisor.job.knobs.find import places
+from supervisor.job.knobs.batch_settings.find import places
 from supervisor.job.knobs.group_timeout import find_group_timeout, longer_than_usual, timeout_in_log
 
 HEAD = "import datetime, os\nfrom datetime import timedelta\nimport torch.distributed as dist\n"

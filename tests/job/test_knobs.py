@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.assignments import set_value, value_of
 from supervisor.job.batch import BatchSpec, next_smaller
 from supervisor.job.errors import JobError
+from supervisor.job.knobs.batch_settings.find import batch_of, batch_values, find_knobs, why_not_changeable
 from supervisor.job.knobs.data_loader import find_loader
-from supervisor.job.knobs.find import batch_of, batch_values, find_knobs, why_not_changeable
-from supervisor.job.knobs.read_source import scan_source
+from supervisor.job.knobs.source.read_source import scan_source
 from supervisor.job.spec import Knobs, KnobScope, LoaderKnobs
 
 UNDIVIDED = """

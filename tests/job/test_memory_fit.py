@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.job.batch import FIT_SHARE, BatchSpec, MemoryPoint, candidates
-from supervisor.job.knobs.memory_fit import Measure, MemoryTrial, choose_smaller, line_through
+from supervisor.job.memory_fit import Measure, MemoryTrial, choose_smaller, line_through
 
 GIB = 2**30
 

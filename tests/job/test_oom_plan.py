@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from supervisor.job.arguments.run_arguments import parse_run_argv
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.resolve import JobInputs, resolve_job
-from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.knobs.batch_settings.set_batch import batch_values
 from supervisor.job.oom_plan import OomPlan, OomRefusal, oom_plan
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs, KnobScope
 
@@ -377,7 +377,7 @@ def test_the_plan_keeps_the_global_batch_or_is_refused(
     from dataclasses import replace
 
     from supervisor.job.errors import JobError
-    from supervisor.job.knobs.set_batch import batch_of
+    from supervisor.job.knobs.batch_settings.set_batch import batch_of
 
     args = ("--b", str(micro), "--a", str(steps))
     try:

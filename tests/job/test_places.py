@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.job.batch import BatchSpec
 from supervisor.job.config.edit import config_words, read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs import find as kn
+from supervisor.job.knobs.batch_settings import find as kn
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.plan import build_plan, plan_as_record
 from supervisor.job.plan_diff import diff_lines

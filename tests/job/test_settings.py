@@ -14,7 +14,7 @@ from supervisor.job.config.settings import ConfigFile, Resolver, convert
 from supervisor.job.config.trainer_keys import KeyType
 from supervisor.job.errors import JobError
 
-# Read from the file itself before anything is resolved; by the screen (cli/appearance_flags.py).
+# Read from the file itself before anything is resolved; by the screen (cli/common.py).
 ASKED_ELSEWHERE = {"run.script", "run.module"} | {key for key in SETTINGS if key.startswith("ui.")}
 
 

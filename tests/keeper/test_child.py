@@ -161,6 +161,26 @@ def test_the_space_of_the_exit_status_is_taken_before_the_command_runs(tmp_path:
     assert not (tmp_path / "1" / "exit.part").exists()
 
 
+def test_every_file_of_a_launch_is_the_users_alone(tmp_path: Path) -> None:
+    """Whatever the person's umask is: logs and environments hold what others must not read."""
+
+    def files() -> list[Path]:
+        return [path for path in (tmp_path / "1").iterdir() if path.is_file()]
+
+    before = os.umask(0)
+    try:
+        child = start(tmp_path, sys.executable, "-c", SLEEP)
+        assert wait_until((tmp_path / "1" / "pid").exists, 10)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in files()}
+        send_signal(child.pid)
+        assert ended(child) == -signal.SIGKILL
+        modes |= {path.name: path.stat().st_mode & 0o777 for path in files()}
+    finally:
+        os.umask(before)
+    assert {"exit", "exit.part", "pid", "agent.log"} <= modes.keys()
+    assert set(modes.values()) == {0o600}, modes
+
+
 def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path)
     assert adopt(paths, str(tmp_path)) is None

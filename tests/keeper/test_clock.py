@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from supervisor.job.spec import HangSettings
 from supervisor.keeper.clock import ClockWatch, SystemClock, of_others
 from supervisor.keeper.loop import Keeper
-from supervisor.keeper.monitoring.telemetry_observations import from_telemetry
+from supervisor.keeper.monitoring.observations import from_telemetry
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.history.recovery_time import recovery_of

@@ -18,7 +18,7 @@ from supervisor.job.redact import HIDDEN
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.run import events as ev
-from supervisor.run.control import RequestArgs
+from supervisor.run.access.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState

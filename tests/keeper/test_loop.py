@@ -15,12 +15,12 @@ import pytest
 
 from supervisor.keeper import loop
 from supervisor.keeper.loop import Keeper
-from supervisor.run import control, viewers
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.access import control, viewers
+from supervisor.run.access.lock import LockTaken
 from supervisor.run.events import Outcome, RequestKind, StopWhy
 from supervisor.run.journal import read_state
-from supervisor.run.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from tests.conftest import wait_until

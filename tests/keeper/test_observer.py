@@ -21,12 +21,12 @@ from supervisor.keeper.monitoring.log_monitor import LogWatch, thinned
 from supervisor.keeper.observer.observer import Observer
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
-from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.access import control
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
 from supervisor.run.series import METRICS, SeriesReader
@@ -350,6 +350,28 @@ def test_of_a_backlog_the_extremes_are_kept() -> None:
     assert {7777, 4321, 9999} <= set(kept)
     assert kept == sorted(kept)
     assert thinned([None] * 1000)[-1] == 999
+
+
+@pytest.mark.parametrize(("lines", "least", "most"), [(12_000, 250, 800), (240_000, 2000, 9000)])
+def test_a_finished_log_gives_samples_for_a_chart_however_long_it_is(
+    tmp_path: Path, lines: int, least: int, most: int
+) -> None:
+    """Every line of a short one that fits a batch; of 24 MB not a sample a line, but the extremes."""
+    log = tmp_path / "x.log"
+    with log.open("w", encoding="utf-8") as out:
+        for step in range(1, lines + 1):
+            loss = 9.5 if step == lines // 2 else 0.25 if step == lines // 3 else 2.0 + step % 100 / 1000
+            out.write(
+                f"2026-11-20 10:00:00,000 INFO trainer: step {step} loss {loss:.4f} and more words, as logs have\n"
+            )
+    target = Target("x.log", str(log), (ObservedLog(str(log), "x.log"),), ended=True)
+    with observing(tmp_path, target, log) as (observer, run):
+        observer.end_when_read()
+        assert observer.join(120)
+    samples = job_samples(run)
+    assert least <= len(samples) <= most
+    assert samples[-1]["step"] == lines
+    assert {9.5, 0.25} <= {sample["loss"] for sample in samples}
 
 
 def test_what_stood_in_a_log_bears_its_lines_own_clocks_and_what_comes_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st_
 
 from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.job.batch import BatchSpec, candidates
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.planning import preconditions as preconditions
 from supervisor.keeper.planning.fit_batch import next_probe

@@ -24,15 +24,15 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.planning import verdict_and_decision as judgement
 from supervisor.keeper.planning.background_verdict import BackgroundVerdict
-from supervisor.run import control
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.access import control
 from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass, Verdict
+from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from supervisor.sources.writers import any_is_written
 from supervisor.text.prefixes import Origin
 from supervisor.views.wording.kinds import unread_text
 from supervisor.views.wording.translate import english

@@ -9,9 +9,8 @@ import pytest
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import EntryKind
-from supervisor.keeper.context import RunContext
+from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.recording import resume_comparison
-from supervisor.keeper.recording.ledger import Ledger
 from supervisor.keeper.recording.resume_comparison import ResumeComparison
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths

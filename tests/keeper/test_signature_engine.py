@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from supervisor.keeper import signature_engine as engine
+from supervisor.sources import signature_files as engine
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import wait_until
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import ClassOverride, Knobs, KnobScope, LoaderKnobs, RetrySettings
 from supervisor.policy import RULES, Gpus, PastAttempt, PolicyInput, decide
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition, Reason, SpecChange

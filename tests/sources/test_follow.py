@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.sources.tail.follow import LineFeed
+from supervisor.sources.tail.follow import FollowedFile, LineFeed, TailNote
 from supervisor.sources.tail.tailer import Batch, NoteCode, Tailer
 from supervisor.text.lines import Line, LineSplitter
 from tests.conftest import wait_until
@@ -256,3 +256,100 @@ def test_every_byte_comes_once_and_in_order(
 def _lines(data: bytes) -> list[bytes]:
     lines = data.split(b"\n")
     return lines if lines[-1] else lines[:-1]
+
+
+def followed(path: Path) -> tuple[FollowedFile, list[TailNote]]:
+    notes: list[TailNote] = []
+    return FollowedFile(str(path), "a", on_note=notes.append), notes
+
+
+def texts(file: FollowedFile, limit_bytes: int = 1 << 16, *, final: bool = False) -> list[str]:
+    found, more = [], True
+    while more:
+        batches, more = file.read(limit_bytes, final=final)
+        found += [line.text for batch in batches for line in batch.lines]
+    return found
+
+
+def test_a_file_is_read_to_an_end_that_was_noted_before(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    file, _ = followed(log)
+    assert file.end() == (0, 0), "it is not there"
+    log.write_bytes(b"one\ntwo\n")
+    assert file.end() == (0, 8), "it was not opened yet"
+    batches, more = file.read(4)
+    assert [line.text for batch in batches for line in batch.lines] == ["one"]
+    assert more
+    end = file.end()
+    assert not file.is_past(end)
+    assert texts(file) == ["two"]
+    assert file.is_past(end)
+    assert file.is_past(end, sure=True)
+    assert file.backlog() == (8, 8)
+    file.close()
+
+
+@pytest.mark.parametrize("change", ["truncated", "rotated"])
+def test_what_was_replaced_since_is_read_to_its_end_unless_one_must_be_sure(
+    tmp_path: Path, change: str
+) -> None:
+    """Who waits for the last of a log must not wait for bytes that are no more there."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\ntwo\n")
+    file, notes = followed(log)
+    assert texts(file) == ["one", "two"]
+    end = file.end()
+    if change == "rotated":
+        log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"x\n")
+    assert texts(file, final=True) == ["x"]
+    assert [note.code for note in notes] == [NoteCode(change)]
+    assert file.is_past(end)
+    assert not file.is_past(end, sure=True)
+    assert file.is_past(file.end(), sure=True)
+    file.close()
+
+
+def test_the_end_of_a_file_that_was_rotated_is_that_of_its_successor(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"one\n")
+    file, _ = followed(log)
+    assert texts(file) == ["one"]
+    log.rename(tmp_path / "a.log.1")
+    log.write_bytes(b"two\nthree\n")
+    end = file.end()
+    assert end == (1, 10)
+    assert not file.is_past(end)
+    assert texts(file, final=True) == ["two", "three"]
+    assert file.is_past(end, sure=True)
+    log.unlink()
+    assert file.end() == (1, 10), "a removed file ends where what is open ends"
+    assert file.backlog() == (0, 0)
+    file.close()
+
+
+def test_an_idle_file_is_one_at_which_a_look_finds_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    file, _ = followed(log)
+    assert file.is_idle(), "neither there nor read"
+    log.write_bytes(b"one\n")
+    assert not file.is_idle()
+    assert texts(file) == ["one"]
+    assert not file.is_idle(), "a bar may still be redrawn"
+    assert wait_until(lambda: texts(file) == [] and file.is_idle(), 10)
+    with log.open("ab") as out:
+        out.write(b"two\n")
+    assert not file.is_idle()
+    assert texts(file) == ["two"]
+    log.unlink()
+    assert not file.is_idle()
+    file.close()
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    file, notes = followed(tmp_path / "pipe")
+    assert texts(file) == []
+    assert texts(file) == []
+    assert [note.code for note in notes] == [NoteCode.UNREADABLE], "reported once"
+    assert not file.is_open

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from supervisor.cli.appearance_flags import appearance_from
+from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
 from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
 from supervisor.views.tui.saved_layout import Kept, load, save
-from supervisor.views.tui.theme.ascii import plain
+from supervisor.views.tui.theme.filters import plain
 
 
 def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

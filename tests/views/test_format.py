@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +82,83 @@ def test_ranges_name_exactly_the_numbers(numbers: set[int]) -> None:
 @given(st.floats(min_value=0, max_value=1e9))
 def test_durations_stay_narrow(seconds: float) -> None:
     assert len(fm.duration(seconds)) <= 12
+
+
+@pytest.mark.parametrize(
+    "say", [fm.whole, fm.short, fm.loss, fm.rate, fm.memory, fm.seconds, fm.duration, fm.age]
+)
+def test_what_is_unknown_is_a_dash(say: Callable[[float | None], str]) -> None:
+    assert say(None) == fm.DASH
+    assert fm.about(say)(None) == fm.DASH
+    if say is not fm.loss:
+        assert say(math.nan) == say(math.inf) == fm.DASH
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (fm.whole(1840), "1 840"),
+        (fm.short(999.4), "999"),
+        (fm.short(1000), "1000"),
+        (fm.short(9999), "9999"),
+        (fm.short(10_000), "10.0k"),
+        (fm.short(1e6), "1.0M"),
+        (fm.short(1e9), "1.0G"),
+        (fm.short(-1e12), "-1.0T"),
+        (fm.loss(999.9), "999.9"),
+        (fm.loss(1000), "1.00e+03"),
+        (fm.loss(100), "100.0"),
+        (fm.loss(99.99), "99.990"),
+        (fm.loss(0.001), "0.001"),
+        (fm.loss(0.00099), "9.90e-04"),
+        (fm.loss(0), "0.000"),
+        (fm.loss(math.nan), "nan"),
+        (fm.sure(0.915), "92 % sure"),
+        (fm.percent(0.974), "97 %"),
+        (fm.percent(0.974, digits=1), "97.4 %"),
+        (fm.percent(None), "– %"),
+        (fm.memory(2**30), "1.0G"),
+        (fm.memory(2**30 - 1), "1024M"),
+        (fm.memory(100 * 2**30), "100G"),
+        (fm.memory_pair(61.2 * 2**30, 80 * 2**30), "61.2/80 GiB"),
+        (fm.memory_pair(2**30, None), "1.0 GiB"),
+        (fm.memory_pair(None, 2**30), "–"),
+        (fm.seconds(0.999), "999 ms"),
+        (fm.seconds(1), "1.00 s"),
+        (fm.seconds(10), "10.0 s"),
+        (fm.about(fm.seconds)(0.105), "~105 ms"),
+        (fm.duration(3599), "59 m 59 s"),
+        (fm.duration(3600), "1 h 00 m"),
+        (fm.duration(86_399), "23 h 59 m"),
+        (fm.duration(86_400), "1 d 00 h"),
+        (fm.duration(-5), "0 s"),
+        (fm.clock(None), "--:--:--"),
+        (fm.clock(86_400), "1d 00:00:00"),
+        (fm.age(59), "59 s"),
+        (fm.age(60), "1 m"),
+        (fm.age(3600), "1 h"),
+        (fm.age(86_400), "1 d"),
+        (fm.time_of_day(None), "–"),
+        (fm.ranges(()), ""),
+        (fm.ranges((7, 0, 1, 2)), "0-2,7"),
+        (fm.ranges((4,)), "4"),
+        (fm.short_path("/a/b/c/"), "b/c"),
+        (fm.short_path("c"), "c"),
+        (fm.short_id("20261121-1412-brave-otter"), "brave-otter"),
+        (fm.short_id("my-own-name"), "my-own-name"),
+    ],
+)
+def test_numbers_at_the_borders_of_their_units(text: str, wanted: str) -> None:
+    assert text == wanted
+
+
+def test_a_path_below_this_folder_or_the_home_folder_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fm.near_path(str(tmp_path / "here/a/b")) == "./a/b"
+    assert fm.near_path(str(tmp_path / "a")) == "~/a"
+    assert fm.near_path(f"{tmp_path}/hereabouts") == "~/hereabouts"
+    assert fm.near_path("/etc/x") == "/etc/x"

@@ -42,7 +42,9 @@ from supervisor.views.wording.translate import (
 from tests.views.sentences import GAP, arguments_of, sentences, strings
 
 ROOT = Path(__file__).parents[2] / "supervisor"
-SCREENS = sorted(p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"themes.py", "layout.py"})
+SCREENS = sorted(
+    p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"textual_theme.py", "layout.py"}
+)
 RECORDS = [
     *(ROOT / "diagnosis/wording" / f"{name}.py" for name in ("titles", "advice")),
     ROOT / "diagnosis/hang/hang_verdict.py",
@@ -54,7 +56,8 @@ RECORDS = [
     *(ROOT / "policy/same_training" / f"{name}.py" for name in ("judge", "learning_rate")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
     *(ROOT / "preflight" / f"{name}.py" for name in ("checks", "memory")),
-    *(ROOT / "run" / f"{name}.py" for name in ("trash", "ownership")),
+    ROOT / "run/trash.py",
+    ROOT / "run/access/ownership.py",
     ROOT / "keeper/requests/request_rules.py",
     *(ROOT / "keeper/planning" / f"{name}.py" for name in ("readiness", "preconditions", "fit_batch")),
     ROOT / "keeper/process/takeover.py",

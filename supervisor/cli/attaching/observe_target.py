@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 from supervisor.cli.attaching.targets import resolve
 from supervisor.cli.attaching.watcher_process import Watcher
 from supervisor.cli.common import complain
-from supervisor.cli.diagnosing.job_logs import BadInputError
-from supervisor.cli.diagnosing.rank_names import names_ranks, without_rank
+from supervisor.cli.diagnosing.job_logs import BadInputError, names_ranks, without_rank
 from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.observer.start_observed import ObservedRun
 from supervisor.keeper.observer.target import Target
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.index import claim, register, state_home
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.sources.processes import identify, read_cmdline

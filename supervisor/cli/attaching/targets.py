@@ -11,8 +11,8 @@ from supervisor.cli.diagnosing.job_logs import BadInputError, file_chunks, read_
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths
+from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
-from supervisor.sources.writers import any_is_written
 from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
 from supervisor.text.prefixes import Origin, origin_of_path
 

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from supervisor.diagnosis.attribution.slurm_states import state_in
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.scan.windows import window_bytes
+from supervisor.text.decode import HEAD_BYTES, clean, is_packed
 from supervisor.text.patterns import Lazy
-from supervisor.text.prefixes import origin_of_path
+from supervisor.text.prefixes import origin_of_path, split_prefix
 
 MOST_FILES = 4096
+NAMED_BYTES = 1 << 18
+_AT_END = " on rank 0"
 _LOG_NAMES = Lazy(
     r"(?:\.(?:log|txt|out|err|stdout|stderr|jsonl?|gz)|^(?:stdout|stderr|console|nohup\.out|log)|-\d+\.out|\.o\d+|\.e\d+)$|^slurm-",
     re.IGNORECASE,
@@ -41,7 +44,7 @@ _SKIPPED_FOLDERS = frozenset(
 
 
 class BadInputError(ValueError):
-    """A path that cannot be judged; the message says which, and what to do."""
+    """A path that cannot be diagnosed; the message says which, and what to do."""
 
 
 def path_or_run(path: str) -> str:
@@ -163,7 +166,7 @@ def evidence_of(
 
 
 def tasks_of(paths: Sequence[str]) -> dict[str, int]:
-    """The number that tells logs of one folder apart: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    """The number by which the logs of a folder differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
     groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
     for path in paths:
         parts = re.split(r"(\d{1,9})", path)
@@ -228,7 +231,7 @@ def _last_torchrun_attempt(logs: list[str]) -> list[str]:
 
 
 def _any_text(root: str) -> list[str]:
-    """Where no name tells, small plain files at the top of the folder."""
+    """Where no file name looks like a log, small plain files at the top of the folder."""
     found = []
     for name in sorted(os.listdir(root)):
         path = os.path.join(root, name)
@@ -284,3 +287,27 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
         if match := re.match(r"\s*(-?\d+)", text):
             return int(match.group(1))
     return None
+
+
+def names_ranks(path: str) -> bool:
+    """Whether one of a log's last lines names its rank; a packed log is taken to.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        if is_packed(file.read(HEAD_BYTES)):
+            return True
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - NAMED_BYTES, 0))
+        lines = file.read(NAMED_BYTES).splitlines()
+    origins = (split_prefix(clean(line))[0] for line in lines)
+    return any(origin.rank is not None or origin.local_rank is not None for origin in origins)
+
+
+def without_rank(title: str) -> str:
+    """A headline without "rank 0", which stands for a job of one process."""
+    if title.startswith("Rank 0 "):
+        return f"A rank {title.removeprefix('Rank 0 ')}"
+    head, likely, tail = title.partition(" (likely")
+    return f"{head.removesuffix(_AT_END)}{likely}{tail}"

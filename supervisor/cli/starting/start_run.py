@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisor import __version__
-from supervisor.cli.appearance_flags import appearance_from
-from supervisor.cli.common import complain
+from supervisor.cli.common import appearance_from, complain
 from supervisor.cli.starting.job_inputs import Job
 from supervisor.job.arguments.run_arguments import ParsedRun
 from supervisor.job.errors import JobError
@@ -186,7 +185,7 @@ def _foreground(
     run: RunPaths, record: RunFile, parsed: ParsedRun, env: Mapping[str, str], findings: tuple[Finding, ...]
 ) -> int:
     from supervisor.keeper.loop import Keeper
-    from supervisor.run.lock import LockTaken
+    from supervisor.run.access.lock import LockTaken
 
     try:
         keeper = Keeper(run, record, env=env, findings=findings)
@@ -208,7 +207,7 @@ def carry_headless(
 ) -> int:
     """Carry a run to its end in this process, and say what happens; the run's exit code.
 
-    `only_news`: what its journal holds already is not said again.
+    `only_news`: what its journal holds already is not printed again.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour

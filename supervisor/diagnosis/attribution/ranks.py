@@ -132,7 +132,7 @@ class Ranks:
         )
 
     def _read(self, line: str, hosts: Collection[str], ranks_by_device: dict[int, set[int]]) -> None:
-        """Note what one line's prefix tells: its rank, and with that the rank's node, task, process and device."""
+        """Note what one line's prefix shows: its rank, and with that the rank's node, task, process and device."""
         origin, rest = split_prefix(line, hosts)
         rank = origin.rank
         if rank is None:
@@ -187,7 +187,7 @@ class Ranks:
         return task if self._task_is_rank else None
 
     def of(self, hit: Hit, failure: FailureClass) -> int | None:
-        """The rank a hit belongs to, or None where nothing tells: the surest source first."""
+        """The rank a hit belongs to, or None where it is not known: the most reliable source first."""
         if hit.origin.rank is not None:
             # A distributed checkpoint's report is printed by all and names whose traceback it quotes.
             quoted = frames_above(hit).quoted_rank

@@ -61,7 +61,7 @@ _KEPT_IN_WORKER = frozenset(
 
 
 class _Settled(NamedTuple):
-    """Class, reason and strength of a hit, and the line that tells them; `in_helper`: raised by a thread that ends alone."""
+    """Class, reason and strength of a hit, and the line that gives them; `in_helper`: raised by a thread that ends alone."""
 
     failure: FailureClass
     reason: Reason | None
@@ -101,7 +101,7 @@ def _best_matches(scan: SourceScan) -> Iterator[Hit]:
 
 
 def _all_informed(scan: SourceScan) -> bool:
-    """Whether each line bears the label INFO: then a collector put it there, and it tells nothing of the line."""
+    """Whether each line bears the label INFO: then a log collector put it there, and it says nothing about the line."""
     lines = [line for line in (*scan.head[:40], *scan.tail[-40:]) if line.strip()]
     return bool(lines) and all(INFORMS.search(line[:120]) for line in lines)
 
@@ -145,7 +145,7 @@ def _below_spawn(hit: Hit) -> bool:
 
 
 def _settled(hit: Hit, scans: Sequence[SourceScan], stepped: bool) -> _Settled:
-    """The class of a hit: its signature's, unless what it wraps, frames or words tell another."""
+    """The class of a hit: its signature's, unless the exception it wraps, its frames or its words show another."""
     signature = hit.signature
     plain = _Settled(signature.failure, signature.reason, signature.strength, hit.line, hit.text)
     if hit.has(Trait.WRAPS_INNER):
@@ -245,7 +245,7 @@ def _stamp(hit: Hit, year: int) -> float | None:
 
 
 def _few(found: list[Candidate]) -> list[Candidate]:
-    """Of one signature and rank, the first two dozen and the last: more of the same tell nothing."""
+    """Of one signature and rank, the first two dozen and the last: more of the same add nothing."""
     by_kind: dict[tuple[str, int | None, int], list[Candidate]] = {}
     for item in found:
         by_kind.setdefault((item.signature.id, item.rank, item.source), []).append(item)

@@ -237,7 +237,7 @@ class Facts:
 
     @cached_property
     def bad_exits(self) -> list[Exit]:
-        """Exits with a code of their own, torchrun's summary last; a shell's status tells of no process."""
+        """Exits with a code of their own, torchrun's summary last; a shell's status belongs to no process."""
         found = [
             item for item in self.case.launch.exits if item.code != 0 and not item.hit.has(Trait.SHELL_EXIT)
         ]

@@ -59,7 +59,7 @@ class Correction:
 
 
 def _is_weak(root: Root) -> bool:
-    """Whether the machine's records tell more than the root does."""
+    """Whether the machine's records say more than the root does."""
     return root.failure in _OPEN or (
         root.chosen is None
         and root.failure in (FailureClass.WORKER_CRASH, FailureClass.HOST_OOM, FailureClass.TERMINATED)

@@ -245,7 +245,7 @@ def _launcher_reports_nothing(scans: Sequence[SourceScan]) -> bool:
 def _went_on_elsewhere(item: Candidate, scans: Sequence[SourceScan]) -> bool:
     """Whether training went on in another stream of the ranks, under a launcher that has no complaint.
 
-    A launcher reports each process that fails, and ranks step together; files of their own tell no order.
+    A launcher reports each process that fails, and ranks step together; separate files show no order.
     """
     return any(
         went_on(scan.tail, need=STEPS_AFTER_LINE)

@@ -72,7 +72,7 @@ def _level(strength: int, levels: Sequence[tuple[Strength, float]], otherwise: f
 
 
 def confidence_of(item: Candidate, peers: Sequence[Candidate]) -> float:
-    """How sure a chosen cause is: by its strength, less what speaks against it."""
+    """How sure a chosen cause is: by its strength, less the evidence against it."""
     value = _level(item.strength, _BY_STRENGTH, WEAK_CONFIDENCE)
     if any(other.failure is not item.failure and other.strength >= item.strength for other in peers):
         value -= RIVAL_COSTS

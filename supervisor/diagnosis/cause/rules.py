@@ -111,7 +111,7 @@ def _of_signalled(facts: Facts, item: Exit) -> Root:
 
 
 class _Message(NamedTuple):
-    """An exit and the line that tells why: (path, line, text)."""
+    """An exit and the line that says why: (path, line, text)."""
 
     item: Exit
     place: tuple[str, int, str]

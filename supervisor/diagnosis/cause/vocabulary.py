@@ -1,6 +1,6 @@
 """The words that each class's failures are described in, by any library: what is left where no signature knows a line.
 
-A signature is one library's wording; the next version words it anew, but a full disk remains "no space" or
+A signature is one library's wording; the next version words it differently, but a full disk remains "no space" or
 errno 28, a port "in use", a worker a "data loader worker". Each phrase weighs 1 (a hint) to 8 (used of nothing
 else); a class's score is the sum over its rows, and it is believed only where it leads.
 

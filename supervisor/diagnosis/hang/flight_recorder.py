@@ -40,7 +40,7 @@ class Collective:
 
 
 def stuck_collective(dumps: Mapping[int, Mapping[str, Any]]) -> Collective | None:
-    """The first collective that some rank did not come to; None where the dumps do not tell.
+    """The first collective that some rank did not come to; None where the dumps do not show it.
 
     `dumps` are by global rank. A rank without a dump, or without an entry of the group, counts as unknown unless
     the group's members are recorded: then a member whose dump lacks the group did not come.

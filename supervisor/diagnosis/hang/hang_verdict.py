@@ -51,7 +51,7 @@ def hang_by_stacks(case: Case, root: Root) -> Root:
 
 
 def timeout_by_stacks(case: Case, root: Root) -> Root:
-    """Those that waited timed out: whom they waited for is what the stacks tell, and the logs can only guess."""
+    """Those that waited timed out: the stacks show which ranks they waited for, the logs only suggest it."""
     seen = case.job.hang
     assert seen is not None
     another_named = root.rank is not None and root.rank not in seen.ranks

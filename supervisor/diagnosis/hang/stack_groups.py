@@ -2,7 +2,7 @@
 
 Ranks that wait for the others all stand in a collective, or in the backward pass that DDP's reducer meets in; the
 one that did not come stands somewhere else. Where only /proc can be read, the system call and the kernel function
-of the main thread tell ranks apart, without a line.
+of the main thread distinguish ranks, without a line.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class StackGroup:
 
 @dataclass(frozen=True, slots=True)
 class StackRound:
-    """All ranks at one moment. `odd`: those that keep the others waiting, as far as the stacks tell.
+    """All ranks at one moment. `odd`: those that keep the others waiting, as far as the stacks show.
 
     `proves_hang`: the stacks alone look like a deadlock: somebody waits for peers and somebody else does not come,
     or all wait for each other. A lone wait for a device or for data proves nothing.

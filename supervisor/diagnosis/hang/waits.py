@@ -1,7 +1,7 @@
 """What a rank's main thread waits for, as named kinds: from the frames that its own line called, else from its system call.
 
 A silence is ended only where the late rank waits for something that does not come by itself. A pause, a slow disk or server, a
-program that it started may each take their time in a healthy job: a rank in one of these is told of and never ended. What is
+program that it started may each take their time in a healthy job: a rank in one of these is reported and never ended. What is
 not in the table is taken for one of them.
 """
 

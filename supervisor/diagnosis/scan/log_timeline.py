@@ -1,4 +1,4 @@
-"""What a log tells of time and progress: time stamps, step lines, silences, a loss that stays nan or turned upwards."""
+"""What a log shows about time and progress: time stamps, step lines, silences, a loss that stays nan or turned upwards."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def went_on(after: Sequence[str], need: int = 3) -> bool:
 
 
 def _by_one_clock(lines: Sequence[str]) -> list[str]:
-    """The lines, each with one date at most: the program's own where it tells enough, else the collector's.
+    """The lines, each with one date at most: the program's own where there are enough, else the collector's.
 
     A collector's time is when a line came by, and each line has it.
     """

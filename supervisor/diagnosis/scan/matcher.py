@@ -115,7 +115,7 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
 
 
 class Re2Matcher:
-    """The fallback: one alternation finds candidate lines, a set tells which signatures."""
+    """The fallback: one alternation finds candidate lines, a set finds which signatures."""
 
     def __init__(self, regexes: Sequence[str]) -> None:
         import re2

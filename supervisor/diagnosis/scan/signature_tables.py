@@ -49,7 +49,7 @@ class Role(StrEnum):
 
 
 class Strength(IntEnum):
-    """Levels of a signature's strength: how much a matching line alone tells. The rules compare with these only.
+    """Levels of a signature's strength: how much a matching line alone proves. The rules compare with these only.
 
     Tables may give any number from 0 to 100; a line below a warning level loses `WARNING_COSTS`.
     """
@@ -127,7 +127,7 @@ class Trait(StrEnum):
 
 
 class Signature(NamedTuple):
-    """One wording. `strength` (0-100) is how much a match alone tells; `place` its index in the set."""
+    """One wording. `strength` (0-100) is how much a match alone proves; `place` its index in the set."""
 
     place: int
     id: str

@@ -188,9 +188,9 @@ def _at_import(paths: list[tuple[str, str]]) -> bool:
 
 
 class _FrameRule(NamedTuple):
-    """What a frame tells: `paths` are parts of its file's path, `names` its function; empty: any.
+    """What a frame shows: `paths` are parts of its file's path, `names` its function; empty: any.
 
-    Where the exception has `unless` in its text, or lacks `only_with`, the frame tells nothing, and no other does.
+    Where the exception has `unless` in its text, or lacks `only_with`, the frame shows nothing, and no other frame is tried.
     """
 
     failure: FailureClass
@@ -238,7 +238,7 @@ _FRAME_RULES = (
 
 
 def class_by_frames(frames: Frames, text: str) -> FailureClass | None:
-    """What the code that raised tells beyond a plain exception's type: the innermost frame that a rule knows."""
+    """What the code that raised shows beyond a plain exception's type: the innermost frame that a rule knows."""
     paths = [(path.replace("\\", "/"), name) for path, name in frames.frames]
     if _at_import(paths):
         return FailureClass.IMPORT_ERROR

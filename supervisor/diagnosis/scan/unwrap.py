@@ -1,7 +1,7 @@
 """Logs that a collector wrapped: each line behind a prefix of its own, or within a JSON object.
 
 A traceback's own lines carry no prefix. Where some do, what stands before them is the collector's or the
-launcher's, whatever it looks like, and is taken off; what tells of a rank, a node or a time is left. So the
+launcher's, whatever it looks like, and is taken off; what names a rank, a node or a time is left. So the
 rules that know tracebacks, anchors and indentation see lines as they were printed, and lines keep their numbers.
 
 A pure function of a window's bytes: windows may be looked at in any order (see `windows`).
@@ -193,7 +193,7 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Whether it is none of the prefixes that tell whose line it is, which are understood as they are."""
+    """Whether it is none of the prefixes that show whose line it is, which are understood as they are."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 
@@ -221,7 +221,7 @@ def _goes_on(text: bytes, start: int, shape: bytes, following: bytes) -> bool:
 
 
 def _who(prefix: str, hosts: frozenset[str]) -> str:
-    """The parts of a prefix that tell of a rank, a node or a worker."""
+    """The parts of a prefix that name a rank, a node or a worker."""
     parts: list[str] = []
     rest = prefix
     while rest.strip():

@@ -7,7 +7,7 @@ import re
 from supervisor.diagnosis.evidence import JobEvidence, RunValues
 from supervisor.diagnosis.wording.class_texts import class_texts
 from supervisor.job.batch import next_smaller
-from supervisor.job.knobs.memory_message import memory_point
+from supervisor.job.memory_fit import memory_point
 from supervisor.run.failures import Action, FailureClass, Reason
 from supervisor.text.numbers import whole
 

@@ -1,7 +1,7 @@
 """What a command line starts: through which launchers, how many ranks, and which script with which arguments.
 
 Read are the launchers of one machine and of several: torchrun and its older spellings, accelerate (its flags, its config
-file), deepspeed, composer, srun, mpirun, and any of them behind another. A count that is not said is unknown, never 1.
+file), deepspeed, composer, srun, mpirun, and any of them behind another. A count that is not given is unknown, never 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ON_CPU: Final = frozenset({"--cpu", "--use_cpu", "--use-cpu"})
 class Launch:
     """How a command line starts its ranks, and what it runs.
 
-    `launchers`: their names, outermost first. `ranks`: of the whole job; None where it is not said. `args_at`: where the
+    `launchers`: their names, outermost first. `ranks`: of the whole job; None where it is not given. `args_at`: where the
     arguments of the script begin; the words before it are the launchers' own. `config`: an accelerate config file that was read,
     by its name. `values`: what it says.
     """
@@ -199,7 +199,7 @@ def _what(
 
 
 def _count(name: str, flags: Sequence[str], gpus: int, config: Mapping[str, Scalar] | None) -> int | None:
-    """The ranks that one launcher starts; None where it is not said."""
+    """The ranks that one launcher starts; None where it is not given."""
     if name in _MPI:
         return _first(flags, "-n", "-np", "--np", "-c", "--n")
     if name in _SRUN:

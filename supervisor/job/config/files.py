@@ -50,7 +50,7 @@ def parse_config(name: str, data: bytes) -> dict[str, Any]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The 1-based line that sets `key` (the last part of a dotted key), as far as text alone tells."""
+    """The 1-based line that sets `key` (the last part of a dotted key), as far as the text alone shows."""
     last = key.rpartition(".")[2]
     for number, line in enumerate(text.splitlines(), start=1):
         word = line.strip().removeprefix("[").strip("'\" ")

@@ -28,7 +28,7 @@ from supervisor.job.config.setting_keys import (
 )
 from supervisor.job.config.trainer_keys import ALIASES, TRAINER_CHOICES, TRAINER_KEYS, KeyType
 from supervisor.job.errors import JobError
-from supervisor.text.linear import compile_linear
+from supervisor.text.patterns import compile_linear
 
 _FINITE = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _TYPES: dict[KeyType, Any] = {

@@ -1,1 +1,1 @@
-"""The flags by which a script takes batch, accumulation and checkpoints: found, read, set."""
+"""A foreign script's settings: where they stand, which hold its batch, its checkpoints and its data loader."""

@@ -15,9 +15,9 @@ from typing import Final
 from supervisor.job.arguments.assignments import settings_of
 from supervisor.job.arguments.launchers import Launch
 from supervisor.job.config.edit import Scalar, config_words, read_values
-from supervisor.job.knobs.candidates import ACCELERATE, DEEPSPEED
-from supervisor.job.knobs.declarations import constant, literal
-from supervisor.job.knobs.read_source import ScriptSource, called, parse
+from supervisor.job.knobs.batch_settings.candidates import ACCELERATE, DEEPSPEED
+from supervisor.job.knobs.source.declarations import constant, literal
+from supervisor.job.knobs.source.read_source import ScriptSource, called, parse
 
 Read = Callable[[str], str | None]
 # Hydra configs nest some five deep and have some thirty files; these bound what is opened before the start.

@@ -1,6 +1,6 @@
-"""What frameworks take for granted, as a table: how each is recognised, which setting pairs with the micro-batch, and how it resumes.
+"""The conventions of frameworks, as a table: how each is recognised, which setting pairs with the micro-batch, and how it resumes.
 
-A row speaks only where its evidence is seen in the command line, the script's imports or its calls. What the script or a
+A row applies only where its evidence is seen in the command line, the script's imports or its calls. What the script or a
 config says outright comes before it.
 """
 
@@ -27,7 +27,7 @@ class Convention:
         micro_default: its value where none is given, if the framework has one.
         accumulation: the paired setting, as it is appended where nobody names it.
         accumulation_default: its value where none is given.
-        derived: the accumulation follows from the total, so the micro-batch changes alone; a total must be said.
+        derived: the accumulation follows from the total, so the micro-batch changes alone; a total must be given.
         resume_flag: takes a checkpoint, where no source line declares it.
         resume_value: what it is set to; empty: a path that must be found.
         self_resume: switches that make the script resume by itself when present and on.

@@ -14,14 +14,14 @@ from supervisor.job.arguments.launchers import Launch, read_launch
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
-from supervisor.job.knobs import find as kn
-from supervisor.job.knobs.checkpoint_flags import find_outputs
+from supervisor.job.knobs.batch_settings import find as kn
 from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.group_timeout import find_group_timeout
 from supervisor.job.knobs.places import Places, is_argument
-from supervisor.job.knobs.program import read_program
-from supervisor.job.knobs.read_source import ScriptSource, called, scan_files
+from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs
+from supervisor.job.knobs.source.program import read_program
+from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_files
 from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
 
 _TOTAL_STEPS: Final = (
@@ -106,7 +106,7 @@ def with_knobs(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a person said of the batch."""
+    """What a person declared about the batch."""
 
     knobs: Knobs | None
     unit: BatchUnit | None
@@ -156,7 +156,7 @@ def _places(
 def _batch(
     spec: JobSpec, args: tuple[str, ...], knobs: Knobs, where: Places, world: int | None, asked: _Asked
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """The batch's numbers, where they are known; what speaks against them is noted, or raised where a person named them."""
+    """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person named them."""
     batch: BatchSpec | None = None
     if world is not None or knobs.can_change_batch:
         try:
@@ -185,7 +185,7 @@ def _batch(
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
-    """Tells the settings which knobs are used, and whether a person named them."""
+    """Records in the settings which knobs are used, and whether a person named them."""
     origin = "declared" if knobs.declared else "found in the arguments or the source"
     named = {
         "batch": knobs.batch,

@@ -1,4 +1,4 @@
-"""How long a job's process groups wait for a rank that is late, where it asks for longer than PyTorch does by itself.
+"""How long a job's process groups wait for a late rank, where it sets a longer timeout than PyTorch's default.
 
 A script that gives its ranks two hours says that one may be silent for two hours. Found in what it hands to
 ``init_process_group`` and its like (read, never run), in flags, config keys and variables that are named so, and in its log.
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from supervisor.job.arguments.assignments import Setting
 from supervisor.job.knobs.places import ENV, Places, bare, is_argument
-from supervisor.job.knobs.read_source import ScriptSource, called, leaf
+from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
 """NCCL's default (torch/distributed/constants.py, 2.2 and later); gloo's is 1800 s. What is shorter changes nothing."""
@@ -50,7 +50,7 @@ Term: TypeAlias = tuple[float, float | str]
 
 
 def find_group_timeout(settings: Sequence[Setting], where: Places) -> float | None:
-    """The longest that any process group is told to wait, in seconds; None where nothing longer than usual is asked for."""
+    """The longest timeout given to any process group, in seconds; None where none is longer than the default."""
     return longer_than_usual(max(_group_timeouts(settings, where), default=None))
 
 

@@ -1,4 +1,4 @@
-"""Where a knob stands: on the command line, in the environment, or in a config file that the script is given.
+"""Where a setting is: on the command line, in the environment, or in a config file that the script is given.
 
 A knob's name says its place: ``--batch_size`` or ``train.batch_size`` on the command line, ``env:BATCH_SIZE``
 in the environment, ``conf/train.yaml#train.batch_size`` in a file that the command line names.
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from supervisor.job.config.edit import SUFFIXES, Scalar
-from supervisor.job.knobs.read_source import ScriptSource
+from supervisor.job.knobs.source.read_source import ScriptSource
 
 ENV: Final = "env:"
 

@@ -21,16 +21,16 @@ from supervisor.keeper.process.child import Child, ExitStatus, adopt, read_exit
 from supervisor.keeper.process.launch import started
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.request_rules import Refused
-from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.keeper.stalls.hang_watch import HangContext
 from supervisor.keeper.stalls.health import Health
 from supervisor.keeper.stalls.stack_rounds import Round, Targets, targets_of
 from supervisor.run import events as ev
 from supervisor.run import state as st
+from supervisor.run.access.viewers import Viewers
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.viewers import Viewers
 from supervisor.sources.host.cgroup import memory_kills
+from supervisor.sources.signature_files import EngineLoader
 from supervisor.sources.tail.tailer import Backlog
 
 PROVISIONAL_DELAY_S = 0.4
@@ -65,7 +65,7 @@ class AttemptMonitor:
 
     Args:
         judging: makes the verdict on an attempt from what it has left so far.
-        stepped: called at each look, to say what a first step tells of the recovery.
+        stepped: called at each look, to report what a first step shows about the recovery.
         same_boot: pids and start times of an adopted attempt still mean what they did.
     """
 
@@ -315,7 +315,7 @@ class AttemptMonitor:
         self._health.keep_waiting(by)
 
     def _can_resume(self) -> bool:
-        """Whether a restart would go on from a checkpoint, or may begin anew."""
+        """Whether a restart would resume from a checkpoint, or may start from scratch."""
         job, saved = self._record.job, self._ledger.state.checkpoint
         return job.retry.restart_from_scratch or can_go_on(job.knobs, saved)
 

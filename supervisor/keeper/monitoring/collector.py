@@ -107,7 +107,7 @@ class Collector:
                 self.logs.follow(key, str(path))
 
     def agent_is_ending(self) -> bool:
-        """True once torchrun has said that it ends its workers because one failed (not because of a signal)."""
+        """True once torchrun has logged that it ends its workers because one failed (not because of a signal)."""
         return self._agent_ending.is_set()
 
     def last_line(self) -> float | None:

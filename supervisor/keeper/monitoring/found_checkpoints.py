@@ -1,4 +1,4 @@
-"""Checkpoints of a script that tells of none: looked for in its folders beside the loop, and journalled when they are whole."""
+"""Checkpoints of a script that reports none: looked for in its folders beside the loop, and journalled when they are whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
+from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.background import Background, within
 from supervisor.keeper.clock import Clock
@@ -77,7 +77,7 @@ def _folder(reported: Path) -> Path:
 class FoundCheckpoints:
     """Follows one attempt after the other. Used by the keeper's one thread.
 
-    Looks where the script is told to write; only where it is told nothing, in the usual folders and its own one.
+    Looks in the folders that the script's arguments name; where they name none, in the usual folders and the script's own.
 
     Args:
         job: what runs.

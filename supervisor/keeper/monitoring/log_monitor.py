@@ -18,8 +18,13 @@ from typing import assert_never
 from supervisor.diagnosis.scan.scanner import LiveScanner
 from supervisor.diagnosis.scan.signature_tables import Role, Trait
 from supervisor.keeper.clock import Clock
-from supervisor.keeper.monitoring.observations import EvidenceHit, Observation, StepHint, StepSeen
-from supervisor.keeper.monitoring.telemetry_observations import from_telemetry
+from supervisor.keeper.monitoring.observations import (
+    EvidenceHit,
+    Observation,
+    StepHint,
+    StepSeen,
+    from_telemetry,
+)
 from supervisor.run.series import LINE_T
 from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
@@ -37,9 +42,13 @@ MOST_WAITING = 20_000
 WAITING_S = 0.01
 # Up to this many samples of one batch (256 KiB of log) are all kept: ten times what a fast job prints in a second.
 BATCH_SAMPLES = 200
-# Of a batch that holds more than that, a backlog's, about so many: a chart is a few hundred dots wide, and who reads the
-# samples beside it must keep up with some hundred batches a second.
+# Of a batch that holds more than that, a backlog's, about so many where the length of the log is not known: a chart is a few
+# hundred dots wide, and who reads the samples beside it must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
+# Of a log that stood there when it was first followed, about so many in all, whatever its length, but at least so many of a
+# batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
+STANDING_SAMPLES = 8000
+LEAST_SAMPLES = 12
 STEP = "step"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
@@ -241,7 +250,8 @@ class LogWatch:
             past = drawn - {lines[-1].offset}
             rows = [row for row in rows if row[3] is not None or lines[row[0]].offset not in past]
         few = len(rows) <= BATCH_SAMPLES
-        kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows])]
+        wanted = self._samples_wanted(key)
+        kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows], wanted)]
         both: list[tuple[int, StepSeen | StepHint]] = [
             (
                 lines[row].offset + len(lines[row].raw),
@@ -254,6 +264,13 @@ class LogWatch:
             both += self._hints(key, batch, now)
         for _, observation in sorted(both, key=lambda one: one[0]):
             self._put(observation)
+
+    def _samples_wanted(self, key: LogKey) -> int:
+        """How many samples are kept of a batch of a backlog."""
+        size, _ = self._standing.get(key.name, (0, 0.0))
+        if not 0 < size < sys.maxsize:
+            return BACKLOG_SAMPLES
+        return max(LEAST_SAMPLES, min(BATCH_SAMPLES, STANDING_SAMPLES * READ_BYTES // size))
 
     def _step_seen(
         self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float, states: set[int]
@@ -303,12 +320,12 @@ def _standing(path: str) -> tuple[int, float]:
     return info.st_size, info.st_mtime
 
 
-def thinned(losses: Sequence[float | None]) -> list[int]:
-    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last.
+def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
+    """Of a backlog's samples, given by their losses, those that a chart would show: of each stretch the least and the greatest, and the last; about `wanted` in all.
 
-    A log of a gigabyte holds millions; kept one by one they would take more room than the log.
+    A log of a gigabyte holds millions; kept one by one they would take more space than the log.
     """
-    stretch = 3 * len(losses) // BACKLOG_SAMPLES + 1
+    stretch = 3 * len(losses) // wanted + 1
     kept: list[int] = []
     for start in range(0, len(losses), stretch):
         mine = range(start, min(start + stretch, len(losses)))

@@ -1,21 +1,29 @@
-"""What sensors tell the keeper: small frozen records on one queue."""
+"""What sensors report to the keeper: small frozen records on one queue; and the trainer's telemetry as such records."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
+from supervisor.keeper.clock import Clock, of_others
 from supervisor.run.events import Phase
 from supervisor.run.records import FailureClass
+from supervisor.sources.telemetry import TelemetryKind, TelemetryRecord, parse_telemetry
+
+MAX_LINE_BYTES = 1 << 16
+"""Of a line of telemetry."""
+NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeen:
     """Metrics of one line or telemetry record. `values`: canonical name to number, base units.
 
-    `rank` is None where nothing tells. `from_telemetry`: the trainer's telemetry, which is exact; a line of
+    `rank` is None where it is not known. `from_telemetry`: the trainer's telemetry, which is exact; a line of
     a log is only believed where there is no telemetry. `drawn`: a state of a progress bar.
-    `joined`: its line said no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
+    `joined`: its line named no step, another line or a bar did. `begins`: the bar has not counted anything yet, so that
     its step is where it starts from: tqdm draws ``0/30``, and a resumed job then jumps to 11.
     """
 
@@ -40,7 +48,7 @@ class StepHint:
 
 @dataclass(frozen=True, slots=True)
 class PhaseSeen:
-    """The trainer says what it is doing."""
+    """The trainer reports what it is doing."""
 
     t: float
     rank: int | None
@@ -87,7 +95,7 @@ class WarningSeen:
 class EvidenceHit:
     """A signature matched a line. `path` is relative to the attempt folder, `line` 1-based.
 
-    `stop_signal`: the line tells of a SIGTERM, and not of who sent it.
+    `stop_signal`: the line reports a SIGTERM, and not who sent it.
     """
 
     t: float
@@ -133,3 +141,46 @@ Observation: TypeAlias = (
     | Sampled
     | SensorFact
 )
+
+
+def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[Observation]:
+    """Observations of one telemetry line (docs/telemetry.md says what it holds); none when it says nothing that we know. `rank`: whose file it is."""
+    record = parse_telemetry(line) if len(line) <= MAX_LINE_BYTES else None
+    if record is None:
+        return
+    t = of_others(record.t_wall, clock, record.t_mono)
+    match record.kind:
+        case TelemetryKind.STEP:
+            values = {n: v for n, v in record.values.items() if n not in NOT_METRICS}
+            if record.step is not None:
+                values["step"] = float(record.step)
+            yield StepSeen(t=t, rank=rank, values=values, from_telemetry=True)
+        case TelemetryKind.PHASE:
+            yield from _phase(record, rank, t)
+        case TelemetryKind.CHECKPOINT_COMMITTED:
+            if record.step is not None and record.path is not None:
+                yield CheckpointSeen(t=t, rank=rank, step=record.step, path=record.path, final=record.final)
+        case TelemetryKind.WARNING:
+            # What the demo says of its own memory cap is no advice to anybody.
+            if record.text is not None and record.code != "memory_cap":
+                yield WarningSeen(t=t, rank=rank, code=record.code or record.text[:40], text=record.text)
+        case TelemetryKind.EXIT:
+            return
+        case _ as unreachable:
+            assert_never(unreachable)
+
+
+def _phase(record: TelemetryRecord, rank: int | None, t: float) -> Iterator[Observation]:
+    try:
+        phase = Phase(str(record.phase))
+    except ValueError:
+        return
+    yield PhaseSeen(t=t, rank=rank, phase=phase, step=record.step)
+    base, resumed = record.values.get("memory_base_bytes"), record.values.get("resumed_step")
+    if base is not None:
+        yield ReadySeen(
+            t=t,
+            rank=rank,
+            resumed_step=int(resumed) if resumed is not None and math.isfinite(resumed) else None,
+            memory_base_bytes=int(base) if math.isfinite(base) else None,
+        )

@@ -18,7 +18,7 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Compute processes of one GPU in two parts. `own_bytes`, `others_bytes`: None where the driver does not tell."""
+    """Compute processes of one GPU in two parts. `own_bytes`, `others_bytes`: None where the driver does not report it."""
 
     index: int
     own: tuple[GpuProcess, ...]
@@ -66,7 +66,7 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Tells a GPU's processes apart. A process is the run's if it, or one it descends from, is watched or is this keeper."""
+    """Separates a GPU's processes. A process is the run's if it, or one it descends from, is watched or is this keeper."""
 
     def __init__(self) -> None:
         self._known: dict[int, bool] = {}

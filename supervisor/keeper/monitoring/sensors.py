@@ -22,7 +22,7 @@ MACHINE = "machine"
 
 
 class Sensors:
-    """The samplers of one attempt: started once, told whom to watch, ended by the stop event."""
+    """The samplers of one attempt: started once, given processes to watch, ended by the stop event."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Sensors:
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
-    """A GPU's numbers by the names of the series; who uses it, where that can be told."""
+    """A GPU's numbers by the names of the series; which processes use it, where that is known."""
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,

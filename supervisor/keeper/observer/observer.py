@@ -6,10 +6,11 @@ than notes and stacks are refused, because nothing here may be stopped or restar
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_groups import RankStack, stack_round
@@ -19,14 +20,12 @@ from supervisor.keeper.monitoring.last_reading import LastReading
 from supervisor.keeper.monitoring.log_monitor import LogKey, LogKind, LogWatch
 from supervisor.keeper.monitoring.observations import Observation, Sampled
 from supervisor.keeper.monitoring.sensors import Sensors
-from supervisor.keeper.observer.log_times import span_of_logs
 from supervisor.keeper.observer.spooled_input import PipeCopy, Unpacking
 from supervisor.keeper.observer.start_observed import ATTEMPT, ObservedRun
 from supervisor.keeper.observer.target import PIPE_NAME, Target
 from supervisor.keeper.recording.recorder import Recorder
 from supervisor.keeper.requests.control_input import ControlInput, Powerless
 from supervisor.keeper.requests.request_rules import Refused
-from supervisor.keeper.signature_engine import EngineLoader
 from supervisor.keeper.stalls.stack_file import StackFile, write_stacks
 from supervisor.policy import EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
@@ -35,10 +34,12 @@ from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
-from supervisor.sources.signature_files import Engine
+from supervisor.sources.signature_files import Engine, EngineLoader
 from supervisor.sources.stacks.python_stacks import collect_stacks
+from supervisor.text.decode import clean
 from supervisor.text.numbers import read_to
 from supervisor.text.prefixes import Origin
+from supervisor.text.stamps import span_of
 
 TICK_S = 0.1
 ENDING_TICK_S = 0.01
@@ -50,6 +51,9 @@ LEAVE_S = 3.0
 # A verdict reads the whole log: of an observer's time at most a twentieth goes into verdicts that are provisional.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
+# How much of each end of a log is searched for clock times.
+LOOKED_AT_BYTES = 1 << 16
+LOOKED_AT_LINES = 400
 
 
 class Observer(Powerless):
@@ -120,11 +124,11 @@ class Observer(Powerless):
         self._thread.start()
 
     def end_when_read(self) -> None:
-        """Of logs that nobody writes any more: end by itself, once all is read and judged, however long that takes."""
+        """For logs that nobody writes any more: end by itself once all is read and diagnosed, however long that takes."""
         self._ends_itself = True
 
     def leave(self, *, hurried: bool = False, patience_s: float = LEAVE_S) -> None:
-        """End the watching: the last verdict is given, the directory is left whole.
+        """Stop watching: the last verdict is given, and the directory is left complete.
 
         `hurried`: nobody will read it; what is not read yet stays unread, and no verdict is given. Else it is read on for
         `patience_s`; what has not been read by then stays unread, and how the job ended is then unknown.
@@ -183,7 +187,7 @@ class Observer(Powerless):
         self._sensors.start()
 
     def _date(self) -> None:
-        """Say what the logs' own clocks tell: when somebody looks is no time of the job."""
+        """Journal what the logs' own time stamps show: the time of watching is no time of the job."""
         if not self._target.logs or self._target.processes:
             return
         if not all(copy.ended for copy in self._unpacked):
@@ -276,7 +280,7 @@ class Observer(Powerless):
         return None
 
     def _take(self, timeout_s: float) -> bool:
-        """Record what came; whether a log said something."""
+        """Record what arrived; whether any of it came from a log."""
         new_lines = False
         try:
             seen = self._queue.get(timeout=timeout_s)
@@ -396,7 +400,7 @@ def _name_of(written: StackFile) -> str:
 
 
 def _rank_of(origin: Origin) -> int | None:
-    """What a log's samples are told apart by: a rank, else the number of its file (a rank or a node)."""
+    """What a log's samples are keyed by: a rank, else the number of its file (a rank or a node)."""
     known = (n for n in (origin.rank, origin.local_rank, origin.task) if n is not None)
     return next(known, None)
 
@@ -417,3 +421,31 @@ def _unknown(unread: str) -> Verdict:
         action=Action.NONE,
         fingerprint="",
     )
+
+
+def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
+    """The first and the last time, wall seconds, that logs of one job carry; None: none carries any.
+
+    An observer itself does not see when the job began or ended.
+
+    Args:
+        logs: the path of each, and where it can be read as it is.
+    """
+    spans = [span for path, plain in logs if (span := _span(path, plain)) is not None]
+    if not spans:
+        return None
+    return min(first for first, _ in spans), max(last for _, last in spans)
+
+
+def _span(path: str, plain: str) -> tuple[float, float] | None:
+    try:
+        written_t = os.stat(path).st_mtime  # a plain copy's own time says nothing
+        with open(plain, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
+            tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))
+    except OSError:
+        return None
+    first = [clean(raw) for raw in head.splitlines()[:LOOKED_AT_LINES]]
+    last = [clean(raw) for raw in tail.splitlines()[-LOOKED_AT_LINES:]]
+    return span_of(first, last, written_t)

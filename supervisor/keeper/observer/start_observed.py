@@ -13,9 +13,9 @@ from supervisor import __version__
 from supervisor.keeper.clock import Clock
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
+from supervisor.run.access.lock import KeeperLock
 from supervisor.run.fold import fold
 from supervisor.run.journal import JournalWriter, read_state
-from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify

@@ -1,4 +1,4 @@
-"""What an observer watches, as data: light, so that a screen may name it without loading what reads it."""
+"""What an observer watches, as data; kept small, so that a screen can name it without importing what reads it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
-from supervisor.job.knobs.memory_fit import Measure, MemoryTrial
+from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.background import within
 from supervisor.preflight.memory import kind_of

@@ -17,8 +17,8 @@ from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.arguments.assignments import set_value
 from supervisor.job.batch import BatchSpec, candidates, describe, with_micro_batch
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.find import why_not_changeable
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.knobs.batch_settings.find import why_not_changeable
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import LEAST_FIT_STEPS, EntryKind, FitSettings
 from supervisor.keeper.context import RunContext
 from supervisor.keeper.monitoring.collector import Collector

@@ -17,13 +17,13 @@ import msgspec
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
+from supervisor.job.knobs.batch_settings.find import SIZE_NOT_KNOWN, why_not_changeable
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.ports import free_port
-from supervisor.run.control import RequestArgs
+from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private

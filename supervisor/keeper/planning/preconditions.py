@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.job.knobs.memory_fit import size
+from supervisor.job.memory_fit import size
 from supervisor.job.spec import JobSpec
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.events import CheckpointCommitted

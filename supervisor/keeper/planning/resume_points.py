@@ -19,8 +19,8 @@ from typing import Final
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.errors import NotResumableError
-from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS, given_start, takes_path
 from supervisor.job.knobs.conventions import HF
+from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS, given_start, takes_path
 from supervisor.job.plan import CheckpointCopy
 from supervisor.job.spec import NAMED, JobSpec, Knobs
 from supervisor.keeper.background import within

@@ -19,10 +19,10 @@ from supervisor.diagnosis.journal_facts import with_journal_facts
 from supervisor.diagnosis.scan.log_timeline import loss_upturn_step
 from supervisor.diagnosis.verdict import diagnose
 from supervisor.job.batch import BatchSpec, MemoryPoint, next_smaller
-from supervisor.job.knobs.checkpoint_flags import given_start
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import is_plain_python
-from supervisor.job.knobs.memory_message import memory_point
+from supervisor.job.knobs.resuming.checkpoint_flags import given_start
+from supervisor.job.memory_fit import memory_point
 from supervisor.job.spec import EntryKind, JobSpec, LoaderKnobs
 from supervisor.keeper.background import within
 from supervisor.keeper.monitoring.found_checkpoints import seen_file

@@ -55,7 +55,7 @@ class LiveAttempt:
     ) -> None:
         """`ends()`: true once the agent's log says that it is ending its workers because one failed.
 
-        `run_dir`: the run's directory as its processes were told. `whole_tree`: a plain command, which need not pass
+        `run_dir`: the run's directory as its processes were given it. `whole_tree`: a plain command, which need not pass
         signals on (a shell does not): a stop goes to all that it started; how many ranks it has is not known.
         """
         self.number = number

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from supervisor.run.lock import keeper_is_alive
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream

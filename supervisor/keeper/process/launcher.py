@@ -98,7 +98,7 @@ def _become_subreaper() -> None:
 
 
 def _boot_id() -> str | None:
-    """This boot of the machine: pids and start times mean nothing in another. None where it is not told."""
+    """This boot of the machine: pids and start times mean nothing in another. None where it is not known."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

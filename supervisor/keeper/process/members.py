@@ -50,7 +50,7 @@ def find_members(
     """Look at every process of this machine once.
 
     Args:
-        run_dir: the run's directory, as its processes were told.
+        run_dir: the run's directory, as its processes were given it.
         started: processes that this very process started or saw as their descendants: they count without a mark.
         recorded: processes that only a file names.
         launchers: stoker's own helpers above what it launched: what is below them counts, they do not.
@@ -78,7 +78,7 @@ def find_members(
 
 
 def is_marked(mark: str | None, run_dir: str) -> bool:
-    """Whether a process that was told `mark` is of the run in `run_dir`, or of a probe in it."""
+    """Whether a process that was started with `mark` belongs to the run in `run_dir`, or to a probe in it."""
     return bool(mark) and (mark == run_dir or str(mark).startswith(f"{run_dir}/"))
 
 

@@ -1,7 +1,7 @@
 """Whether a run may be adopted, or continued: looked at here, done elsewhere.
 
 To adopt is to start a keeper for processes that live; to continue is to start the next attempt where none can be
-alive. Both need a folder that is its user's own (`run.ownership`), and what a folder says of processes counts only where
+alive. Both need a folder that is its user's own (`run.access.ownership`), and what a folder says of processes counts only where
 the processes themselves say so too (`members`).
 """
 
@@ -20,10 +20,10 @@ from pathlib import Path
 from supervisor.keeper.process.child import NOBODY, read_pid
 from supervisor.keeper.process.members import Members, find_members
 from supervisor.run import state as st
+from supervisor.run.access.lock import keeper_is_alive, read_holder
+from supervisor.run.access.ownership import Offer, check_folder, printable
 from supervisor.run.events import Outcome
 from supervisor.run.journal import read_state
-from supervisor.run.lock import keeper_is_alive, read_holder
-from supervisor.run.ownership import Offer, check_folder, printable
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 from supervisor.sources.processes import ProcessId, boot_id, command_of
@@ -48,7 +48,7 @@ class NotAdopted(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What speaks against continuing a run. `doubts`: what only a person can know, asked one by one.
+    """Reasons not to continue a run. `doubts`: what only a person can know, asked one by one.
 
     `listen_to`: the host on which a keeper might still live that is not seen from here; `slurm_job`: where it ran.
     """
@@ -110,7 +110,7 @@ def examine_adoption(run: RunPaths) -> tuple[Offer, RunFile | None]:
 
 
 def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
-    """Start a keeper for the living processes of a run, if nothing speaks against it now.
+    """Start a keeper for the living processes of a run, if there is no reason against it now.
 
     Raises:
         NotAdopted: something does.

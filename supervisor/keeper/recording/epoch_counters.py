@@ -41,7 +41,7 @@ class Places:
 class Counters:
     """What is learnt of a run's counters, and kept for the attempts that come.
 
-    Counters are told apart by how far they count. `first_epoch`: what the run counts epochs from. `in_epoch`: whether a
+    Counters are distinguished by how far they count. `first_epoch`: what the run counts epochs from. `in_epoch`: whether a
     counter's steps count from each epoch's start.
     """
 
@@ -51,7 +51,7 @@ class Counters:
     def count_on(self, places: Places, values: dict[str, float]) -> dict[str, float]:
         """The values with a step that counts on over the epochs, once its counter was seen to start again.
 
-        The total is then that of all epochs, or, where nobody said how many there are, the end of this one.
+        The total is then that of all epochs, or, where their number is not known, the end of this one.
         """
         step, total = values["step"], values.get("total_steps")
         if total is None or not 0 <= step <= total:

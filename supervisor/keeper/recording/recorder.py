@@ -1,4 +1,4 @@
-"""From observations to the run directory: samples to series, facts to the journal, throttled.
+"""From observations to the run directory: samples to series, events to the journal, throttled.
 
 Steps arrive hundreds a second; the journal gets at most one `Progress` a second, always the last, with every low
 of the loss since the one before. While the reading of the logs is behind, it says by how much, and at least every 10 s.
@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -32,7 +32,6 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     WarningSeen,
 )
-from supervisor.keeper.recording.running_minima import RunningMinima
 from supervisor.keeper.recording.sample_steps import StepSense
 from supervisor.run import events as ev
 from supervisor.run.fold import MEASURED
@@ -40,6 +39,44 @@ from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesW
 from supervisor.run.state import MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
+
+Minimum: TypeAlias = tuple[int | None, float]
+"""A step (None before any was named) and its loss."""
+
+# A loss that falls with every step makes a low of each; a journal's line stays below 1 KiB with so many.
+MAX_MINIMA = 32
+
+
+class RunningMinima:
+    """Every new minimum of the loss of one attempt. With many steps a second the journal's newest value misses them.
+
+    All of them and not the least alone: a later attempt may repeat some of these steps, and those that are left have
+    a minimum of their own.
+    """
+
+    def __init__(self) -> None:
+        self._least = math.inf
+        self._step: int | None = None
+        self._new: list[Minimum] = []
+
+    def add(self, step: float | None, loss: float | None) -> None:
+        """A sample; values that are not finite are ignored. A loss without a step belongs to the newest one."""
+        at = self._step
+        if step is not None and math.isfinite(step):
+            at = int(step)
+            self._step = at if self._step is None else max(self._step, at)
+        if loss is None or not loss < self._least or not math.isfinite(loss):
+            return
+        self._least = loss
+        self._new.append((at, loss))
+        if len(self._new) > MAX_MINIMA:
+            self._new = [*self._new[:-1][::2], self._new[-1]]
+
+    def take(self) -> tuple[Minimum, ...]:
+        """Those since the last call, the least last; of too many every second one is left out, never the last."""
+        new, self._new = tuple(self._new), []
+        return new
+
 
 PROGRESS_INTERVAL_S = 1.0
 MAX_EVIDENCE = 20
@@ -255,14 +292,14 @@ class Recorder:
             self._report_step(attempt, seen)
 
     def _report_step(self, attempt: int, seen: StepSeen) -> None:
-        """What a sample says, it says for the job."""
+        """A sample whose values count for the job."""
         if self._is_new(METRICS, JOB_KEY, seen):
             self._append(METRICS, seen.t, JOB_KEY, attempt, seen.values)
             self._m.minima.add(seen.values.get("step"), seen.values.get("loss"))
             self._progress(attempt, seen)
 
     def _report_early(self) -> None:
-        """Rank 0 said nothing in its time: what another said holds."""
+        """Rank 0 logged nothing in time: what another rank logged counts."""
         early, self._m.early = self._m.early, []
         for seen in early:
             self._report_step(self._m.attempt, seen)
@@ -271,7 +308,7 @@ class Recorder:
         return self._clock.mono() - self._m.speaker_since >= SPEAKER_WAIT_S or len(self._m.early) >= MAX_EARLY
 
     def _is_speaker(self, rank: int | None, *, exact: bool) -> bool:
-        """Whether `rank` speaks for the job: rank 0 does once it has said anything, until then the first that did."""
+        """Whether the values of `rank` count for the job: those of rank 0 once it has logged any, until then those of the first rank that did."""
         if rank in {None, 0}:
             self._m.speaker = 0
             self._m.early.clear()

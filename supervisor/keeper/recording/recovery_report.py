@@ -14,7 +14,7 @@ from supervisor.run.state import RunState
 
 
 class RecoveryReport:
-    """Called by the keeper's one thread at its moments; emits facts."""
+    """Called by the keeper's one thread; emits events."""
 
     def __init__(self, context: RunContext) -> None:
         self._run, self._node, self._record = context.run, context.node, context.record
@@ -40,7 +40,7 @@ class RecoveryReport:
             self._emit(ev.ChangePlanned(t=self._clock.wall(), attempt=number, lines=lines))
 
     def look(self, state: RunState) -> None:
-        """Called while an attempt lives: what its first steps tell is said once they are there."""
+        """Called while an attempt runs: what its first steps show is reported once they are there."""
         self.say_recovery(state)
         self._comparison.look(state)
 

@@ -122,7 +122,7 @@ class ResumeComparison:
 
 
 def _from_scratch(before: AttemptState | None) -> bool:
-    """Whether the plan was to begin anew."""
+    """Whether the plan was to start from scratch."""
     decision = before.decision if before is not None else None
     return decision is not None and decision.change is not None and decision.change.from_scratch
 

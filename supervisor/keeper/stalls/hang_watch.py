@@ -53,7 +53,7 @@ class HangWatch:
 
     Args:
         emit: journals a fact.
-        say: tells advice, no more often than its quota allows.
+        say: reports advice, no more often than its quota allows.
     """
 
     _countdown: _Countdown | None
@@ -319,7 +319,7 @@ class HangWatch:
 
 
 def _what_changed(before: Round, after: Round) -> str:
-    """What tells two rounds apart, in words; empty: they are alike, and nothing worked in between."""
+    """How two rounds differ, in words; empty: they are alike, and nothing worked in between."""
     if not alike(before.stacks, after.stacks):
         return "the stacks change"
     return "data workers or disks are at work" if moved(before.activity, after.activity) else ""

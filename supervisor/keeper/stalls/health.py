@@ -1,6 +1,6 @@
 """The health of a live attempt: stalls and hangs, stragglers, early signs. It advises; the keeper's loop acts.
 
-Fed with what the sensors saw, looked after at every tick of the loop. Paces and what was said outlive an attempt.
+Fed with what the sensors saw, updated at every tick of the loop. Paces and advice already given outlive an attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from supervisor.run import events as ev
 from supervisor.run.paths import NodePaths
 from supervisor.run.series import GPU, HOST
 from supervisor.run.state import RunState
-from supervisor.sources.sizes import tree_bytes
+from supervisor.sources.file_facts import tree_bytes
 
 SETTLE_S = 3.0
 """An adopting keeper reads the logs again: what it sees in its first seconds happened earlier."""

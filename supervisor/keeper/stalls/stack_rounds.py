@@ -90,7 +90,7 @@ class Round:
         """Whether this round alone says that somebody is waited for who does not run, or that all wait.
 
         A rank that computes while the others wait for it is at a long step: a script that lengthens its sequences at
-        once looks so. Only a second round can tell that from a loop without an end.
+        once looks so. Only a second round can tell that from an endless loop.
         """
         if self.absent:
             return True
@@ -204,7 +204,7 @@ def _size(env: Mapping[str, str], *names: str) -> int | None:
 
 
 def _group_timeout(paths: AttemptPaths) -> float | None:
-    """The longest wait of a process group that the logs' heads speak of."""
+    """The longest timeout of a process group that the heads of the logs show."""
     logs = [paths.agent_log]
     logs += [
         folder / f"{stream}.log"

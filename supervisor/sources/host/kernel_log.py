@@ -17,11 +17,11 @@ _KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
 
 
 def oom_kills(pids: Collection[int], *, since_s: float, path: str = KMSG) -> str:
-    """The log's lines that speak of one of `pids` being killed for memory, one a line; "" where there is none.
+    """The log's lines that report one of `pids` as killed for memory, one a line; "" where there is none.
 
     Args:
         pids: whose death is asked about, as the kernel's own pid namespace numbers them.
-        since_s: monotonic seconds since boot; older records speak of an earlier process with that pid.
+        since_s: monotonic seconds since boot; older records are about an earlier process with that pid.
         path: the device.
     """
     try:

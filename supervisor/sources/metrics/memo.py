@@ -1,4 +1,4 @@
-"""What was learnt of a line's shape, so that the grammar (some 0.6 ms a line) reads each shape once.
+"""What was learnt about a line's shape, so that the grammar (some 0.6 ms a line) reads each shape once.
 
 The shape is the line without its digits. The memo of a shape is one regular expression, made of the line that was read:
 its text as it stands, `[0-9]+` where digits may change, and a group around each value. It costs some 2 µs a line of five values.

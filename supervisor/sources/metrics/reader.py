@@ -14,7 +14,7 @@ from supervisor.sources.metrics.memo import Columns, Form, Layout, MetricSample,
 from supervisor.sources.metrics.names import CANONICAL, STEP, TOTAL_STEPS
 from supervisor.sources.metrics.prefix import who
 from supervisor.text.decode import clean
-from supervisor.text.linear import LinearPattern, compile_linear
+from supervisor.text.patterns import LinearPattern, compile_linear
 
 # In characters. A longer line is read by its beginning.
 MAX_LINE = 4096

@@ -1,4 +1,4 @@
-"""What processes are doing right now: Python stacks by py-spy, else what the kernel tells.
+"""What processes are doing right now: Python stacks by py-spy, else what the kernel shows.
 
 py-spy stops a process for some 10 ms, so stacks are taken on demand and never by a timer. It may be absent or
 refused (Yama's ptrace_scope, another user's process, one that is not dumpable). Then a rank that registered Python's
@@ -71,7 +71,7 @@ def find_py_spy(python: str | None = None) -> str | None:
 def probe_stacks(
     process: ProcessId, *, py_spy: str | None, fault_folder: Path | None = None, timeout_s: float = 5.0
 ) -> tuple[StackSource, str]:
-    """What will give the stacks of processes like this one, and in a few words why nothing better does.
+    """Which source gives the stacks of processes like this one, and in a few words why no better one does.
 
     py-spy attaches once for it, without stopping the process (``--nonblocking``).
     """
@@ -99,7 +99,7 @@ def collect_stacks(
     py_spy: str | None = None,
     fault_folder: Path | None = None,
 ) -> list[Stack]:
-    """One stack a process, in the order given, all within `timeout_s` and a little.
+    """One stack per process, in the order given, all within little more than `timeout_s`.
 
     Args:
         processes: whom to look at; one that is gone gets source NONE.
@@ -159,7 +159,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
 
 
 def _fault_file(process: ProcessId, folder: Path) -> Path | None:
-    """The file of a process that has a handler for the signal now, and told us so by making this file."""
+    """The file by which a process shows that it has a handler for the signal now."""
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None

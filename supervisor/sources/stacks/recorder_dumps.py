@@ -1,4 +1,4 @@
-"""PyTorch's flight-recorder dumps as plain data, without ever running what they hold.
+"""PyTorch's flight-recorder dumps as plain data, without ever executing their content.
 
 A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A
 pickle is a program; this one is first read as a list of instructions, and only those that build None, numbers, text,

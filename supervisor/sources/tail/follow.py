@@ -67,7 +67,7 @@ class Batch(NamedTuple):
 
 
 class LineFeed:
-    """Bytes of one stream to batches; knows nothing of files."""
+    """Turns the bytes of one stream into batches; knows nothing about files."""
 
     __slots__ = ("_open", "_shown", "_splitter", "generation", "key", "offset")
 
@@ -91,7 +91,7 @@ class LineFeed:
         return Batch(self.key, self.generation, start, data, lines, tuple(self._states(data, start, lines)))
 
     def quiet(self) -> Batch | None:
-        """Nothing came for a while: the state drawn last may be taken as complete."""
+        """Nothing was written for a while: the state drawn last may be taken as complete."""
         drawn = self._open.lstrip(b"\r")
         state = drawn.rstrip(b"\r").rpartition(b"\r")[2]
         if b"\r" not in self._open or not state.strip() or state == self._shown:
@@ -111,7 +111,7 @@ class LineFeed:
         return Batch(self.key, self.generation, self.offset, b"", (line,))
 
     def restart(self) -> None:
-        """Another content begins."""
+        """The content was replaced: start over."""
         self.generation += 1
         self.skip_to(0)
 
@@ -183,7 +183,7 @@ class FollowedFile:
         return self._fd >= 0
 
     def is_idle(self) -> bool:
-        """Whether a look would find nothing: one stat(2), for the look at all files every quarter second."""
+        """Whether reading would find nothing: one stat(2), for the check of all files every quarter second."""
         try:
             now = os.stat(self.path)
         except FileNotFoundError:

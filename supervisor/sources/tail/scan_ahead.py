@@ -1,4 +1,4 @@
-"""Two threads for large logs: one looks at windows ahead, the caller reads and digests.
+"""Two threads for large logs: one matches windows ahead of the caller, which reads and evaluates.
 
 Hyperscan works without the interpreter's lock, counting lines does not: on 1 GiB the caller's half and the
 engine's half take about as long. A third thread gained nothing here.
@@ -23,7 +23,7 @@ POLL_S = 1.0
 
 
 class AheadMatcher:
-    """A matcher that goes ahead in a thread of its own once a log turns out to be large."""
+    """A matcher that works ahead in a thread of its own once a log turns out to be large."""
 
     def __init__(self, matcher: Matcher, from_bytes: int = LARGE_LOG_BYTES, cores: int | None = None) -> None:
         self._matcher = matcher

@@ -27,7 +27,7 @@ log = logging.getLogger("stoker.tail")
 
 
 class Backlog(NamedTuple):
-    """How far the followed files are read, in bytes."""
+    """How far the followed files have been read, in bytes."""
 
     read_bytes: int
     size_bytes: int
@@ -129,7 +129,7 @@ class Tailer:
         return drain
 
     def drain(self, timeout_s: float) -> bool:
-        """The same, waited for: whether all was read within `timeout_s`. The thread may have ended, or not begun."""
+        """The same, but wait for it: whether all was read within `timeout_s`. The thread may have ended, or not begun."""
         drain = self.ask_drain()
         deadline = time.monotonic() + timeout_s
         while not drain.done.is_set() and time.monotonic() < deadline:
@@ -149,7 +149,7 @@ class Tailer:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is at it."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     def close(self, timeout_s: float = 5.0) -> bool:

@@ -1,7 +1,7 @@
 """What ends a wait for logs: a file that grew, a readable pipe, a call from another thread.
 
 watchdog reads inotify in a thread of its own, and only wakes: what changed is found by looking. We use the class below its Observer, because
-an Observer takes a thread for each folder, 30 µs for each event, and tells nobody that its queue overflowed.
+an Observer takes a thread for each folder, 30 µs for each event, and does not report that its queue overflowed.
 
 An event for each write is too dear (60 000 writes a second overflow the queue), so a path that changes often is not watched but polled
 until it is quiet. And no event is relied on, because network filesystems send none for what other hosts write: every wait has an end, and
@@ -52,7 +52,7 @@ class Waker:
         self._overflowed = False
 
     def watch(self, path: str) -> bool:
-        """Wake on changes of this file, or in this folder; False when that cannot be had now."""
+        """Wake on changes of this file, or in this folder; False when that is not possible now."""
         if self.is_watched(path):
             return True
         if not self._can_watch:

@@ -1,4 +1,4 @@
-"""When each line of a log was written, as well as can be told: its stamps, the file's growth, what must come first.
+"""When each line of a log was written, as far as that can be known: from its time stamps, the file's growth, and what must come first.
 
 Three things are known. A line may carry a clock. A file has a size now and had others when it was looked at; between two
 such points its lines are taken to be evenly spread. And torchrun reports that a rank has failed after that rank's last
@@ -38,7 +38,7 @@ FAILED = re.compile(r"failed \(exitcode: -?\d+\) local_rank: (\d+)")
 
 
 class GrowthClock:
-    """How large a file was, and when: turns an offset into a time and back, both without a gap.
+    """How large a file was, and when: maps an offset to a time and back, without gaps.
 
     Args:
         start_t: when the file began, wall seconds.
@@ -142,7 +142,7 @@ class LogClock:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the file's time is later than its attempt's end: it tells of the copying."""
+        """Whether the file was modified after its attempt ended: then the time is that of copying it."""
         return self._end_t is not None and self._file.written_t > self._end_t
 
     @property
@@ -177,7 +177,7 @@ class LogClock:
             clock.grew(self._file.size, before_t, t)
 
     def key(self, line: TextLine) -> float:
-        """When a line was written, as well as can be told; of one that is still redrawn, the newest state."""
+        """When a line was written, as far as that can be known; for one that is still being redrawn, its newest state."""
         if line.is_open:
             return self._known_clock().time_of(self._file.size)
         number = segment_of(line.offset)

@@ -212,7 +212,7 @@ class LogFile:
         self._mark = (0, b"")
 
     def _remember(self) -> None:
-        """Keep the last bytes seen: another content of at least this size is told from growth by them."""
+        """Keep the last bytes seen: by them a replaced file of at least this size is told from one that grew."""
         start = max(self.size - MARK_BYTES, 0)
         self._mark = (start, self.read(start, self.size - start))
 
@@ -233,7 +233,7 @@ class LogFile:
             return b""
 
     def is_at_hand(self, start: int, stop: int) -> bool:
-        """Whether these bytes are in memory, so that reading them waits for no disk; False where that cannot be told.
+        """Whether these bytes are in memory, so that reading them does not wait for the disk; False where that is not known.
 
         preadv2(2) with RWF_NOWAIT, which filesystems of this machine know and those of a network refuse.
         """
@@ -464,7 +464,7 @@ class LogFile:
 
 
 class MemoryLog(LogFile):
-    """Lines that are in no file: what a replay tells beside the recorded logs.
+    """Lines that are in no file: the notes that a replay adds to the recorded logs.
 
     Args:
         path: a name that no file has.

@@ -24,7 +24,7 @@ COUNT_UNASKED_BYTES = 64 << 20
 
 
 class NothingThereError(LookupError):
-    """What was asked for is not to be found; one line says so."""
+    """What was asked for does not exist; the message is one line."""
 
 
 class OpenLogs:

@@ -39,7 +39,7 @@ LEVELS = {
 
 
 class BadQueryError(ValueError):
-    """What was typed is no query; one line says why."""
+    """What was typed is not a query; the message is one line."""
 
 
 class Found(Protocol):
@@ -252,7 +252,7 @@ def _no_values(name: str, sign: str, value: str) -> str:
 
 def _regex(pattern: str) -> Term:
     """An expression that no line can make hang. ``^`` and ``$`` are a line's ends within a chunk of lines too."""
-    from supervisor.text.linear import compile_linear
+    from supervisor.text.patterns import compile_linear
 
     flags = "(?m)" if re.search(r"(?<!\\)[A-Z]", pattern) else "(?im)"
     try:

@@ -103,7 +103,7 @@ class LogSession:
         self._poke()
 
     def pace(self, page_s: float | None) -> None:
-        """Let pages of what was written be so far apart; None: none is made, because nobody sees them."""
+        """Make pages of new lines at most this often; None: not at all, because nobody sees them."""
         if page_s != self._page_s:
             self._page_s = page_s
             self._poke()

@@ -1,4 +1,4 @@
-"""Which logs a run has, which rank wrote a line, and how a line is toned (pure: only names and text).
+"""Which logs a run has, which rank wrote a line, and how severe a line looks (pure: only names and text).
 
 A line is addressed by its file and its byte offset; the files that torchrun wrote remain the record.
 """

@@ -134,7 +134,7 @@ class Stream:
     # -- when ------------------------------------------------------------------------------------------
 
     def order(self, line: TextLine) -> tuple[int, float]:
-        """Where a line stands among those of all logs: its attempt, then when it was written, as well as can be told."""
+        """Where a line stands among those of all logs: its attempt, then when it was written, as far as that is known."""
         return self.ref.attempt, self.clock.key(line)
 
     def last_lines(self) -> dict[str, tuple[float, str]]:

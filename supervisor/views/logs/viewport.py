@@ -95,7 +95,7 @@ class LogViewport:
 
     @property
     def is_moved(self) -> bool:
-        """Whether a person stands somewhere, so that it matters how much lies around."""
+        """Whether a person has moved the page, so that the number of lines around it matters."""
         return not self._following
 
     # -- the page ----------------------------------------------------------------------------------------

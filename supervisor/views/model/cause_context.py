@@ -1,6 +1,6 @@
-"""What lies beside the journal and is shown with it: the lines around each cause, the newest stacks.
+"""What is read beside the journal and shown with it: the lines around each cause, and the newest stacks.
 
-Reading happens in the reading thread, once for each verdict and each new artifact; what is given is frozen.
+Reading happens in the reading thread, once for each verdict and each new artifact; what it returns is frozen.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From samples to what a view shows of them: tracks, the newest readings, the pace. Knows no files.
+"""From samples to what a view shows of them: tracks, the newest readings, the pace. Reads no files.
 
 `views.model.reader` feeds it as a run directory grows, `views.model.replay` as recorded time goes on.
 """
@@ -95,7 +95,7 @@ class _DeviceTracks:
 
 @dataclass(slots=True)
 class _RankTracks(_DeviceTracks):
-    """The same of a rank: what it said in an earlier attempt is not of now."""
+    """The same of a rank: what it logged in an earlier attempt is out of date."""
 
     def take(self, sample: Sample) -> None:
         if sample.a > self.attempt:
@@ -263,7 +263,7 @@ def _machine(keyed: _DeviceTracks) -> Machine:
 
 
 def _keep_pace(pace: Pace, sample: Sample) -> None:
-    """When a step was said: as its line was read, unless that was after the fact."""
+    """When a step was logged: when its line was read, unless the log was read afterwards."""
     step = sample.v.get("step")
     if step is None:
         return

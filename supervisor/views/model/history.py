@@ -1,4 +1,4 @@
-"""What a view remembers of a series: points that merge as they grow many, so that memory is bounded (pure)."""
+"""What a view remembers of a series: points are merged as they become many, so that memory is bounded (pure)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def single(t: float, step: float | None, value: float, attempt: int) -> Point:
 
 
 def merge(a: Point, b: Point) -> Point:
-    """Two neighbours as one; minimum and maximum are kept, so that a spike is never lost."""
+    """Two adjacent points as one; minimum and maximum are kept, so that a spike is never lost."""
     weight = a.weight + b.weight
     mean = (a.mean * a.weight + b.mean * b.weight) / weight
     return Point(b.t, b.step, min(a.low, b.low), mean, max(a.high, b.high), weight, b.attempt)
 
 
 class Whole:
-    """The whole of a series in at most `cap` points: when full, neighbours of one attempt merge in pairs.
+    """The whole of a series in at most `cap` points: when full, adjacent points of one attempt are merged in pairs.
 
     The newest stays as it came: it is shown as a number.
     """
@@ -103,7 +103,7 @@ class Recent:
 def smooth(points: Sequence[Point]) -> tuple[float, ...]:
     """A moving mean of each attempt's means, exponential to both sides, over about a thirtieth of what is shown.
 
-    A mean of the past alone runs behind a falling loss; this one stands amid its values, and at the newest point it is
+    A trailing mean lags behind a falling loss; this one is centred on its values, and at the newest point it is
     that of the past alone. Its ends are corrected for what is missing (Kingma and Ba 2015, section 3, name it bias
     correction), so that the first values are not pulled to zero.
     """

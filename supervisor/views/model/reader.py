@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
+from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.access.ownership import place_of
+from supervisor.run.access.viewers import Presence
 from supervisor.run.journal import StateReader
-from supervisor.run.lock import keeper_is_alive
-from supervisor.run.ownership import place_of
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import SeriesReader, read_rollups
-from supervisor.run.viewers import Presence
 from supervisor.views.model.cause_context import NearbyReader
 from supervisor.views.model.gather import Gatherer
 from supervisor.views.model.snapshot import Snapshot
@@ -41,10 +41,10 @@ class SnapshotReader:
         run: the run directory; it may not exist yet, or vanish.
         node: whose journal and series are read.
         monotonic: clock for how often the keeper's lock is looked at.
-        glance: the first `refresh` leaves run.json and the past of ranks to the second, where it is long: a screen is
+        glance: the first `refresh` leaves run.json and the history of ranks to the second, where it is long: a screen is
             painted without them a moment sooner.
         journal: the node's, where it was read already.
-        presence: tells a living keeper that somebody looks who could act; None: nobody could.
+        presence: shows a live keeper that somebody is watching who can act; None: nobody can.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """A recorded run, played again: the same journal and samples, at another pace, forward or back.
 
-Nothing is written and nobody is asked: a replay only reads.
+A replay only reads: it writes nothing and sends no request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLOWEST = 0.1
 
 
 class NothingRecorded(Exception):  # noqa: N818 - a state of affairs, not an error
-    """There is no fact to play: one line."""
+    """There is no event to play; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def fitting_speed(span_s: float) -> float:
 
 
 class ReplayClock:
-    """Recorded time: it goes `speed` times as fast as ours, stands still, or jumps. Safe between threads.
+    """Recorded time: it runs `speed` times as fast as the wall clock, pauses, or jumps. Safe between threads.
 
     Args:
         start_t: the first moment, wall seconds.
@@ -152,11 +152,11 @@ class ReplayClock:
 
     @property
     def paused(self) -> bool:
-        """Whether it stands still: a person stopped it, or it came to its end."""
+        """Whether it is paused: by a person, or because it reached the end."""
         return self._paused or self.now() >= self.end_t
 
     def toggle(self) -> None:
-        """Stop, or go on; from the end it begins anew."""
+        """Pause or resume; at the end, start again from the beginning."""
         with self._lock:
             at_end = self._now() >= self.end_t
             self._set(self.start_t if at_end else self._now())

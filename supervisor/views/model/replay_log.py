@@ -1,11 +1,11 @@
 """The lines of a recorded run with the time by which each was there, so that a replay shows no line too early.
 
-Nobody writes down when a line came. What tells: the line's own clock; the sample that was taken of it (its step, or its
-loss), which bears a time; the fact that quotes it; and when its file was last written. A line that nothing tells of was
-there by the time of the next one that something does. Lines are never spread evenly over a time: that would be made up.
+No file records when a line was written. Its time is known from its own time stamp, from the sample taken of it (matched by
+step or loss), from the event that quotes it, or from when its file was last written. A line without any of these is shown
+with the next line that has one. Times are never interpolated: that would make them up.
 
-The log engine reads the files themselves; what a replay adds is how much of each was there at a moment, and the run's
-facts as further logs that are in no file.
+The log engine reads the files themselves; a replay adds how long each file was at a moment, and the run's events as
+further logs that are in no file.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SampleTimes:
                     self._times.setdefault((sample.a, sample.k, name, value), []).append(t)
 
     def of(self, attempt: int, who: str, name: str, value: float | None, since: float) -> float | None:
-        """When `who` was first heard to say so, at `since` or later."""
+        """When the first sample of `who` with this value was taken, at `since` or later."""
         if value is None:
             return None
         for key in (who, se.JOB_KEY):
@@ -101,7 +101,7 @@ class SampleTimes:
 
 
 class _Part(NamedTuple):
-    """The played lines of one log. `known`: index to the time that something tells."""
+    """The played lines of one log. `known`: the times that are known, by index."""
 
     ref: LogRef
     lines: list[RecordedLine]
@@ -117,7 +117,7 @@ def recorded_lines(
     end_t: float,
     tr: Tr = english,
 ) -> tuple[tuple[TimedLine, ...], LogTimes]:
-    """The lines of all its logs and the timeline's moments, in the order of time; and how much was there when.
+    """The lines of all logs and the entries of the timeline, in order of time; and how long each log was when.
 
     Args:
         run: whose facts they are.
@@ -264,7 +264,7 @@ def _timed(parts: Sequence[_Part], begin: float, end: float) -> Iterator[TimedLi
 
 
 def _unknown_t(parts: Sequence[_Part], begin: float, end: float) -> float:
-    """When to show a log that nothing tells of: at the end, where others fill the time until then; else from the start."""
+    """When to show a log whose times are unknown: at the end, where other logs cover the time until then; else from the start."""
     return end if any(part.known for part in parts) else begin
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from supervisor.run.access.ownership import has_keeper
 from supervisor.run.index import is_under
 from supervisor.run.journal import StateReader
-from supervisor.run.ownership import has_keeper
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished, RunState
 
@@ -45,7 +45,7 @@ class RunRow:
 
     @property
     def word(self) -> str:
-        """Its state in one word: the outcome, or what it is doing, or that nobody keeps it."""
+        """Its state in one word: the outcome, or what it is doing, or that it has no keeper."""
         condition = self.state.condition
         if isinstance(condition, Finished):
             return str(condition.outcome)
@@ -99,7 +99,7 @@ class SortKey(StrEnum):
 class Scope:
     """Which runs are listed: those of the folder `place`, or, `everywhere`, all that this user started.
 
-    The screen's thread switches it, the reading thread looks. None: no folder sets any apart.
+    Switched by the screen's thread, read by the reading thread. None: all runs are of one place.
     """
 
     place: Path | None = None

@@ -28,9 +28,9 @@ class Gpu(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True):
     """One rank: the newest training sample and the newest reading of its process.
 
-    `stepped_t`: of its newest sample that names a step; None where its steps are not told apart from the job's.
-    `pace_s`: seconds a step by when its steps were said, for a log that tells none itself.
-    All of the newest attempt, from whose start on they are unknown (`seen_t` 0) until it says them.
+    `stepped_t`: of its newest sample that names a step; None where its steps cannot be told from the job's.
+    `pace_s`: seconds per step by when its steps were logged, for a log that gives no step time.
+    All of the newest attempt, at whose start they are unknown (`seen_t` 0) until they are logged.
     """
 
     key: str
@@ -56,9 +56,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     `series`: every metric that was ever seen, whole, by its own name.
     `lost`: the newest losses that were not finite, as points of value 0.
-    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: what is said of a folder
+    `keeper_alive`: a keeper holds the lock. `gone`: the run directory was removed. `misplaced`: the notice for a folder
     that is not the one in which the run was started; empty: it is.
-    `pace_s`: seconds a step by when steps were said, the median over the newest attempt's newest gaps; `pace`: those gaps.
+    `pace_s`: seconds per step by when steps were logged, the median over the newest attempt's newest gaps; `pace`: those gaps.
     `gpu_util` and `gpu_memory` are ratios over all devices of this node.
     """
 
@@ -99,25 +99,25 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds a step, and whether that is derived from when steps were said: the newest attempt's log tells none."""
+        """Seconds per step, and whether that is derived from when steps were logged, because the newest attempt's log gives no step time."""
         reported_s = self.latest("step_time_s")
         if reported_s is not None:
             return reported_s, False
         return self.pace_s, self.pace_s is not None
 
     def latest(self, name: str) -> float | None:
-        """The newest value of a metric, as it was said; None until the newest attempt says one."""
+        """The newest value of a metric, as it was logged; None until the newest attempt logs one."""
         track = self.metrics.get(name, ())
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
 
     def is_current(self, attempt: int) -> bool:
-        """Whether what attempt `attempt` said is of now: none was launched since."""
+        """Whether what attempt `attempt` logged is current: none was launched since."""
         newest = self.state.attempt
         return newest is None or attempt >= newest.number
 
     @property
     def best_loss(self) -> tuple[float | None, int | None]:
-        """The least loss of the lineage that lives, and its step: the newest one counts before the journal has it."""
+        """The least loss that no later attempt has overwritten, and its step; the newest sample counts before the journal has it."""
         best, newest = self.state.best_loss, self.latest("loss")
         if newest is None or (best is not None and best <= newest):
             return best, self.state.best_step

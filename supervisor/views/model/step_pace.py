@@ -1,4 +1,4 @@
-"""How long a step takes, from when steps were said (pure): for scripts that print a step and no time."""
+"""How long a step takes, from when steps were logged (pure): for scripts that print a step and no time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GAPS = 60
 
 
 class Pace:
-    """Gaps between steps of the newest attempt, told one after the other."""
+    """Gaps between the steps of the newest attempt, added one after the other."""
 
     def __init__(self) -> None:
         self._gaps: deque[Point] = deque(maxlen=GAPS)
@@ -26,7 +26,7 @@ class Pace:
         self._seen: tuple[Track, float | None] | None = None
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
-        """A step was said at `t`, wall seconds. `by_clock`: the line says so itself."""
+        """A step was logged at `t`, wall seconds. `by_clock`: by the line's own time stamp."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
@@ -51,12 +51,12 @@ class Pace:
             self._seen = None
 
     def forget(self) -> None:
-        """What comes next was not said right after what came before."""
+        """The next step does not follow directly on the last one."""
         self._from = self._at = None
 
     @property
     def attempt(self) -> int:
-        """Whose steps these are; 0 before any was said."""
+        """The attempt whose steps these are; 0 before the first step."""
         return self._of[0]
 
     def seconds(self) -> float | None:

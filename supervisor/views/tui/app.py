@@ -6,11 +6,14 @@ Leaving never ends anything: the app only reads, and what it asks goes through a
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -20,20 +23,18 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
+from supervisor.run.access.viewers import Presence
 from supervisor.run.paths import RunPaths
-from supervisor.run.viewers import Presence
 from supervisor.views.appearance import USUAL, Appearance
 from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.control_filter import HarmlessFilter
 from supervisor.views.tui.dashboard.screen import Dashboard
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.garbage import settle, sweep
 from supervisor.views.tui.request_client import Adopter, Answer, RequestClient
 from supervisor.views.tui.saved_layout import Kept, load, save
-from supervisor.views.tui.suspend import Continuing
-from supervisor.views.tui.theme.themed_app import ThemedApp
-from supervisor.views.tui.theme.themes import THEMES
+from supervisor.views.tui.theme.textual_theme import THEMES, ThemedApp
+from supervisor.views.tui.widgets.paint import HarmlessFilter
 from supervisor.views.wording.translate import words_in
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from supervisor.views.model.run_list import RunList, RunsReader, Scope
     from supervisor.views.tui.runs.browser import BrowserScreen
     from supervisor.views.tui.runs.table import RunsPanel
-
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # What a key does is painted before what was read: news wait for so long after a key, but no longer in all than that.
 KEY_FIRST_S = 0.06
@@ -138,7 +138,7 @@ class StokerApp(ThemedApp):
         self._keep = keep
         self._gates: list[LineFilter] = [HarmlessFilter()]
         if appearance.ascii:
-            from supervisor.views.tui.theme.ascii import AsciiFilter
+            from supervisor.views.tui.theme.filters import AsciiFilter
 
             self._gates.append(AsciiFilter())
         self._clock, self._read_only, self._adopter = clock, read_only, adopter
@@ -169,7 +169,7 @@ class StokerApp(ThemedApp):
         """What makes a line harmless, and plain ASCII where it was asked for, come after all else."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
-        from supervisor.views.tui.theme.no_color import no_colour
+        from supervisor.views.tui.theme.filters import no_colour
 
         # Textual's own makes grey of colours, and grey is one.
         return [*self._gates, no_colour(self.theme_variables["foreground"])]
@@ -382,3 +382,49 @@ class StokerApp(ThemedApp):
     def action_leave(self) -> None:
         """Leave; training goes on."""
         self.exit()
+
+
+class Continuing:
+    """Passes SIGCONT on to Textual only when SIGTSTP came before it, not after a debugger's or `kill -STOP`'s freeze.
+
+    Textual (8.x, drivers/linux_driver.py) answers every SIGCONT by entering its screen again: a second thread reads the
+    keys, leaving waits for the first one for ever, and the terminal's own settings are forgotten.
+    Must be made in the main thread, after Textual's own handlers were set.
+
+    Args:
+        back: called, in a signal handler, when the process goes on as it was: the screen may be another's.
+    """
+
+    def __init__(self, back: Callable[[], object]) -> None:
+        self._back = back
+        self._left = False
+        self._stop = signal.getsignal(signal.SIGTSTP)
+        self._go_on = signal.getsignal(signal.SIGCONT)
+        signal.signal(signal.SIGTSTP, self._stopped)
+        signal.signal(signal.SIGCONT, self._continued)
+
+    def close(self) -> None:
+        """Give the signals back."""
+        signal.signal(signal.SIGTSTP, self._stop)
+        signal.signal(signal.SIGCONT, self._go_on)
+
+    def _stopped(self, number: int, frame: FrameType | None) -> None:
+        self._left = True
+        if callable(self._stop):
+            self._stop(number, frame)
+
+    def _continued(self, number: int, frame: FrameType | None) -> None:
+        if not self._left:
+            self._back()
+            return
+        # `bg` continues too, and Textual then stops again: `fg` is still to come.
+        self._left = not _in_front()
+        if callable(self._go_on):
+            self._go_on(number, frame)
+
+
+def _in_front() -> bool:
+    try:
+        return os.tcgetpgrp(sys.__stdin__.fileno()) == os.getpgrp() if sys.__stdin__ else True
+    except OSError:
+        return True

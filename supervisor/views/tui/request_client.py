@@ -1,4 +1,4 @@
-"""Requests that this view has put, and the answers that the journal gives."""
+"""Requests that this view has sent, and the answers that the journal gives."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from supervisor.run.control import RequestArgs
+from supervisor.run.access.control import RequestArgs
+from supervisor.run.access.ownership import NotRequested, Offer, ask
 from supervisor.run.events import RequestKind
-from supervisor.run.ownership import NotRequested, Offer, ask
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.state import RunState
 
@@ -69,7 +69,7 @@ class RequestClient:
         now: float,
         report: Callable[[Answer], object],
     ) -> Callable[[], None]:
-        """A job that puts the request and tells how that went."""
+        """A job that sends the request and reports how that went."""
 
         def put() -> None:
             try:

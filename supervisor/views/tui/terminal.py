@@ -1,4 +1,4 @@
-"""The app on this terminal, until the person leaves; and what is said then."""
+"""The app on this terminal until the person leaves, and what is printed then."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """The rank that writes a file; a log that several write is nobody's."""
+    """The rank that writes a file; None for a log that several ranks write."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 

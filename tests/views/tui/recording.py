@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.job.batch import BatchChange, BatchSpec
-from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.memory_fit import MemoryTrial
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter

@@ -18,7 +18,7 @@ from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
 from supervisor.run.trash import KEPT_S, empty, throw_away
-from supervisor.views.model.run_list import RunsReader, Scope, SortKey, filtered, ordered
+from supervisor.views.model.run_list import Scope
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.pages.metrics import MetricsPage
 from tests.views.tui import recorded
@@ -57,36 +57,6 @@ def browse(
 
 def listed(app: StokerApp) -> bool:
     return bool(app.browser and app.browser.panel.list and app.browser.panel.list.complete)
-
-
-@pytest.mark.parametrize(
-    ("query", "wanted"),
-    [
-        ("", ["brave-otter", "calm-crane", "able-ant"]),
-        ("otter", ["brave-otter"]),
-        ("state:failed", ["brave-otter"]),
-        ("failure:cuda_oom", ["calm-crane"]),
-        ("failure!=code_error state:no_keeper", ["calm-crane"]),
-        ("loss<0", []),
-        ("loss>0 step>=40 attempts=1", ["brave-otter", "calm-crane"]),
-        ("state:succeeded loss<2.9", ["able-ant"]),
-        ("loss<words", []),
-    ],
-)
-def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
-    rows = RunsReader(lambda: runs).refresh().rows
-    assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
-
-
-def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
-    rows = RunsReader(lambda: runs).refresh().rows
-    found = [row.state.best_loss or 0.0 for row in ordered(rows, SortKey.LOSS, NOW)]
-    assert found == sorted(found)
-
-
-def test_nothing_new_is_the_same_revision(runs: list[RunPaths]) -> None:
-    reader = RunsReader(lambda: runs)
-    assert reader.refresh().revision == reader.refresh().revision
 
 
 def test_enter_opens_and_escape_comes_back(runs: list[RunPaths]) -> None:

@@ -11,19 +11,18 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from supervisor.run.access.lock import KeeperLock
 from supervisor.run.events import RequestDone, RequestKind, RequestRefused
 from supervisor.run.journal import JournalWriter
-from supervisor.run.lock import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard import bars
-from supervisor.views.tui.dialogs.adopt import AdoptScreen
 from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
-from supervisor.views.tui.dialogs.prompts import Confirm
+from supervisor.views.tui.dialogs.prompts import AdoptScreen, Confirm
 from supervisor.views.tui.terminal import result_of
-from supervisor.views.tui.theme.styles import styles_of
+from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import Panel
 from tests.views.tui import recorded

@@ -145,6 +145,69 @@ def test_filter_thins_the_page_and_keeps_the_place(tmp_path: Path) -> None:
     drive(run, play)
 
 
+def test_lines_are_searched_and_filtered_while_the_words_are_typed(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("f", *"error")
+        await settled(pilot, lambda: "30 lines" in shown(app), "the filter, before Enter")
+        await pilot.press(*" 29007")
+        await settled(pilot, lambda: len(page(screen).rows) == 1, "the longer filter")
+        await pilot.press("escape")
+        await settled(pilot, lambda: not page(screen).query, "no filter: it was left")
+        await pilot.press("slash", *"line 15007 ")
+        await settled(pilot, lambda: cursor(screen).startswith("line 15007 "), "the match, before Enter")
+
+    drive(run, play)
+
+
+def test_keys_do_no_harm_where_no_line_is_shown(tmp_path: Path) -> None:
+    run, _ = counted(tmp_path / "run", lines=100)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await pilot.press("f", *"zzz", "enter")
+        await settled(pilot, lambda: "no line matches" in shown(app), "the empty page")
+        for key in (
+            "j",
+            "k",
+            "pageup",
+            "pagedown",
+            "g",
+            "G",
+            "v",
+            "y",
+            "n",
+            "N",
+            "left",
+            "right",
+            "w",
+            "enter",
+        ):
+            await pilot.press(key)
+        assert app.screen is screen
+        await pilot.press("escape")
+        await settled(pilot, lambda: "line 100" in shown(app), "all lines again")
+
+    drive(run, play)
+
+
+def test_a_followed_page_stays_followed_when_the_cursor_moves_down(tmp_path: Path) -> None:
+    run, rec = counted(tmp_path / "run", lines=100)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        screen = await opened(app, pilot)
+        await settled(pilot, lambda: "line 100" in shown(app), "the last line")
+        await pilot.press("j", "j")
+        assert page(screen).following
+        rec.say(0, "a new line")
+        await settled(pilot, lambda: "a new line" in shown(app), "the followed line")
+        assert page(screen).following
+
+    drive(run, play)
+
+
 def test_all_lines_again_keep_the_cursor_on_its_line(tmp_path: Path) -> None:
     run, _ = counted(tmp_path / "run")
 

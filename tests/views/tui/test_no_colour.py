@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 
-from supervisor.views.tui.theme.no_color import no_colour
+from supervisor.views.tui.theme.filters import no_colour
 from supervisor.views.tui.theme.palette import PALETTES, Palette
 from tests.integration.harness import STOKER, environment
 from tests.views.tui import recorded

@@ -13,8 +13,8 @@ from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.series import GPU, HOST
-from supervisor.views.model.expected_memory import expected_memory_bytes
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.dashboard.devices import expected_memory_bytes
 from supervisor.views.tui.dashboard.ranks import ORDERS
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, shown, until

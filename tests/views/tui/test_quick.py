@@ -9,7 +9,7 @@ import msgspec
 from textual.pilot import Pilot
 
 from supervisor.views.tui.app import StokerApp
-from supervisor.views.tui.frame_rate import FRAME_S
+from supervisor.views.tui.screen_base import FRAME_S
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, until
 

@@ -13,8 +13,8 @@ import pexpect
 import pyte
 import pytest
 
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Backoff, Finished, HeldOpen, Running, RunState
 from tests.conftest import wait_until

@@ -13,13 +13,13 @@ from textual.pilot import Pilot
 
 from supervisor.cli.open_app import adopter
 from supervisor.keeper.process.members import find_members
+from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.journal import read_state
-from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard.keys import KEYS
-from supervisor.views.tui.dialogs.adopt import AdoptScreen
+from supervisor.views.tui.dialogs.prompts import AdoptScreen
 from tests.conftest import wait_until
 from tests.integration.harness import environment, stoker, wait_for_state
 from tests.integration.test_forged_folders import (

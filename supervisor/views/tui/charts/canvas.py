@@ -1,4 +1,4 @@
-"""A braille canvas: two by four dots a cell, a few layers, one ink a cell (pure).
+"""A braille canvas: two by four dots a cell, a few layers, one colour a cell (pure).
 
 Dots follow Unicode's braille patterns block (U+2800; dot numbering of ISO/TR 11548-1).
 """
@@ -93,7 +93,7 @@ class Canvas:
         self._under[row * self.columns + column] = (character, style)
 
     def drawn(self) -> list[Row]:
-        """The rows of cells, from the top; neighbours of one ink are one span."""
+        """The rows of cells, from the top; adjacent cells of one colour are one span."""
         shown = dict(self._under)
         for style, cells in self._layers:
             shown |= {cell: (chr(BLANK + bits), style) for cell, bits in cells.items() if bits}

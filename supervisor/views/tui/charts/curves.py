@@ -194,7 +194,7 @@ def plot(
 
 
 def _within(curve: Curve, place: Callable[[Point], float], low: float, high: float) -> Curve:
-    """What is in the window, and a neighbour on either side, so that lines reach its edges."""
+    """The points in the window and one more on either side, so that lines reach its edges."""
     points = curve.points
     wanted = {
         near
@@ -263,7 +263,7 @@ def _draw_cursor(canvas: Canvas, at: float, x: Scale) -> None:
 
 
 def _marked(marks: Sequence[Mark], x: Scale, *, by_step: bool) -> list[tuple[int, str, TextStyle]]:
-    """Column, word and ink of the marks in sight."""
+    """Column, word and colour of the marks in sight."""
     found = []
     for mark in marks:
         at = mark.step if by_step else mark.t

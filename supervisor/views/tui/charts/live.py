@@ -73,14 +73,14 @@ class LossPanel(ChartPanel):
         return name, (*self._newest(snapshot), *self._beside(snapshot))
 
     def _newest(self, snapshot: Snapshot) -> Row:
-        """The loss as it was last said, which is what `best` is compared with, and where the smoothed one goes."""
+        """The loss as it was last logged, which is what `best` is compared with, and where the smoothed one goes."""
         latest = snapshot.latest("loss")
         if latest is None:  # an attempt begins
             return row(Span(fm.DASH, TextStyle.DIM))
         return row(Span(fm.loss(latest), TextStyle.LIVE), Span(_trend(_living(snapshot))))
 
     def _beside(self, snapshot: Snapshot) -> Row:
-        """The validation loss and the best one, where there is room."""
+        """The validation loss and the best one, where there is space."""
         spans: list[Span] = []
         width, vals = self.size.width, snapshot.metrics["val_loss"]
         if vals and lives_on(vals[-1], snapshot.state.cuts) and width >= VAL_WIDTH:
@@ -261,7 +261,7 @@ def _nothing_yet(snapshot: Snapshot, width: int, height: int, tr: Tr) -> list[Ro
 
 
 def _wanting(snapshot: Snapshot, width: int, most: int, tr: Tr) -> list[Row]:
-    """What pre-flight warned of, while nobody needs the room: a blank row, then each with what to do."""
+    """Pre-flight warnings, while the space is not needed: a blank row, then each with what to do."""
     rows: list[Row] = []
     for finding in warnings_of(snapshot.state):
         entries = [Span(line, TextStyle.WARN) for line in wrap(f"⚠ {tr(finding.what)}", max(width - 6, 1), 6)]

@@ -90,7 +90,7 @@ def buckets(
 
 
 def draw_band(canvas: Canvas, layer: dict[int, int], found: Sequence[Bucket], y: Scale) -> None:
-    """From minimum to maximum of each column; neighbours of one attempt are joined by their means."""
+    """From minimum to maximum of each column; adjacent columns of one attempt are joined at their means."""
     draw_line(canvas, layer, found, y)
     dot = y.dotter()
     for bucket in found:

@@ -85,12 +85,12 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def overwrite_warning(snapshot: Snapshot) -> str:
-    """Said before a restart that begins anew although steps were made; empty where it goes on, or nothing was done yet."""
+    """The warning before a restart from scratch although steps were made; empty where it resumes, or no step was made yet."""
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
     if record is None or not steps or _can_resume(snapshot) or record.job.retry.restart_from_scratch:
         return ""
-    from supervisor.job.knobs.checkpoint_flags import USUAL_OUTPUTS
+    from supervisor.job.knobs.resuming.checkpoint_flags import USUAL_OUTPUTS
 
     report = next((name for name in record.job.outputs if name not in USUAL_OUTPUTS), None)
     given = _given_start(snapshot)
@@ -162,7 +162,7 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
     # Slow to load: the first screen must not wait for them.
-    from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
+    from supervisor.job.knobs.batch_settings.find import SIZE_NOT_KNOWN, why_not_changeable
     from supervisor.job.spec import Knobs
 
     knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else Knobs()
@@ -170,7 +170,7 @@ def why_no_batch(snapshot: Snapshot) -> str:
 
 
 def resume_text(snapshot: Snapshot) -> tuple[str, str]:
-    """Where a next attempt would begin, in one line; and why there, for where there is room."""
+    """Where the next attempt would start, in one line; and why, to be shown where there is space."""
     state = snapshot.state
     saved, attempt = state.checkpoint, state.attempt
     if (given := _given_start(snapshot)) and not _begins_at_checkpoint(snapshot):
@@ -217,11 +217,11 @@ def arguments_now(record: RunFile, state: st.RunState) -> tuple[str, ...]:
 
 
 def _given_start(snapshot: Snapshot) -> str | None:
-    """What the arguments themselves tell the script to start from: ``--resume c2.pt``."""
+    """The checkpoint that the arguments themselves name: ``--resume c2.pt``."""
     record = snapshot.run_file
     if record is None or snapshot.state.mode == "observed":
         return None
-    from supervisor.job.knobs.checkpoint_flags import (
+    from supervisor.job.knobs.resuming.checkpoint_flags import (
         given_start,  # only once something has failed or is to be restarted
     )
 
@@ -229,7 +229,7 @@ def _given_start(snapshot: Snapshot) -> str | None:
 
 
 def again_text(snapshot: Snapshot) -> str:
-    """The command that starts this job again; empty where it cannot be told."""
+    """The command that starts this job again; empty where it is not known."""
     if snapshot.run_file is None or snapshot.state.mode == "observed":
         return ""
     from supervisor.job.rerun_command import command_of  # only once a run is over

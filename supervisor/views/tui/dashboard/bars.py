@@ -100,7 +100,7 @@ class NoticeBar(Panel):
         return []
 
     def _without_keeper(self, width: int) -> str:
-        """The line for a run without a supervisor process; who starts its next attempt only where there is room."""
+        """The line for a run without a supervisor process; how to start its next attempt only where there is space."""
         offered = self.can_adopt and not self.read_only
         then = "A adopts the run" if offered else "`stoker attach --adopt` adopts the run"
         more = "`stoker continue` starts the next attempt"

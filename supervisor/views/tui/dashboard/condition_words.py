@@ -1,4 +1,4 @@
-"""A run's condition in a glyph, a word and an ink: the same wherever it is shown (pure)."""
+"""A run's condition as a glyph, a word and a colour: the same wherever it is shown (pure)."""
 
 from __future__ import annotations
 

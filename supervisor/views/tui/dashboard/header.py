@@ -134,7 +134,7 @@ def eta_s(snapshot: Snapshot) -> float | None:
 
 
 def _job(snapshot: Snapshot, room: int, tr: Tr) -> Row:
-    """Name, ranks and the effective batch, in as many words as there is room for."""
+    """Name, ranks and the effective batch, in as many words as there is space for."""
     state = snapshot.state
     parts = [Span(f" {state.name}", TextStyle.PLAIN)]
     if state.world_size is not None and state.mode != "observed":

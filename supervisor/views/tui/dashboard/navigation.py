@@ -28,7 +28,7 @@ from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.registry import PAGES
+from supervisor.views.tui.pages.page import PAGES
 from supervisor.views.tui.request_client import Answer, RequestClient
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.paint import TextStyle
@@ -128,7 +128,7 @@ class LookingScreen(PaneScreen):
             self.tell(Answer(remark.text, remark.good))
 
     def _pace_logs(self) -> None:
-        """Read as often as somebody can see it: not at all beneath a screen that covers this one."""
+        """Read only as often as somebody can see it: not at all under a screen that covers this one."""
         is_front = self.app.screen is self
         self.logs.session.pace(PAGE_S if is_front else None if self._is_covered() else BEHIND_S)
 
@@ -208,7 +208,7 @@ class LookingScreen(PaneScreen):
             self._zoom(None)
 
     def action_pane(self, name: str) -> None:
-        """Go to a pane; one that has no room here is zoomed."""
+        """Go to a pane; one that does not fit is zoomed."""
         wanted = self.query_one("#card" if name == "loss" and self._card_shown() else f"#{name}", Panel)
         if self._zoomed is not None:
             self._zoom(None)
@@ -237,7 +237,7 @@ class LookingScreen(PaneScreen):
 
     def _load_beside(self, text: str) -> None:
         """In the reading thread."""
-        from supervisor.views.tui.runs.compare import load_other
+        from supervisor.views.tui.pages.metrics import load_other
 
         try:
             other = load_other(self._client.run, text)
@@ -273,7 +273,7 @@ class LookingScreen(PaneScreen):
             self._zoom(focused.id)
 
     def action_size(self, log: int, side: int) -> None:
-        """Give the log or the right column more room, or less; remembered."""
+        """Give the log or the right column more space, or less; remembered."""
         memory = memory_of(self.app)
         before, kept = self._layout, memory.kept
         memory.remember(replace(kept, log_more=kept.log_more + log, side_more=kept.side_more + side))

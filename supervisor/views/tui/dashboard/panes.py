@@ -21,10 +21,10 @@ from supervisor.views.tui.dashboard.ranks import RanksPanel
 from supervisor.views.tui.dashboard.tiles import TilesPanel
 from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.dashboard.trends import TrendPanel
-from supervisor.views.tui.frame_rate import QuickFrames
 from supervisor.views.tui.logs.pane import LogPanel
-from supervisor.views.tui.pages.registry import PAGES, new_page
+from supervisor.views.tui.pages.page import PAGES, new_page
 from supervisor.views.tui.saved_layout import Kept, memory_of
+from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 
 
@@ -174,7 +174,7 @@ class PaneScreen(QuickFrames, Screen[None]):
             self.log_panel.focus()
 
     def _make_trends(self) -> None:
-        """Made when a terminal first has the room for them."""
+        """Made when a terminal is first large enough for them."""
         if self.query("#trends"):
             return
         panels = [TrendPanel(id=f"trend{place}", place=place) for place in range(2)]

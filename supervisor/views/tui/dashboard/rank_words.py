@@ -1,4 +1,4 @@
-"""A rank's state in a glyph and a word, with its ink (pure)."""
+"""A rank's state as a glyph and a word, with its colour (pure)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rank_state(rank: st.RankState, snapshot: Snapshot) -> tuple[str, TextStyle]:
 
 
 def _kept_waiting_by(attempt: st.AttemptState | None) -> tuple[int, ...]:
-    """The ranks that the others wait for, as the stacks of a silence that lasts tell; empty where they do not."""
+    """The ranks that the others wait for, as the stacks of an ongoing stall show; empty where they do not."""
     if attempt is None or attempt.stall is None or attempt.stacks is None:
         return ()
     return attempt.stacks.odd if attempt.stacks.t >= attempt.stall.since else ()

@@ -98,7 +98,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return [row(Span(text, TextStyle.DIM))]
 
     def body(self, width: int, height: int) -> Sequence[Row]:
-        """The table; where its rows have no room for last lines, that of the rank under the cursor stands below."""
+        """The table; where its rows have no space for last lines, that of the rank under the cursor stands below."""
         detail = self.has_focus and height >= DETAIL_FROM and all(name != LINE for name, _ in _columns(width))
         rows = list(super().body(width, height - 1 if detail else height))
         if not detail or not self._ranks:
@@ -182,7 +182,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
     @staticmethod
     def _of_the_job(snapshot: Snapshot) -> dict[str, float | None]:
-        """The newest values that nobody said the rank of."""
+        """The newest values that were logged without a rank."""
         progress = snapshot.state.progress
         step = progress.step if progress is not None else None
         reported_s, is_derived = snapshot.step_time_s
@@ -324,7 +324,7 @@ def _ordered(
 
 
 def _seen_t(sample: Rank | None, snapshot: Snapshot) -> float | None:
-    """When a rank last told a step; that its process lives, where its steps are not its own.
+    """When a rank last logged a step; where its steps are not its own, when its process was last seen.
 
     While nothing moves the silence is everybody's: else the one rank that prints would look like the one that is late.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
-from supervisor.run.control import RequestArgs
+from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import RequestKind
 from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
@@ -39,7 +39,7 @@ from supervisor.views.tui.widgets.panel import Panel, View, tr_of
 if TYPE_CHECKING:
     from textual.command import Provider
 
-    from supervisor.run.ownership import Offer
+    from supervisor.run.access.ownership import Offer
     from supervisor.views.tui.dialogs.edit import Edited
 
 TICK_S = 1.0
@@ -157,7 +157,7 @@ class Dashboard(LookingScreen):
         self.logs.session.stop()
 
     def _say_countdown(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """A hang's countdown stands in the header: who looks at another screen is told that it began."""
+        """A hang's countdown stands in the header: on another screen a message says that it began."""
         now = snapshot.state.now(self._clock())
         left_s = hang_ends_in(snapshot, now)
         if left_s is None or self.app.screen is self or self._read_only:
@@ -277,7 +277,7 @@ class Dashboard(LookingScreen):
         self._feeder.submit(examine)
 
     def _offer_adoption(self, adopter: Adopter, offer: Offer, why: str) -> None:
-        from supervisor.views.tui.dialogs.adopt import AdoptScreen
+        from supervisor.views.tui.dialogs.prompts import AdoptScreen
 
         if self.app.screen is not self:
             return  # something else was opened meanwhile

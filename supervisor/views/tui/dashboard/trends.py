@@ -1,4 +1,4 @@
-"""Two more curves for a terminal that has the room: of the series that are there, those that tell most."""
+"""Two more curves for a large terminal: the most informative of the series that are there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trend(NamedTuple):
 
 
 class TrendPanel(Panel):
-    """One series over steps. `place`: 0 for the one that tells most, 1 for the next."""
+    """One series over steps. `place`: 0 for the most informative one, 1 for the next."""
 
     def __init__(self, *, id: str, place: int) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -62,7 +62,7 @@ class TrendPanel(Panel):
 
 
 def trends(snapshot: Snapshot) -> Iterator[Trend]:
-    """The series that make a curve, those that tell most first: speed, gradient, learning rate, time of a step."""
+    """The series that make a curve, the most informative first: speed, gradient, learning rate, time of a step."""
     metrics = snapshot.metrics
     took_s, is_derived = snapshot.step_time_s
     whole = snapshot.series

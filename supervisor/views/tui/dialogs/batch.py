@@ -19,8 +19,8 @@ from supervisor.job.batch import (
     with_micro_batch,
 )
 from supervisor.job.errors import JobError
-from supervisor.views.tui.dialogs.overlay import OverScreen
 from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 
@@ -31,7 +31,7 @@ class BatchScreen(OverScreen[int | None]):
         now: the batch of the newest attempt.
         suggested: the micro-batch that stands in the field.
         cost: what restarting loses, as one line; empty for nothing.
-        warning: said at the first Enter, in place of doing it; empty for nothing.
+        warning: shown at the first Enter, instead of doing it; empty: none.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -19,8 +19,8 @@ from supervisor.job.redact import redact
 from supervisor.run import state as st
 from supervisor.run.runfile import RunFile
 from supervisor.views.tui.dashboard.actions import arguments_now
-from supervisor.views.tui.dialogs.overlay import OverScreen
 from supervisor.views.tui.dialogs.prompts import key_line
+from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -11,12 +11,12 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from supervisor.views.tui.dialogs.overlay import OverScreen
+from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 
 
 class HelpLine(NamedTuple):
-    """One binding: `possible` tells whether it would do something now."""
+    """One binding. `possible`: whether it would do something now."""
 
     group: str
     key: str

@@ -1,4 +1,4 @@
-"""One-line questions at the bottom of the screen: yes or no, or a line of text."""
+"""Questions over the screen: yes or no, a line of text, and whether a run is to be adopted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input, Label
 
-from supervisor.views.tui.dialogs.overlay import OverScreen
+from supervisor.run.access.ownership import Offer
+from supervisor.views.tui.screen_base import OverScreen
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.translate import Tr
 
@@ -71,7 +72,7 @@ class AskLine(OverScreen[str | None]):
             yield Input(self.value, compact=True, select_on_focus=False)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Tell what stands there now."""
+        """Report the text as it is now."""
         if self.changed is not None:
             self.changed(event.value)
 
@@ -82,3 +83,40 @@ class AskLine(OverScreen[str | None]):
     def action_cancel(self) -> None:
         """Close without one."""
         self.dismiss(None)
+
+
+class AdoptScreen(OverScreen[bool]):
+    """Asks once whether a run is to be adopted. Only `y` is yes.
+
+    Args:
+        offer: what it would do.
+        why: what a person wanted that needs a keeper; empty: to adopt.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,ctrl+c,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, offer: Offer, why: str = "") -> None:
+        super().__init__()
+        self.offer = offer
+        self.why = why
+
+    def compose(self) -> ComposeResult:
+        """What is done, what should be known of it, the keys."""
+        tr = tr_of(self)
+        box = Vertical(classes="box")
+        box.border_title = tr("adopt the run?")
+        with box:
+            if self.why:
+                yield Label(Content(tr(self.why)), classes="quiet")
+            for action in self.offer.actions:
+                yield Label(Content(f"· {tr(action)}"))
+            for warning in self.offer.warnings:
+                yield Label(Content(f"⚠ {tr(warning)}"), classes="cost")
+            yield Label(key_line(tr, ("y", "yes"), ("n", "no")), classes="quiet")
+
+    def action_answer(self, answer: bool) -> None:
+        """Close with the answer."""
+        self.dismiss(answer)

@@ -22,7 +22,7 @@ class LogControls:
     Args:
         session: reads for the view.
         show: shows a page.
-        report: tells the person one line; None: the last one is no longer so.
+        report: shows the person one line; None: the last one no longer holds.
         row: the row that a person points at while the page stands still.
     """
 

@@ -21,10 +21,10 @@ from supervisor.views.tui.dashboard.bars import FooterBar, Hint
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.external_editor import Spot, editor_argv, pager_argv, run_outside
-from supervisor.views.tui.frame_rate import QuickFrames
 from supervisor.views.tui.logs.controls import LogControls
 from supervisor.views.tui.logs.page import LogPage
 from supervisor.views.tui.logs.status import LogStatus
+from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.panel import tr_of
 from supervisor.views.wording.places import is_stacks
 
@@ -73,7 +73,7 @@ class LogScreen(QuickFrames, Screen[LogPoint | None]):
 
     Args:
         node: whose run is shown.
-        state: the run as it stands; `take` tells later ones.
+        state: the run as it stands; `take` gives later ones.
         at: where to open; None: the newest lines, followed.
         typed: which lines to show at first, as typed in a filter.
     """

@@ -230,7 +230,7 @@ def _cause(
 
 
 def _followed(attempt: st.AttemptState, verdict: Verdict, width: int, tr: Tr) -> list[Row]:
-    """What followed, folded: one row for what several ranks said alike."""
+    """What followed, folded: one row for what several ranks logged alike."""
     if not verdict.consequences:
         return []
     folded: dict[tuple[str, str], list[Consequence]] = {}

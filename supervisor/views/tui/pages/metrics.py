@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -9,8 +10,11 @@ from typing import ClassVar, TypeAlias
 from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
+from supervisor.run.index import find_run
+from supervisor.run.paths import RunPaths
 from supervisor.views import format as fm
 from supervisor.views.model.history import Track, smooth
+from supervisor.views.model.reader import SnapshotReader
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.curves import NONE, Curve, Look, Plot, extent, plot, readout
 from supervisor.views.tui.charts.live import attempt_marks
@@ -275,3 +279,14 @@ def say(name: str) -> Say:
     if name.endswith("_ratio") or name == "mfu":
         return fm.percent
     return fm.short
+
+
+def load_other(this: RunPaths, text: str) -> OtherRun:
+    """All series of the run that `text` names: a path, an id, or a unique part of an id.
+
+    Raises:
+        RunNotFound: there is none, or more than one.
+    """
+    found = find_run(text, this.root.parent, os.environ)
+    snapshot = SnapshotReader(found).refresh()
+    return OtherRun(found.run_id, snapshot.series, snapshot.state.cuts)

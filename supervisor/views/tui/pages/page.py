@@ -1,13 +1,13 @@
-"""A page of text that scrolls, composed of a snapshot."""
+"""A page of text that scrolls, composed of a snapshot; and which pages there are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row, wrap
-from supervisor.views.tui.widgets.panel import View
+from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.translate import Tr
 
 LABEL = 12
@@ -95,3 +95,42 @@ def labelled(
         row(Span(fit(label if not at else "", label_cells), TextStyle.DIM), Span(line, style))
         for at, line in enumerate(lines)
     ]
+
+
+# A page is imported and made when it is first opened: the start need not wait for any.
+PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings")
+
+
+def new_page(name: str) -> Panel:
+    """The page of this name, which is its id too.
+
+    Raises:
+        ValueError: there is none.
+    """
+    match name:
+        case "failure":
+            from supervisor.views.tui.pages.failure import FailurePage
+
+            return FailurePage(id=name)
+        case "metrics":
+            from supervisor.views.tui.pages.metrics import MetricsPage
+
+            return MetricsPage(id=name)
+        case "advisories":
+            from supervisor.views.tui.pages.advisories import AdvisoriesPage
+
+            return AdvisoriesPage(id=name)
+        case "processes":
+            from supervisor.views.tui.pages.processes import ProcessesPage
+
+            return ProcessesPage(id=name)
+        case "preflight":
+            from supervisor.views.tui.pages.settings import PreflightPage
+
+            return PreflightPage(id=name)
+        case "settings":
+            from supervisor.views.tui.pages.settings import SettingsPage
+
+            return SettingsPage(id=name)
+        case _:
+            raise ValueError(f"no page is called {name!r}")

@@ -12,7 +12,7 @@ from textual.screen import Screen
 
 from supervisor.text.decode import clean
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
-from supervisor.views.tui.frame_rate import QuickFrames
+from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.lists import MovingPanel
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, row, wrap
 

@@ -17,8 +17,8 @@ from supervisor.views.tui.dashboard.bars import ANSWER_S, REFUSAL_S, FooterBar, 
 from supervisor.views.tui.dashboard.keys import silence_of
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
-from supervisor.views.tui.frame_rate import QuickFrames
 from supervisor.views.tui.runs.table import RunsPanel
+from supervisor.views.tui.screen_base import QuickFrames
 from supervisor.views.tui.widgets.panel import tr_of
 
 TICK_S = 1.0

@@ -217,7 +217,7 @@ class RunsPanel(Panel, can_focus=True):
 
 
 def _columns(width: int, texts: dict[str, str]) -> str:
-    """Texts at their columns' widths; those that have no room are left out."""
+    """Texts at their columns' widths; those that do not fit are left out."""
     roomy = width >= ROOMY_FROM
     parts = [fit(texts["run"], ID_CELLS if roomy else ID_CELLS - DATE_CELLS)]
     if width >= NAME_FROM:

@@ -63,7 +63,7 @@ class ListPanel(MovingPanel):
         raise NotImplementedError
 
     def rest(self, first: int, width: int) -> Row:  # noqa: ARG002 - for subclasses
-        """What stands for the rows from `first` on, which have no room."""
+        """What stands for the rows from `first` on, which do not fit."""
         return (Span(self.tr(f"… {self._count - first} more"), TextStyle.DIM),)
 
     def body(self, width: int, height: int) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""Rows of text in a few meaningful inks, and how they become strips of cells.
+"""Rows of text in a few styles with a meaning each, and how they become strips of cells.
 
 Text is never markup here. `plain` takes out control characters and whatever terminals disagree about the width
 of; all that measures, cuts or pads goes through it, so that what is counted is what is painted, and `to_strip`
@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeAlias
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
 from textual.strip import Strip
 
 from supervisor.text.decode import strip_escapes
@@ -41,7 +43,7 @@ class TextStyle(StrEnum):
 
 
 class Span(NamedTuple):
-    """Text in one ink."""
+    """Text in one style."""
 
     text: str
     style: TextStyle = TextStyle.PLAIN
@@ -252,3 +254,29 @@ def plain(text: str) -> str:
     cleaned = strip_escapes(text.expandtabs(4)).replace("\n", " ").replace("\r", " ").replace("\t", " ")
     cleaned = _UNSURE.sub("", cleaned)
     return "".join(c if c.isprintable() or "\ue000" <= c <= "\uf8ff" else "\ufffd" for c in cleaned)
+
+
+class HarmlessFilter(LineFilter):
+    """Takes control characters and their like out of a line, which stays as wide as before."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - textual's own signature
+        """The line, free of commands."""
+        if all(segment.control or plain(segment.text) is segment.text for segment in segments):
+            return segments
+        return [
+            segment if segment.control else Segment(harmless(segment.text), segment.style)
+            for segment in segments
+        ]
+
+
+def harmless(text: str) -> str:
+    """`text` without the characters that command a terminal, as wide as before."""
+    width = cell_len(text)
+    kept = "".join(_sign(c) for c in text)
+    return kept + " " * (width - cell_len(kept))
+
+
+def _sign(char: str) -> str:
+    if plain(char) == char:
+        return char
+    return "\ufffd" if cell_len(char) else ""

@@ -17,10 +17,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.control_filter import HarmlessFilter
-from supervisor.views.tui.theme.styles import styles_of
+from supervisor.views.tui.theme.textual_theme import styles_of
 from supervisor.views.tui.widgets.paint import (
     EMPTY,
+    HarmlessFilter,
     Row,
     Span,
     TextStyle,
@@ -37,7 +37,7 @@ DONE = (ANSIToTruecolor, HarmlessFilter)
 
 
 class View(msgspec.Struct, frozen=True):
-    """What panes draw: a snapshot, the wall time it is looked at, the language it is told in."""
+    """What panes draw: a snapshot, the wall time it is shown at, the language."""
 
     snapshot: Snapshot
     now: float
@@ -45,7 +45,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def tr_of(node: DOMNode) -> Tr:
-    """What tells the app's sentences in the person's language."""
+    """Translates the app's sentences into the person's language."""
     return getattr(node.app, "tr", english)
 
 
@@ -72,7 +72,7 @@ class Panel(Widget):
 
     @property
     def tr(self) -> Tr:
-        """What tells sentences in the person's language; it comes before they are fitted."""
+        """Translates sentences into the person's language, before they are cut to width."""
         return tr_of(self)
 
     @property

@@ -1,0 +1,240 @@
+"""Every setting that may hold a batch or an accumulation, with its value and where it was read.
+
+One setting can stand in several places: on the command line, in a config, as a default in the source. They are one candidate
+where they go by one name; the place that wins is the one that the script would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.config.edit import Scalar
+from supervisor.job.knobs.batch_settings.names import Role, role_of
+from supervisor.job.knobs.conventions import Convention
+from supervisor.job.knobs.places import ENV, Places, bare
+from supervisor.job.knobs.source.read_source import ScriptFlag
+
+DEEPSPEED: Final = "deepspeed"
+ACCELERATE: Final = "accelerate"
+_DEEPSPEED_ROLES: Final = {
+    "train_micro_batch_size_per_gpu": Role.MICRO,
+    "train_batch_size": Role.TOTAL,
+    "gradient_accumulation_steps": Role.ACCUMULATION,
+}
+
+
+class Given(IntEnum):
+    """How a value came about; the higher one wins."""
+
+    CONVENTION = 0
+    DECLARED = 1
+    ENVIRONMENT = 2
+    CONFIG = 3
+    COMMAND_LINE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One setting: the name to set it under, its role, its value, how that came about and where it was read."""
+
+    name: str
+    role: Role
+    value: Scalar
+    given: Given
+    where: str
+    dest: str
+    typed: str | None = None
+    is_switch: bool = False
+    framework: str = ""
+
+    @property
+    def number(self) -> int | None:
+        """The value as a positive whole number; None for ``auto``, -1 and all else."""
+        return as_number(self.value)
+
+    @property
+    def explicit(self) -> bool:
+        """Whether a person wrote it down for this run."""
+        return self.given >= Given.ENVIRONMENT
+
+
+def as_number(value: Scalar) -> int | None:
+    """A positive whole number, also of the form ``1_000`` or ``1e6``; None for all else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip().strip("[]").replace("_", "")
+        if not text or len(text) > 18:
+            return None
+        try:
+            value = float(text) if "e" in text.lower() else int(text)
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        if not (value.is_integer() and 0 < value < 1e15):
+            return None
+        value = int(value)
+    return value if 0 < value < 10**15 else None
+
+
+def collect(args: Sequence[str], where: Places, convention: Convention | None = None) -> list[Candidate]:
+    """Every candidate, each setting once, in the place that wins."""
+    found: dict[str, Candidate] = {}
+    for candidate in (
+        *_from_arguments(args, where),
+        *_from_configs(where),
+        *_from_environment(where),
+        *_declared(args, where),
+    ):
+        named = _renamed(candidate, convention)
+        if named is None:
+            continue
+        known = found.get(named.dest)
+        if known is None or named.given > known.given:
+            found[named.dest] = named
+    return list(found.values())
+
+
+def _renamed(candidate: Candidate, convention: Convention | None) -> Candidate | None:
+    """The candidate with the role that the framework gives its name, and without a switch in the place of a number."""
+    if candidate.is_switch or candidate.typed in {"bool", "float"}:
+        return None
+    plain = plain_name(candidate.name).rpartition(".")[2]
+    if convention is not None and plain in convention.micro and not candidate.framework:
+        return replace(candidate, role=Role.BATCH)
+    return None if plain in FRAMEWORK_NAMES else candidate
+
+
+def plain_name(name: str) -> str:
+    """A setting's name without its place, dashes as underscores: what a dotted key and a flag have in common."""
+    return bare(name).lstrip("-+").replace("-", "_")
+
+
+def _role(name: str, convention_names: frozenset[str] = frozenset()) -> Role | None:
+    role = role_of(name)
+    if role is None and plain_name(name).rpartition(".")[2] in convention_names:
+        return Role.BATCH
+    return role
+
+
+# Names that only a framework's row makes a batch: they are collected, and dropped where the row is not there.
+FRAMEWORK_NAMES: Final = frozenset({"max_tokens", "max_sentences", "batch_bins"})
+
+
+def _from_arguments(args: Sequence[str], where: Places) -> Iterator[Candidate]:
+    for setting in settings_of(args[where.args_at :]):
+        role = _role(setting.name, FRAMEWORK_NAMES)
+        flag = where.source.flag(setting.name) if setting.name.startswith("-") else None
+        if role is None and flag is not None:  # a short name: its long one says what it is
+            role = next((r for n in flag.names if (r := _role(n))), None)
+        role = role or _passed_as(where, flag)
+        if role is None:
+            continue
+        dest = _dest(flag) if flag is not None else plain_name(setting.name)
+        switch = setting.value is None
+        yield Candidate(
+            setting.name,
+            role,
+            setting.value,
+            Given.COMMAND_LINE,
+            "command line",
+            dest,
+            is_switch=switch or (flag is not None and flag.is_switch),
+        )
+
+
+def _passed_as(where: Places, flag: ScriptFlag | None) -> Role | None:
+    """The accumulation, where a number is passed on under such a name and no other: ``Accelerator(gradient_accumulation_steps=args.ac)``."""
+    if flag is None or flag.is_switch or not (flag.type == "int" or as_number(flag.default)):
+        return None
+    roles = {role_of(f"--{p.keyword}") for p in where.source.passed if p.leaf == flag.dest}
+    return Role.ACCUMULATION if roles == {Role.ACCUMULATION} else None
+
+
+def _dest(flag: ScriptFlag) -> str:
+    return plain_name(max(flag.names, key=len))
+
+
+def _from_configs(where: Places) -> Iterator[Candidate]:
+    for file, values in where.configs.items():
+        kind = where.roles.get(file, "")
+        for key, value in values.items():
+            name = f"{file}#{key}"
+            role: Role | None
+            if kind == DEEPSPEED:
+                role = _DEEPSPEED_ROLES.get(key)
+            elif kind == ACCELERATE:
+                role = Role.ACCUMULATION if key == "deepspeed_config.gradient_accumulation_steps" else None
+            else:
+                role = _role(name, FRAMEWORK_NAMES)
+            if role is None or value is None or isinstance(value, bool):
+                continue
+            dest = f"{kind}:{key}" if kind else key.replace("-", "_")
+            yield Candidate(name, role, value, Given.CONFIG, file, dest, framework=kind)
+    for name, (value, read_in) in where.settled.items():
+        role = _role(name, FRAMEWORK_NAMES)
+        if role is not None:
+            yield Candidate(name, role, value, Given.CONFIG, read_in, plain_name(name))
+
+
+def _from_environment(where: Places) -> Iterator[Candidate]:
+    for variable, default in where.source.variables:
+        role = role_of(f"{ENV}{variable}")
+        if role is not None:
+            value = where.env.get(variable, default)
+            given = Given.ENVIRONMENT if variable in where.env else Given.DECLARED
+            yield Candidate(
+                f"{ENV}{variable}", role, value, given, f"variable {variable}", f"{ENV}{variable}"
+            )
+
+
+def _declared(args: Sequence[str], where: Places) -> Iterator[Candidate]:
+    """Flags that the source declares: of the files that declare what the command line uses, else of those nearest to the script."""
+    flags = where.source.flags
+    used = {s.name.replace("_", "-") for s in settings_of(args[where.args_at :])}
+    files = {f.file for f in flags if any(n.replace("_", "-") in used for n in f.names)}
+    if not files and flags:
+        depths = {file.path: file.depth for file in where.source.files}
+        nearest = min(depths.get(f.file, 0) for f in flags)
+        files = {f.file for f in flags if depths.get(f.file, 0) == nearest}
+    for flag in flags:
+        if flag.file not in files:
+            continue
+        name = max(flag.names, key=len)
+        role = next(
+            (r for n in (name, *flag.names, f"--{flag.dest}") if (r := _role(n, FRAMEWORK_NAMES))), None
+        )
+        role = role or _passed_as(where, flag)
+        if role is not None:
+            yield Candidate(
+                name,
+                role,
+                flag.default,
+                Given.DECLARED,
+                f"default in {flag.where}",
+                _dest(flag),
+                flag.type,
+                flag.is_switch,
+            )
+
+
+def choose(candidates: Iterable[Candidate]) -> tuple[Candidate | None, list[Candidate]]:
+    """The candidate that is meant, and those that are left beside it where names and values do not decide.
+
+    What a person wrote comes before what is declared; a name that says ``train`` before one that does not.
+    """
+    left = [c for c in candidates if c.number is not None]
+    for prefer in (
+        lambda c: c.explicit,
+        lambda c: "train" in c.dest.split(":")[-1],
+        lambda c: not c.framework,
+    ):
+        kept = [c for c in left if prefer(c)]
+        left = kept or left
+    if not left:
+        return None, []
+    return left[0], left[1:]

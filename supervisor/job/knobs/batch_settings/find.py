@@ -1,0 +1,436 @@
+"""Finds the settings under which a foreign script takes its batch, and how they make up the global batch.
+
+Nothing is guessed: a batch and an accumulation beside it are two factors, whatever the batch counts; a micro-batch beside a
+total is changed alone; everything that contradicts that (the source divides one by the other, two places disagree, a name that may
+mean two things) is a refusal that says why. Declared knobs win.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from supervisor.job.arguments.assignments import settings_of
+from supervisor.job.config.edit import Scalar
+from supervisor.job.knobs.batch_settings import candidates as cand
+from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_name
+from supervisor.job.knobs.batch_settings.names import Role, role_of, scope_by_name, words_of
+from supervisor.job.knobs.batch_settings.search import (
+    NO_ACCUMULATION,
+    NoPlanError,
+    Search,
+    last_key,
+    plain_last,
+)
+from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values, why_not_changeable
+from supervisor.job.knobs.conventions import Convention, find_convention
+from supervisor.job.knobs.places import Place, Places, bare, place_of
+from supervisor.job.knobs.resuming.resume import find_resume
+from supervisor.job.knobs.source.conditions import refuses
+from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_source
+from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope
+
+__all__ = [
+    "SIZE_NOT_KNOWN",
+    "batch_of",
+    "batch_values",
+    "find_knobs",
+    "places",
+    "scope_of",
+    "why_not_changeable",
+    "words_of",
+]
+
+SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
+"""The same where the names are known and their values are not."""
+_WORLD: Final = ("world_size", "get_world_size", "num_gpus", "ngpus", "n_gpu", "n_gpus", "num_processes", "ddp_world_size", "gpus", "num_devices", "device_count", "ngpus_per_node", "local_world_size", "dp_size", "dp_world_size", "data_parallel_size", "num_ranks", "nprocs", "dp_degree", "world", "ngpu", "nproc")  # fmt: skip
+_PER_NODE: Final = frozenset({"ngpus_per_node", "device_count", "local_world_size"})
+
+
+def places(
+    source_text: str | None,
+    configs: Mapping[str, Mapping[str, Scalar]] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Places:
+    """What a script's settings can be read from besides its arguments."""
+    return Places(scan_source(source_text), configs or {}, env or {})
+
+
+def find_knobs(
+    args: Sequence[str],
+    source_text: str | None = None,
+    declared: Knobs | None = None,
+    *,
+    elsewhere: Places | None = None,
+    world: int | None = None,
+) -> Knobs:
+    """The knobs of a foreign script, from its arguments and, where given, its source, configs and environment.
+
+    Args:
+        args: what follows the script on the command line.
+        source_text: the script's text; parsed, not run.
+        declared: what the user named; each name given there is taken as it is.
+        elsewhere: config files and variables; what the command line says comes before them.
+        world: ranks in all, if known.
+    """
+    where = elsewhere or places(source_text)
+    given = declared or Knobs()
+    row = convention_of(args, where)
+    knobs = _batch_knobs(args, where, row, given, world)
+    return find_resume(args, where, row, given, knobs)
+
+
+def convention_of(args: Sequence[str], where: Places) -> Convention | None:
+    """The framework whose conventions hold for this command line."""
+    names = (
+        [s.name for s in settings_of(args[where.args_at :])]
+        + [f"{f}#{k}" for f, v in where.configs.items() for k in v]
+        + list(where.settled)
+    )
+    names += [f"--{flag.dest}" for flag in where.source.flags[:0]]
+    calls = {called(n) for file in where.source.files for n in ast.walk(file.tree) if isinstance(n, ast.Call)}
+    return find_convention(names, program=where.program, modules=where.source.modules, called=calls)
+
+
+def _batch_knobs(
+    args: Sequence[str], where: Places, row: Convention | None, given: Knobs, world: int | None
+) -> Knobs:
+    found = cand.collect(args, where, row)
+    declared = given != Knobs()
+    if given.batch is not None:
+        return _declared(given, found, where, declared=declared)
+    try:
+        return replace(
+            _Finder(args, where, row, found, given, world, Search(args, where, row, found, given)).find(),
+            declared=declared,
+        )
+    except NoPlanError as refused:
+        scope = given.batch_scope
+        if refused.batch is not None and scope is KnobScope.UNKNOWN:
+            scope = scope_of(refused.batch, where.source)
+        return Knobs(
+            batch=refused.batch, batch_scope=scope, accumulation=given.accumulation, refusal=refused.why, help=refused.help, declared=declared,
+            found=_numbers_of(found, ("micro", refused.batch)),
+        )  # fmt: skip
+
+
+def _declared(given: Knobs, found: Sequence[Candidate], where: Places, *, declared: bool) -> Knobs:
+    """What a person named, completed: a scope from the name or the source, an accumulation or a total that is the only one."""
+    batch = given.batch or ""
+    scope = given.batch_scope if given.batch_scope is not KnobScope.UNKNOWN else scope_of(batch, where.source)
+    accumulation = given.accumulation
+    if accumulation is None:
+        first, rest = cand.choose(c for c in found if c.role is Role.ACCUMULATION)
+        accumulation = first.name if first is not None and not rest else None
+    total = given.global_batch or next(
+        (c.name for c in found if c.role is Role.TOTAL and c.name != batch), None
+    )
+    return Knobs(
+        batch=batch,
+        batch_scope=scope,
+        accumulation=accumulation,
+        global_batch=total if scope is KnobScope.PER_RANK and accumulation is None else None,
+        counts=given.counts,
+        declared=declared,
+        paired=accumulation is not None
+        and scope is KnobScope.UNKNOWN
+        and not where.source.divides(plain_name(batch), plain_name(accumulation)),
+        found=_numbers_of(found, ("micro", batch), ("accumulation", accumulation), ("total", total)),
+    )
+
+
+def _numbers_of(found: Sequence[Candidate], *wanted: tuple[str, str | None]) -> tuple[FoundNumber, ...]:
+    by_name = {c.name: c for c in found}
+    return tuple(
+        FoundNumber(what, by_name[name].number, by_name[name].where)
+        for what, name in wanted
+        if name is not None and name in by_name
+    )
+
+
+@dataclass(slots=True)
+class _Finder:
+    """One search; lives for one call."""
+
+    args: Sequence[str]
+    where: Places
+    row: Convention | None
+    found: list[Candidate]
+    given: Knobs
+    world: int | None
+    search: Search
+
+    @property
+    def source(self) -> ScriptSource:
+        return self.where.source
+
+    def find(self) -> Knobs:
+        self.search.require_safe()
+        micro = self.search.micro()
+        try:
+            return self._planned(micro)
+        except NoPlanError as refused:
+            if micro.number != 1:
+                raise
+            what = f"{micro.name} is 1 already: no smaller micro-batch is possible"
+            raise NoPlanError(what, "", refused.batch) from None
+
+    def _planned(self, micro: Candidate) -> Knobs:
+        self.search.require_counted(micro)
+        total = self.search.total(micro) if micro.role is not Role.TOTAL else None
+        accumulation = (
+            None if total is not None and not self.search.all_three() else self.search.accumulation(micro)
+        )
+        if total is not None and accumulation is None:
+            return self._derived(micro, total)
+        if accumulation is None:
+            raise self._no_accumulation(micro)
+        return self._two_factors(micro, accumulation, total)
+
+    # what they make up
+
+    def _no_accumulation(self, micro: Candidate) -> NoPlanError:
+        named = f"no gradient accumulation beside {micro.name}"
+        if not self.source.files and not micro.explicit:
+            return NoPlanError(
+                f"{named}: the source of {self.where.program or 'the script'} could not be read",
+                "name it with --accumulation-knob",
+                micro.name,
+            )
+        fixed = next(
+            (p for p in self.source.passed if role_of(p.keyword) is Role.ACCUMULATION and as_number(p.value)),
+            None,
+        )
+        if fixed is not None:
+            return NoPlanError(
+                f"the accumulation is written in {fixed.where} ({fixed.keyword}={fixed.value})",
+                f"change it in {fixed.where.rpartition(':')[0]}",
+                micro.name,
+            )
+        for name, values in self.source.literals.items():
+            if role_of(f"--{name}") is Role.ACCUMULATION and as_number(values[0][0]):
+                return NoPlanError(
+                    f"{named}, but {name} is set in {values[0][1]}, and how it is changed from outside is not known",
+                    "name it with --accumulation-knob", micro.name,
+                )  # fmt: skip
+        return NoPlanError(f"{named}: {NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
+
+    def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
+        self._require_same_rate(micro, {last_key(total)})
+        return Knobs(
+            batch=micro.name,
+            batch_scope=KnobScope.PER_RANK,
+            global_batch=total.name,
+            same=self._duplicates(micro, None, total),
+            found=self._numbers(micro, None, total),
+        )
+
+    def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
+        big, small = last_key(micro), last_key(steps)
+        if self.source.divides(big, small, outright=True) or micro.role is Role.TOTAL:
+            return self._cut(micro, steps)
+        if self.source.divides(big, small):
+            raise NoPlanError(
+                f"{micro.name} may be divided by {steps.name} in the source",
+                "--batch-scope global, or per_rank",
+                micro.name,
+            )
+        cut_at = self.source.cuts_by(small)
+        if cut_at is not None:
+            raise NoPlanError(
+                f"the source cuts each batch into {steps.name} pieces ({cut_at}): a smaller batch would shrink the global batch",
+                f"a larger {steps.name} alone", micro.name,
+            )  # fmt: skip
+        if (
+            not self.source.files
+            and micro.role not in {Role.MICRO, Role.NODE}
+            and not self._by_known_names(micro, steps)
+        ):
+            raise NoPlanError(
+                f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
+                "say --batch-scope per_rank, per_node or global", micro.name,
+            )  # fmt: skip
+        scope = self._scope(micro)
+        counts = (
+            self.given.counts if self.given.counts is not AccumulationCounts.PER_RANK else self._counts(small)
+        )
+        if total is not None:
+            self._require_product(micro, steps, total, counts)
+        self._require_same_rate(micro, {small})
+        self._require_accepted(steps)
+        return Knobs(
+            batch=micro.name,
+            batch_scope=scope,
+            accumulation=steps.name,
+            paired=True,
+            counts=counts,
+            same=self._duplicates(micro, steps, total),
+            found=self._numbers(micro, steps, total),
+        )
+
+    def _by_known_names(self, micro: Candidate, steps: Candidate) -> bool:
+        return (
+            self.row is not None
+            or (micro.framework != "" and steps.framework != "")
+            or self.given.batch_scope is not KnobScope.UNKNOWN
+        )
+
+    def _cut(self, micro: Candidate, steps: Candidate) -> Knobs:
+        """The source divides the batch by the accumulation: the batch stays, and is cut into more pieces."""
+        if micro.number is None or steps.number is None:
+            raise NoPlanError(
+                f"{micro.name} {micro.value} and {steps.name} {steps.value} are no numbers",
+                "",
+                micro.name,
+            )
+        return Knobs(
+            batch=micro.name, batch_scope=KnobScope.GLOBAL, accumulation=steps.name, found=self._numbers(micro, steps, None)
+        )  # fmt: skip
+
+    def _scope(self, micro: Candidate) -> KnobScope:
+        if self.given.batch_scope is not KnobScope.UNKNOWN:
+            return self.given.batch_scope
+        scope = scope_of(micro.name, self.source)
+        if scope is not KnobScope.UNKNOWN:
+            return scope
+        names = self.source.same_as(last_key(micro))
+        for ratio in self.source.ratios:
+            by = ratio.right & set(_WORLD)
+            if ratio.left in names and by:
+                return KnobScope.PER_NODE if by <= _PER_NODE else KnobScope.GLOBAL
+        return KnobScope.UNKNOWN
+
+    def _counts(self, small: str) -> AccumulationCounts:
+        names = self.source.same_as(small)
+        divided = any(
+            r.left in names and self.source.behind(r.right) & set(_WORLD) and r.whole
+            for r in self.source.ratios
+        )
+        return AccumulationCounts.ALL_RANKS if divided else AccumulationCounts.PER_RANK
+
+    def _require_product(
+        self, micro: Candidate, steps: Candidate, total: Candidate, counts: AccumulationCounts
+    ) -> None:
+        """Micro-batch, accumulation and total are all given: they must agree, or which one the script drops is not known."""
+        a, b, c = micro.number, steps.number, total.number
+        if a is None or b is None or c is None:
+            return
+        world = 1 if counts is AccumulationCounts.ALL_RANKS else self.world
+        if world is None or a * b * world != c:
+            raise NoPlanError(
+                f"{micro.name} {a} × {steps.name} {b} × {world or '?'} ranks is not {total.name} {c}",
+                "leave one of the three out",
+                micro.name,
+            )
+
+    def _require_accepted(self, steps: Candidate) -> None:
+        """The source's own conditions let the accumulation be larger."""
+        if steps.number is None:
+            return
+        given = {plain_last(s.name): s.value for s in settings_of(self.args[self.where.args_at :])}
+        why = refuses(
+            self.source,
+            plain_name(steps.dest).rpartition(".")[2],
+            steps.number,
+            2 * steps.number,
+            given,
+            self.world,
+        )
+        if why is not None:
+            raise NoPlanError(
+                f"{steps.name} {2 * steps.number} would be refused by the script: {why}", "", None
+            )
+
+    def _require_same_rate(self, micro: Candidate, others: set[str]) -> None:
+        """The learning rate must not be scaled by the micro-batch without what makes up for it."""
+        for name in ("lr", "learning_rate"):
+            behind = self.source.aliases.get(name, frozenset())
+            if last_key(micro) in behind and not (self.source.behind(behind) & {o.lower() for o in others}):
+                raise NoPlanError(f"the learning rate is scaled by {micro.name} alone", "", micro.name)
+
+    def _duplicates(
+        self, micro: Candidate, steps: Candidate | None, total: Candidate | None
+    ) -> tuple[tuple[str, str], ...]:
+        """The other places that hold the same numbers: DeepSpeed's JSON, accelerate's config, a config beside a flag."""
+        same: list[tuple[str, str]] = []
+        for role, chosen in (("micro", micro), ("accumulation", steps), ("total", total)):
+            wanted = {
+                "micro": {Role.MICRO, Role.BATCH},
+                "accumulation": {Role.ACCUMULATION},
+                "total": {Role.TOTAL},
+            }[role]
+            for other in self.found:
+                if chosen is not None and other.dest == chosen.dest:
+                    continue
+                if (
+                    other.role not in wanted
+                    or other.number is None
+                    or not (
+                        other.explicit
+                        and (other.framework or (chosen is not None and last_key(other) == last_key(chosen)))
+                    )
+                ):
+                    continue
+                self._require_equal(role, chosen, other, micro, steps)
+                if role != "total":
+                    same.append((other.name, role))
+        return tuple(same)
+
+    def _require_equal(
+        self, role: str, chosen: Candidate | None, other: Candidate, micro: Candidate, steps: Candidate | None
+    ) -> None:
+        file = other.name.partition("#")[0]
+        if role == "total":
+            self._require_total(other, micro, steps)
+            return
+        if chosen is None:
+            raise NoPlanError(
+                f"{other.name} holds {other.number}, and what it pairs with is derived",
+                f"set it to auto in {file}",
+                micro.name,
+            )
+        if other.number != chosen.number:
+            raise NoPlanError(
+                f"{chosen.name} is {chosen.value} and {other.name} is {other.number}: which one counts is not known",
+                "make them equal",
+                micro.name,
+            )
+        if file in self.where.fixed:
+            raise NoPlanError(
+                f"{other.name} holds the same number, and no copy of {file} can be handed to the job",
+                f"set it to auto in {file}",
+                micro.name,
+            )
+
+    def _require_total(self, other: Candidate, micro: Candidate, steps: Candidate | None) -> None:
+        """A framework's own total stays; but it must be the product, or the engine refuses to start."""
+        if self.world is None or steps is None or not (micro.number and steps.number and other.framework):
+            return
+        if micro.number * steps.number * self.world != other.number:
+            file = other.name.partition("#")[0]
+            what = f"{other.name} {other.number} is not {micro.number} × {steps.number} × {self.world} ranks"
+            raise NoPlanError(what, f"make {file} agree", micro.name)
+
+    def _numbers(
+        self, micro: Candidate, steps: Candidate | None, total: Candidate | None
+    ) -> tuple[FoundNumber, ...]:
+        three = (("micro", micro), ("accumulation", steps), ("total", total))
+        return tuple(FoundNumber(what, c.number, c.where) for what, c in three if c is not None)
+
+
+def scope_of(name: str, source: ScriptSource) -> KnobScope:
+    """What a batch flag counts, from its name, else from the source; UNKNOWN rather than a guess."""
+    scope = scope_by_name(name)
+    if scope is not KnobScope.UNKNOWN:
+        return scope
+    if place_of(name) is Place.ENVIRONMENT:
+        dest = name
+    elif place_of(name) is Place.FILE:
+        dest = bare(name).rpartition(".")[2]
+    else:
+        flag = source.flag(name)
+        plain = name.lstrip("-").replace("-", "_")
+        dest = flag.dest if flag else plain.rpartition(".")[2]
+    return KnobScope.PER_RANK if source.passes_undivided(dest) else KnobScope.UNKNOWN

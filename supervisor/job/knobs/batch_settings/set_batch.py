@@ -1,0 +1,223 @@
+"""The batch that a script's settings hold, as numbers, and the settings that make it another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from supervisor.job.arguments.assignments import value_of
+from supervisor.job.batch import BatchSpec, BatchUnit, resolve
+from supervisor.job.config.edit import NEW, Scalar
+from supervisor.job.errors import JobError
+from supervisor.job.knobs.batch_settings.candidates import as_number
+from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.knobs.source.read_source import scan_source
+from supervisor.job.spec import AccumulationCounts, Knobs, KnobScope
+
+_LENGTH_NAMES: Final = (
+    "--max_seq_len", "--seq_len", "--seq_length", "--sequence_length", "--block_size", "--max_seq_length", "--context_length", "--max_length",
+)  # fmt: skip
+
+
+def batch_of(
+    args: Sequence[str],
+    knobs: Knobs,
+    *,
+    world_size: int | None,
+    local_world_size: int,
+    global_batch: int | None = None,
+    unit: BatchUnit | None = None,
+    tokens_per_sample: int = 1,
+    elsewhere: Places | None = None,
+    source_text: str | None = None,
+) -> BatchSpec | None:
+    """The batch that a foreign command line asks for; None where it is not known.
+
+    Args:
+        args: what follows the script.
+        knobs: what `find_knobs` found.
+        world_size: ranks in all; None: not known, and not needed where batch and accumulation are two factors.
+        local_world_size: ranks on a node.
+        source_text: the script's text, for defaults of flags that are not given.
+        global_batch: what a person asked for in place of what the script's own flags say.
+        unit: in what the global batch is counted, if a person gave it; samples otherwise.
+        tokens_per_sample: with ``unit=TOKENS``.
+        elsewhere: config files and variables.
+
+    Raises:
+        JobError: the numbers are known and do not divide.
+    """
+    where = elsewhere or Places(scan_source(source_text))
+    given = _number_of(args, knobs.batch, where, knobs, "micro")
+    if given is None:
+        return None
+    steps = _number_of(args, knobs.accumulation, where, knobs, "accumulation") or 1
+    if knobs.paired and not (knobs.batch_scope is KnobScope.PER_RANK and world_size is not None):
+        return _two_factors(knobs, given, steps, world_size, local_world_size)
+    if knobs.counts is AccumulationCounts.ALL_RANKS and world_size is not None:
+        steps = _shared(steps, world_size, knobs)
+    counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
+    if world_size is None:
+        total = _number_of(args, knobs.global_batch, where, knobs, "total")
+        # Derived: the script makes up for it, however many ranks there are.
+        return BatchSpec(given, 1, 1, ranks_known=False) if total is not None or _is_derived(knobs) else None
+    match knobs.batch_scope:
+        case KnobScope.PER_RANK:
+            micro = given
+        case KnobScope.PER_NODE:
+            micro = _of_node(given, local_world_size, knobs)
+        case KnobScope.GLOBAL:
+            return resolve(
+                world_size=world_size, global_batch=global_batch or given, accumulation=steps, **counted
+            )
+        case KnobScope.UNKNOWN:
+            return None
+    if global_batch is not None:
+        return resolve(world_size=world_size, micro_batch=micro, global_batch=global_batch, **counted)
+    return _with_total(args, knobs, where, micro, steps, world_size, counted, said=unit is not None)
+
+
+def _is_derived(knobs: Knobs) -> bool:
+    return knobs.global_batch is not None and knobs.accumulation is None
+
+
+def _with_total(
+    args: Sequence[str],
+    knobs: Knobs,
+    where: Places,
+    micro: int,
+    steps: int,
+    world: int,
+    counted: dict[str, Any],
+    *,
+    said: bool,
+) -> BatchSpec | None:
+    total = _number_of(args, knobs.global_batch, where, knobs, "total")
+    counts_tokens = total is not None and _may_count_tokens(args, knobs.global_batch, total, where)
+    if (
+        not said
+        and _is_derived(knobs)
+        and (total is None or counts_tokens or (total % (micro * world) and not total % micro))
+    ):
+        # What the total counts need not be known: samples or tokens, over all ranks or those of a data-parallel group.
+        # Its accumulation follows by itself, and stays whole where the new micro-batch divides the old one.
+        return BatchSpec(micro, 1, 1, ranks_known=False)
+    if total is None:
+        return resolve(world_size=world, micro_batch=micro, accumulation=steps, **counted)
+    return resolve(world_size=world, micro_batch=micro, global_batch=total, **counted)
+
+
+def _two_factors(knobs: Knobs, given: int, steps: int, world: int | None, local: int) -> BatchSpec | None:
+    """Batch and accumulation in the units of their own settings; where a batch is divided among ranks, per rank."""
+    if knobs.counts is AccumulationCounts.ALL_RANKS and world is not None:
+        shared = _shared(steps, world, knobs)
+        steps = steps if knobs.batch_scope is KnobScope.UNKNOWN else shared
+    match knobs.batch_scope:
+        case KnobScope.UNKNOWN | KnobScope.PER_RANK:
+            return BatchSpec(given, steps, 1, ranks_known=False)
+        case KnobScope.PER_NODE:
+            return None if world is None else BatchSpec(_of_node(given, local, knobs), steps, world)
+        case KnobScope.GLOBAL:
+            if world is None:
+                return None
+            if given % world:
+                raise JobError(f"{knobs.batch} {given} does not divide by {world} ranks")
+            return BatchSpec(given // world, steps, world)
+
+
+def _shared(steps: int, world: int, knobs: Knobs) -> int:
+    if steps % world:
+        raise JobError(
+            f"{knobs.accumulation} {steps} counts all ranks and does not divide by {world} of them"
+        )
+    return steps // world
+
+
+def _of_node(given: int, local: int, knobs: Knobs) -> int:
+    if given % local:
+        raise JobError(f"{knobs.batch} {given} does not divide by the {local} ranks of a node")
+    return given // local
+
+
+def _may_count_tokens(args: Sequence[str], name: str | None, total: int, where: Places) -> bool:
+    """Whether a found global batch may be in tokens: then its numbers are not shown as samples."""
+    if name is not None and "token" in name:
+        return True
+    lengths = (_number_of(args, n, where) for n in _LENGTH_NAMES)
+    return any(length is not None and total >= length for length in lengths)
+
+
+def batch_values(
+    knobs: Knobs, batch: BatchSpec, *, before: BatchSpec | None = None, local_world_size: int = 1
+) -> tuple[tuple[str, str], ...]:
+    """The (knob, value) pairs that make the batch `batch`.
+
+    Without an accumulation flag a change is possible only where accumulation stays as it was in `before`:
+    a person has then accepted a smaller global batch.
+
+    Raises:
+        JobError: the knobs or their scope are not known, so that the batch asked for could not be had.
+    """
+    same_steps = before is not None and before.accumulation_steps == batch.accumulation_steps
+    accepted = same_steps and knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
+    if not (knobs.can_change_batch or accepted):
+        raise JobError(why_not_changeable(knobs))
+    match knobs.batch_scope:
+        case KnobScope.PER_RANK:
+            value = batch.micro_batch_per_rank
+        case KnobScope.PER_NODE:
+            value = batch.micro_batch_per_rank * local_world_size
+        case KnobScope.GLOBAL if knobs.paired:
+            value = batch.micro_batch_per_rank * batch.world_size
+        case KnobScope.GLOBAL:
+            # The flag holds the global batch, which mostly stays; accumulation alone cuts the micro-batch.
+            value = batch.global_batch
+        case KnobScope.UNKNOWN:
+            if not knobs.paired:
+                raise JobError(why_not_changeable(knobs))
+            value = batch.micro_batch_per_rank
+    pairs = [(_known(knobs.batch), str(value))]
+    steps = batch.accumulation_steps
+    if knobs.counts is AccumulationCounts.ALL_RANKS and batch.ranks_known:
+        steps *= batch.world_size
+    if knobs.accumulation:
+        pairs.append((knobs.accumulation, str(steps)))
+    if knobs.global_batch and batch.ranks_known:
+        # Said outright even where it was a default: a default may itself follow from the micro-batch.
+        pairs.append((knobs.global_batch, str(batch.global_batch)))
+    pairs += [(name, str(value if what == "micro" else steps)) for name, what in knobs.same]
+    return tuple(pairs)
+
+
+def why_not_changeable(knobs: Knobs) -> str:
+    """One line for the user: what is missing before a batch can be changed, and how to say it."""
+    if knobs.refusal:
+        hint = f" ({knobs.help})" if knobs.help and knobs.help not in knobs.refusal else ""
+        return f"{knobs.refusal}{hint}"
+    if knobs.batch is None:
+        return "the script's batch flag is not known: name it with --batch-knob"
+    if knobs.batch_scope is KnobScope.UNKNOWN:
+        return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
+    return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
+
+
+def _number_of(
+    args: Sequence[str], name: str | None, where: Places, knobs: Knobs | None = None, what: str = ""
+) -> int | None:
+    if name is None:
+        return None
+    value: Scalar = value_of(args, name) if is_argument(name) else None
+    if value is None:
+        value = where.value(name)
+    number = as_number(value)
+    if number is None and knobs is not None:
+        # A default by convention, or a value that stands in for one that is not set.
+        found = knobs.number(what)
+        return found.value if found is not None else None
+    return number
+
+
+def _known(name: str | None) -> str:
+    if name is None:
+        raise JobError("the script's batch flag is not known: name it with --batch-knob")
+    return name.replace(f"#{NEW}{NEW}", f"#{NEW}")

@@ -1,0 +1,104 @@
+"""What a foreign script may start from: a flag that takes a checkpoint's path, and the folders that it writes to.
+
+Read from its arguments, configs and source. Whether there is a checkpoint to hand over is for `sources.checkpoints` to find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from supervisor.job.arguments.assignments import Setting, settings_of
+from supervisor.job.knobs.places import Place, Places, bare, is_argument, place_of
+from supervisor.job.knobs.source.read_source import ScriptFlag
+
+# What else of a run is resumed: a tracker's run, a counter.
+_NOT_A_PATH: Final = frozenset(
+    {"id", "step", "steps", "epoch", "epochs", "iter", "run", "wandb", "mode", "auto", "optimizer"}
+)
+_OUTPUTS: Final = frozenset(
+    {
+        "output_dir", "out_dir", "output", "outdir", "output_path", "save_dir", "save_path", "savedir", "checkpoint_dir",
+        "checkpoints_dir", "ckpt_dir", "default_root_dir", "work_dir", "exp_dir", "log_dir", "logdir", "project_dir",
+    }
+)  # fmt: skip
+# transformers.TrainingArguments has the flag and leaves it to the script to use it.
+_HF_FLAG: Final = "--resume_from_checkpoint"
+_HF_CLASSES: Final = frozenset({"TrainingArguments", "Seq2SeqTrainingArguments", "HfArgumentParser"})
+# Lightning's, Hydra's and transformers' own folders, where the script names none.
+USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output")
+
+
+def find_start(settings: Sequence[Setting], where: Places) -> str | None:
+    """The flag that takes the path of a checkpoint to go on from; None where none is known."""
+    for setting in settings:
+        if takes_path(setting.name) and setting.value is not None and setting.value.lower() not in _SWITCHED:
+            return setting.name
+    for flag in where.source.flags:
+        name = next((n for n in flag.names if n.startswith("--") and takes_path(n)), None)
+        if name is not None and _is_open(flag):
+            return name
+    words = where.source.words
+    return _HF_FLAG if words & _HF_CLASSES and "resume_from_checkpoint" in words else None
+
+
+_SWITCHED: Final = frozenset({"true", "false", "yes", "no", "1", "0", "none", ""})
+
+
+def given_start(args: Sequence[str], flag: str | None = None) -> str | None:
+    """The checkpoint that a person named, as flag and value (``--resume c2.pt``); None where none is named.
+
+    Args:
+        args: what follows the script now.
+        flag: the flag that is known to take a checkpoint's path, whatever its name.
+    """
+    given = [s for s in settings_of(args) if (s.name == flag or takes_path(s.name)) and s.value]
+    found = next((s for s in reversed(given) if (s.value or "").lower() not in _SWITCHED), None)
+    if found is None:
+        return None
+    return f"{found.name} {found.value}" if found.name.startswith("-") else f"{found.name}={found.value}"
+
+
+def takes_path(name: str) -> bool:
+    """Whether a setting's name is that of a checkpoint's path to go on from."""
+    words = [
+        word
+        for word in bare(name).lstrip("-").lower().replace("-", "_").rpartition(".")[2].split("_")
+        if word
+    ]
+    if words in (
+        ["ckpt", "path"],
+        ["continue", "from"],
+        ["continue", "path"],
+        ["restore", "path"],
+        ["load", "path"],
+    ):
+        return True
+    return "resume" in words and not _NOT_A_PATH & set(words)
+
+
+def _is_open(flag: ScriptFlag) -> bool:
+    """Whether any text may be given to it, and none is by default."""
+    return not flag.is_switch and not flag.choices and flag.default in {None, ""}
+
+
+def find_outputs(settings: Sequence[Setting], where: Places) -> tuple[str, ...]:
+    """The output folders that the arguments name, as spelled there; then the defaults of frameworks."""
+    found = [s.value for s in settings if s.value and _is_output(s.name)]
+    given = {s.name.lstrip("-").replace("-", "_") for s in settings}
+    for name in where.names():
+        plain = bare(name).lstrip("-").replace("-", "_")
+        value = where.value(name)
+        if (
+            _is_output(name)
+            and isinstance(value, str)
+            and value
+            and not (is_argument(name) and plain in given)
+        ):
+            found.append(value)
+    return tuple(dict.fromkeys((*found, *USUAL_OUTPUTS)))
+
+
+def _is_output(name: str) -> bool:
+    last = bare(name).lstrip("-").lower().replace("-", "_")
+    return (last.rpartition(".")[2] if place_of(name) is not Place.ENVIRONMENT else last) in _OUTPUTS

@@ -1,0 +1,1 @@
+"""What a training script's source shows, parsed and never run: its files, its settings, its batch, its conditions."""

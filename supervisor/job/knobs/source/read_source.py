@@ -1,0 +1,520 @@
+"""What a training script's source says about its batch: parsed, never run.
+
+Besides the settings that it declares (`declarations`): reads of environment variables by a literal name, where a batch
+size goes when it reaches a DataLoader, which numbers are divided by which others, what is passed on to calls
+under a telling name, and the conditions under which the script refuses its own settings.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from supervisor.job.knobs.source.declarations import Literal, ScriptFlag, constant, declared_flags, literal
+
+__all__ = [
+    "MAX_SOURCE_CHARS",
+    "Demand",
+    "Passed",
+    "Ratio",
+    "ScriptFlag",
+    "ScriptSource",
+    "SourceFile",
+    "scan_files",
+    "scan_source",
+]
+
+# A training script is some thousand lines; parsing more than this would cost a visible pause at start.
+MAX_SOURCE_CHARS: Final = 2_000_000
+MAX_NESTING: Final = 200
+_TELLING: Final = ("TrainingArguments", "HfArgumentParser", "SFTConfig", "DPOConfig", "TrlParser")
+# Words in names of what a batch is passed on as: such keywords of calls are kept.
+_KEPT: Final = (
+    "batch",
+    "accum",
+    "update_freq",
+    "resume",
+    "ckpt_path",
+    "devices",
+    "num_nodes",
+    "overwrite_output_dir",
+)
+_CUTTING: Final = frozenset({"chunk", "array_split", "tensor_split"})
+_ALIAS_DEPTH: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One division or, where not `whole`, one remainder: the name that is divided, and every name that it is divided by."""
+
+    left: str
+    right: frozenset[str]
+    whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A keyword of a call: ``TrainingArguments(per_device_train_batch_size=8)``."""
+
+    call: str
+    keyword: str
+    leaf: str | None
+    value: Literal
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A condition that must hold (``assert``), or must not (``if …: raise``); `guards`: the tests of the ifs around it."""
+
+    test: ast.expr
+    must_hold: bool
+    where: str
+    guards: tuple[tuple[ast.expr, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One parsed file; `tree` is never run. `depth`: imports between it and the script."""
+
+    path: str
+    tree: ast.Module
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSource:
+    """What a script's files say, and the attribute names that it hands undivided to a DataLoader as batch size.
+
+    `variables`: environment variables that it reads, with their literal default if they have one. In the sets
+    a variable is named ``env:NAME``. `words`: names and attributes in its code that are about resuming, or transformers.
+    `handed`: (name, the name that is passed on as it, or that it is a share of). `computed`: what a name is set to.
+    `renamed`: (name, the name that it is set to). `fields`: constants of class bodies with an annotation. `used`: every name and attribute that is read. `aliases`: names that a local variable is computed from. `cuts`: names that say into how many pieces a tensor or a list is cut, with where. `fallbacks`: (name, the name that stands in for it where it is not set).
+    """
+
+    flags: tuple[ScriptFlag, ...] = ()
+    undivided: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset()
+    variables: tuple[tuple[str, Literal], ...] = ()
+    words: frozenset[str] = frozenset()
+    ratios: tuple[Ratio, ...] = ()
+    aliases: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    fallbacks: tuple[tuple[str, str], ...] = ()
+    passed: tuple[Passed, ...] = ()
+    demands: tuple[Demand, ...] = ()
+    literals: Mapping[str, tuple[tuple[Literal, str], ...]] = field(default_factory=dict)
+    modules: frozenset[str] = frozenset()
+    files: tuple[SourceFile, ...] = ()
+    used: frozenset[str] = frozenset()
+    renamed: frozenset[tuple[str, str]] = frozenset()
+    fields: Mapping[str, Literal] = field(default_factory=dict)
+    handed: frozenset[tuple[str, str]] = frozenset()
+    computed: Mapping[str, tuple[ast.expr, ...]] = field(default_factory=dict)
+    cuts: Mapping[str, str] = field(default_factory=dict)
+
+    def flag(self, name: str) -> ScriptFlag | None:
+        """The declared flag of this spelling; dashes and underscores within a name are one."""
+        exact = next((f for f in self.flags if name in f.names), None)
+        if exact is not None:
+            return exact
+        plain = name.replace("_", "-")
+        return next((f for f in self.flags if any(n.replace("_", "-") == plain for n in f.names)), None)
+
+    def passes_undivided(self, dest: str) -> bool:
+        """Whether `dest` reaches a DataLoader as it is, and is divided nowhere."""
+        return dest in self.undivided and dest not in self.divided
+
+    def uses(self, dest: str) -> bool:
+        """Whether a setting is read anywhere: by name, or with all others at once (``**vars(args)``)."""
+        return dest in self.used or "*" in self.used
+
+    def behind(self, names: Iterable[str]) -> frozenset[str]:
+        """The names, and all that they are computed from."""
+        found: set[str] = set()
+        open_ = {n.lower() for n in names}
+        for _ in range(_ALIAS_DEPTH):
+            found |= open_
+            open_ = {inner for name in open_ for inner in self.aliases.get(name, ())} - found
+            if not open_:
+                break
+        return frozenset(found)
+
+    def same_as(self, name: str) -> frozenset[str]:
+        """The name, and those that are set to it and nothing else (``total = args.total``)."""
+        return self._followed(name, self.renamed)
+
+    def _followed(self, name: str, steps: frozenset[tuple[str, str]]) -> frozenset[str]:
+        found = {name.lower()}
+        for _ in range(3):
+            found |= {other for other, origin in steps if origin in found}
+        return frozenset(found)
+
+    def cuts_by(self, part: str) -> str | None:
+        """Where something is cut into `part` pieces, maybe by another name; None where nothing is."""
+        names = self._followed(part, self.renamed | self.handed)
+        return next((where for name, where in self.cuts.items() if name in names), None)
+
+    def divides(self, total: str, part: str, *, outright: bool = False) -> bool:
+        """Whether `total` is divided by a product that `part` is a factor of, or tested to be a multiple of it.
+
+        Args:
+            total: what is divided, or shared out first and then divided.
+            part: what divides it, maybe by another name.
+            outright: only a division by `part` under its own name counts.
+        """
+        lefts, part = self.same_as(total), part.lower()
+        parts = frozenset({part})
+        if not outright:
+            lefts |= self._followed(total, self.renamed | self.handed)
+            parts |= self._followed(part, self.renamed | self.handed)
+        return any(
+            r.left in lefts
+            and any(p != r.left for p in parts & (r.right if outright else self.behind(r.right)))
+            and (r.whole or not outright)
+            for r in self.ratios
+        )
+
+
+def scan_source(text: str | None) -> ScriptSource:
+    """Reads one script's text; anything that is not Python is simply unknown."""
+    return scan_files([("", text)] if text else [])
+
+
+def scan_files(texts: Sequence[tuple[str, str] | tuple[str, str, int]]) -> ScriptSource:
+    """Reads a script and the local files that it imports, the script first: (path, text, imports in between)."""
+    files: list[SourceFile] = []
+    for path, text, *depth in texts:
+        tree = parse(text)
+        if tree is not None:
+            files.append(SourceFile(path, tree, depth[0] if depth else 0))
+    modules = frozenset(module for file in files for module in imported_modules(file.tree))
+    facts = _Facts()
+    flags: list[ScriptFlag] = []
+    for file in files:
+        flags += declared_flags(file.tree, modules, file.path)
+        facts.read(file)
+    return facts.done(tuple(flags), modules, tuple(files))
+
+
+def parse(text: str) -> ast.Module | None:
+    """The text as a tree; None where it is not Python, or too large."""
+    if not text or len(text) > MAX_SOURCE_CHARS:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return tree if _is_shallow(tree) else None
+
+
+def _is_shallow(tree: ast.Module) -> bool:
+    """Whether a tree can be walked by recursion: code that people write is nested some 60 deep."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_NESTING):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return True
+    return False
+
+
+def imported_modules(tree: ast.Module) -> set[str]:
+    """Top names of every package that a file imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+class _Facts:
+    """Collects over files; lives for one call."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, Literal] = {}
+        self.words: set[str] = set()
+        self.aliases: defaultdict[str, set[str]] = defaultdict(set)
+        self.direct: dict[str, str] = {}
+        self.literals: defaultdict[str, list[tuple[Literal, str]]] = defaultdict(list)
+        self.undivided: set[str] = set()
+        self.divided: set[str] = set()
+        self.ratios: list[Ratio] = []
+        self.fallbacks: list[tuple[str, str]] = []
+        self.passed: list[Passed] = []
+        self.demands: list[Demand] = []
+        self.used: set[str] = set()
+        self.renamed: set[tuple[str, str]] = set()
+        self.handed: set[tuple[str, str]] = set()
+        self.computed: defaultdict[str, list[ast.expr]] = defaultdict(list)
+        self.fields: dict[str, Literal] = {}
+        self.cuts: dict[str, str] = {}
+        self.path = ""
+        self.wholesale = False
+
+    def read(self, file: SourceFile) -> None:
+        self.path = file.path
+        nodes = list(ast.walk(file.tree))
+        for node in nodes:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                self._assignment(node)
+        for node in nodes:
+            self._node(node)
+        for node, guards, _ in guarded(file.tree):
+            match node:
+                case ast.Assert(test=test):
+                    self.demands.append(Demand(test, must_hold=True, where=self._at(node), guards=guards))
+                case ast.If(test=test, body=body) if any(isinstance(s, ast.Raise) for s in body):
+                    self.demands.append(Demand(test, must_hold=False, where=self._at(node), guards=guards))
+                case _:
+                    pass
+
+    def _node(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name() | ast.Attribute():
+                word = node.id if isinstance(node, ast.Name) else node.attr
+                if isinstance(node.ctx, ast.Load):
+                    self.used.add(word)
+                if "resume" in word or word.endswith(_TELLING):
+                    self.words.add(word)
+            case ast.Subscript():
+                self._variable(node)
+                self.used.add(leaf(node) or "")
+                if isinstance(node.slice, ast.Slice):  # every n-th sample: `batch[i::n]`
+                    self._cut(node.slice.step, node)
+            case ast.Call():
+                self._variable(node)
+                self._call(node)
+            case ast.BinOp(left=left, op=ast.Div() | ast.FloorDiv() | ast.Mod() as op, right=right):
+                self._ratio(left, right, whole=not isinstance(op, ast.Mod))
+            case ast.AugAssign(target=target, op=ast.Div() | ast.FloorDiv(), value=value):
+                self.used.add(leaf(target) or "")
+                self._ratio(target, value)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                self._fallback(body, orelse, test)
+            case ast.BoolOp(op=ast.Or(), values=[first, second]):
+                self._fallback(first, second, first)
+            case _:
+                pass
+
+    def _at(self, node: ast.AST) -> str:
+        return f"{self.path or 'the script'}:{getattr(node, 'lineno', 0)}"
+
+    def _variable(self, node: ast.expr) -> None:
+        read = _variable(node)
+        if read:
+            self.variables.setdefault(*read)
+
+    def _assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if not isinstance(target, ast.Name | ast.Attribute) or node.value is None:
+            return
+        name = target.id if isinstance(target, ast.Name) else target.attr
+        value = constant(node.value)
+        if value is None:
+            self._computed(target, name, node.value)
+            return
+        self.literals[name.lower()].append((value, self._at(node)))
+        if isinstance(node, ast.AnnAssign):
+            self.fields[name] = value
+
+    def _computed(self, target: ast.Name | ast.Attribute, name: str, value: ast.expr) -> None:
+        """What a name that is no constant is made from."""
+        self.computed[name].append(value)
+        source = leaf(value)
+        if isinstance(target, ast.Name) and source and source != name and not isinstance(value, ast.Name):
+            self.direct[name] = source
+        match value:
+            case ast.BinOp(left=left, op=ast.FloorDiv()) if whole := leaf(left):
+                self.handed.add((name.lower(), whole.lower()))
+            case _:
+                pass
+        if source and source.lower() != name.lower():
+            self.renamed.add((name.lower(), source.lower()))
+        within = {inner.lower() for inner in leaves(value)} - {name.lower()}
+        if 0 < len(within) <= 12:
+            self.aliases[name.lower()] |= within
+
+    def _ratio(self, left: ast.expr, right: ast.expr, *, whole: bool = True) -> None:
+        names = leaves(left)
+        if whole:
+            self.divided.update(self.direct.get(name, name) for name in names)
+        rights = frozenset(name.lower() for name in leaves(right))
+        # `total / world / micro` divides the total by both.
+        while isinstance(left, ast.BinOp) and isinstance(left.op, ast.Div | ast.FloorDiv):
+            rights |= {name.lower() for name in leaves(left.right)}
+            left = left.left
+        first = leaf(left)
+        # A product on the left is divided as a whole: `n * batch / accum` says nothing of batch / accum alone.
+        if first is not None and rights:
+            self.ratios.append(Ratio(first.lower(), rights, whole))
+
+    def _pieces(self, call: ast.Call) -> None:
+        """The number of pieces is a method's first argument and a function's second."""
+        if call.args:
+            self._cut(call.args[min(1, len(call.args) - 1)], call)
+        self._cut(next((k.value for k in call.keywords if k.arg == "chunks"), None), call)
+
+    def _cut(self, pieces: ast.expr | None, node: ast.AST) -> None:
+        name = leaf(pieces)
+        if name is not None:
+            self.cuts.setdefault(name.lower(), self._at(node))
+
+    def _fallback(self, first: ast.expr, second: ast.expr, test: ast.expr) -> None:
+        one, other = leaf(first), leaf(second)
+        if (
+            one
+            and other
+            and one.lower() != other.lower()
+            and one.lower() in {n.lower() for n in leaves(test)}
+        ):
+            self.fallbacks.append((one.lower(), other.lower()))
+
+    def _call(self, call: ast.Call) -> None:
+        name = called(call)
+        self.used.add(leaf(call) or "")
+        if name in {"vars", "from_argparse_args", "asdict"} or any(k.arg is None for k in call.keywords):
+            self.wholesale = True
+        if name in _CUTTING:
+            self._pieces(call)
+        if name.endswith("DataLoader"):
+            value = next((k.value for k in call.keywords if k.arg == "batch_size"), None)
+            value = value or (call.args[1] if len(call.args) > 1 else None)
+            found = leaf(value)
+            if found:
+                self.undivided.add(self.direct.get(found, found))
+        for keyword in call.keywords:
+            if keyword.arg and any(word in keyword.arg for word in _KEPT):
+                origin = leaf(keyword.value)
+                if origin and origin.lower() != keyword.arg.lower() and not name.endswith("DataLoader"):
+                    self.handed.add((keyword.arg.lower(), origin.lower()))
+                self.passed.append(
+                    Passed(
+                        name,
+                        keyword.arg,
+                        leaf(keyword.value),
+                        literal(keyword.value),
+                        self._at(keyword.value),
+                    )
+                )
+
+    def done(
+        self, flags: tuple[ScriptFlag, ...], modules: frozenset[str], files: tuple[SourceFile, ...]
+    ) -> ScriptSource:
+        return ScriptSource(
+            flags=flags,
+            undivided=frozenset(self.undivided),
+            divided=frozenset(self.divided),
+            variables=tuple(self.variables.items()),
+            words=frozenset(self.words),
+            ratios=tuple(self.ratios),
+            aliases={name: frozenset(inner) for name, inner in self.aliases.items()},
+            fallbacks=tuple(self.fallbacks),
+            passed=tuple(self.passed),
+            demands=tuple(self.demands),
+            literals={name: tuple(values) for name, values in self.literals.items()},
+            modules=modules,
+            files=files,
+            renamed=frozenset(self.renamed),
+            handed=frozenset(self.handed),
+            computed={name: tuple(values) for name, values in self.computed.items()},
+            fields=self.fields,
+            cuts=self.cuts,
+            used=frozenset(self.used | ({"*"} if self.wholesale else set())),
+        )
+
+
+def _variable(node: ast.expr) -> tuple[str, Literal] | None:
+    """The environment variable that an expression reads, and its literal default."""
+    match node:
+        case ast.Subscript(value=holder, slice=ast.Constant(value=str() as name)) if _is_environ(holder):
+            return name, None
+        case ast.Call(
+            func=ast.Attribute(value=holder, attr="get"), args=[ast.Constant(value=str() as name), *rest]
+        ) if _is_environ(holder):
+            return name, literal(rest[0]) if rest else None
+        case ast.Call(args=[ast.Constant(value=str() as name), *rest]) if called(node) == "getenv":
+            return name, literal(rest[0]) if rest else None
+        case _:
+            return None
+
+
+def _is_environ(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id="environ") | ast.Attribute(attr="environ"):
+            return True
+        case _:
+            return False
+
+
+Guards = tuple[tuple[ast.expr, bool], ...]
+
+
+def guarded(
+    node: ast.AST, guards: Guards = (), functions: tuple[str, ...] = ()
+) -> Iterator[tuple[ast.AST, Guards, tuple[str, ...]]]:
+    """Every node with the tests of the ifs around it, and the functions that it stands in, outermost first."""
+    for child in ast.iter_child_nodes(node):
+        yield child, guards, functions
+        match child:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from guarded(child, guards, (*functions, name))
+            case ast.If(test=test, body=body, orelse=orelse):
+                yield from guarded(ast.Module([ast.Expr(test)], []), guards, functions)
+                yield from guarded(ast.Module(list(body), []), (*guards, (test, True)), functions)
+                yield from guarded(ast.Module(list(orelse), []), (*guards, (test, False)), functions)
+            case _:
+                yield from guarded(child, guards, functions)
+
+
+def called(call: ast.Call) -> str:
+    """The last name of what is called: ``train`` of ``trainer.train(...)``."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def leaf(node: ast.expr | None) -> str | None:
+    """``args.batch_size``, ``cfg["batch_size"]`` and ``batch_size`` all name ``batch_size``."""
+    if isinstance(node, ast.Call | ast.Subscript) and (read := _variable(node)):
+        return f"env:{read[0]}"
+    match node:
+        case ast.Call(func=ast.Name(id="int"), args=[value]):
+            return leaf(value)
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str() as name), *_]):
+            return name
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str() as name), *_]):
+            return name
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=ast.Constant(value=str() as name)):
+            return name
+        case _:
+            return None
+
+
+def leaves(node: ast.expr) -> set[str]:
+    """The names in an expression; of ``args.batch_size`` the last one alone."""
+    found: set[str] = set()
+    open_: list[ast.AST] = [node]
+    while open_:
+        here = open_.pop()
+        name = leaf(here) if isinstance(here, ast.expr) else None
+        if name is not None:
+            found.add(name)
+            if isinstance(here, ast.Name | ast.Attribute | ast.Subscript):
+                continue
+        if isinstance(here, ast.Call):  # what is called is no quantity, but `dist.get_world_size()` is one
+            found.add(called(here))
+        open_ += (
+            ast.iter_child_nodes(here) if not isinstance(here, ast.Call) else [*here.args, *here.keywords]
+        )
+    return found - {""}

@@ -1,0 +1,224 @@
+"""Which micro-batch fits: from what was measured where it can be, else step by step.
+
+Three grades of knowledge, best first: a line through two or more measured micro-batches, one failed
+allocation's own numbers (`batch.MemoryPoint`), nothing but "this one failed".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from supervisor.job.batch import (
+    FIT_SHARE,
+    BatchSpec,
+    MemoryPoint,
+    candidates,
+    with_micro_batch,
+    without_numbers,
+)
+
+_UNITS: Final = {"bytes": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE: Final = r"(\d{1,7}(?:\.\d{1,4})?) ?(bytes|B|KiB|MiB|GiB|TiB)"
+_TRIED: Final = re.compile(rf"[Tt]ried to allocate {_SIZE}")
+_TOTAL: Final = re.compile(rf"total capacity of {_SIZE}")
+_FREE: Final = re.compile(rf"of which {_SIZE} is free")
+_IN_USE: Final = re.compile(rf"this process has {_SIZE} memory in use")
+_ALLOWED: Final = re.compile(rf"{_SIZE} allowed")
+_ALLOCATED: Final = re.compile(rf"{_SIZE} is allocated by PyTorch")
+
+
+class Measure(StrEnum):
+    """What a peak counts. Peaks of different measures are never put on one line."""
+
+    ALLOCATOR = "allocator"  # PyTorch's allocator on a GPU
+    DEVICE = "device"  # the whole GPU, as NVML tells: contexts and other processes included
+    RESIDENT = "resident"  # the process's resident memory
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTrial:
+    """What one attempt, probe or earlier run showed of one micro-batch.
+
+    Attributes:
+        micro_batch: samples a rank held at once.
+        fitted: it was enough; False: it ran out of memory.
+        peak_bytes: the most that a rank held; where it did not fit, what it held plus what it tried to get,
+            so a lower bound of its need. None: not measured.
+        capacity_bytes: what a rank could have had. None: not known.
+        measure: what `peak_bytes` counts.
+        base_bytes: held before the first forward pass; 0 if unknown.
+    """
+
+    micro_batch: int
+    fitted: bool
+    peak_bytes: int | None = None
+    capacity_bytes: int | None = None
+    measure: Measure = Measure.ALLOCATOR
+    base_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Bytes = `at_zero` + `per_sample` x micro-batch, the least squares through `points` micro-batches."""
+
+    at_zero: float
+    per_sample: float
+    points: int
+    capacity_bytes: int
+
+    def predicted_bytes(self, micro_batch: int) -> float:
+        """Bytes that a rank would hold."""
+        return self.at_zero + self.per_sample * micro_batch
+
+    def fits(self, micro_batch: int) -> bool:
+        """Whether `micro_batch` is predicted to stay under `FIT_SHARE` of the capacity."""
+        return self.predicted_bytes(micro_batch) <= FIT_SHARE * self.capacity_bytes
+
+
+def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
+    """The measured slope, if two or more micro-batches were measured alike; the highest peak of each counts.
+
+    None too where memory does not grow with the micro-batch: then something else was measured.
+    """
+    known = [t for t in trials if t.peak_bytes is not None]
+    for measure in Measure:
+        peaks: dict[int, int] = {}
+        capacity: int | None = None
+        for trial in known:
+            if trial.measure is measure and trial.peak_bytes is not None:
+                peaks[trial.micro_batch] = max(peaks.get(trial.micro_batch, 0), trial.peak_bytes)
+                capacity = trial.capacity_bytes if trial.capacity_bytes is not None else capacity
+        if len(peaks) < 2 or capacity is None:
+            continue
+        count = len(peaks)
+        mean_m, mean_b = sum(peaks) / count, sum(peaks.values()) / count
+        spread = sum((m - mean_m) ** 2 for m in peaks)
+        slope = sum((m - mean_m) * (b - mean_b) for m, b in peaks.items()) / spread
+        if slope > 0:
+            return Line(mean_b - slope * mean_m, slope, count, capacity)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The next batch and how it was chosen, in a few words for the reason."""
+
+    batch: BatchSpec
+    how: str
+
+
+def choose_smaller(
+    spec: BatchSpec,
+    point: MemoryPoint | None = None,
+    trials: Sequence[MemoryTrial] = (),
+    minimum: int = 1,
+) -> Choice | None:
+    """The micro-batch to try after `spec` ran out of memory, at the same global batch.
+
+    Args:
+        spec: what failed.
+        point: the numbers in its message, if there were enough.
+        trials: every attempt of this run and of earlier ones of the same kind.
+        minimum: never below this.
+
+    Returns:
+        The largest smaller divisor that the best knowledge predicts to fit; where a prediction leaves nothing
+        (a base that alone is too large was measured wrong more often than it is true) or nothing is known, the
+        one midway to what fits where `spec` was thought to fit too, else the
+        next one that divides the present micro-batch. None when no divisor of at least `minimum` is left.
+    """
+    open_ = _open_values(spec, trials, minimum)
+    if not open_:
+        return None
+    held = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
+    line = line_through(trials)
+    found = _between(spec, open_, held, trials, line) or _by_measure(spec, open_, held, line)
+    found = found or _by_point(spec, open_, held, point)
+    return found or Choice(
+        with_micro_batch(spec, without_numbers(spec, open_)), "the next smaller one that divides"
+    )
+
+
+def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int) -> list[int]:
+    """The micro-batches to choose from, largest first."""
+    smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
+    if not spec.ranks_known:
+        # An accumulation that counts all ranks, or a batch that is divided among them, stays whole only so.
+        smaller = [m for m in smaller if spec.micro_batch_per_rank % m == 0]
+    failed = {t.micro_batch for t in trials if not t.fitted}
+    # What failed before fails again; but a memory of failures alone must not end the walk.
+    return [m for m in smaller if m < min(failed, default=spec.micro_batch_per_rank)] or smaller
+
+
+def _between(
+    spec: BatchSpec, open_: Sequence[int], held: int | None, trials: Sequence[MemoryTrial], line: Line | None
+) -> Choice | None:
+    """After a fit that the run refuted (a probe is shorter than a training): midway between what fits and what failed.
+
+    What fitted below it may be far below: with 8 known to fit and 16 refuted, 12 comes before 8.
+    """
+    refuted = any(t.fitted and t.micro_batch == spec.micro_batch_per_rank for t in trials)
+    left = [m for m in open_ if held is not None and m > held]
+    if not refuted or not left or line is not None:
+        return None
+    how = f"between {held}, which fitted, and {spec.micro_batch_per_rank}, which did not after all"
+    return Choice(with_micro_batch(spec, left[len(left) // 2]), how)
+
+
+def _by_measure(spec: BatchSpec, open_: Sequence[int], held: int | None, line: Line | None) -> Choice | None:
+    """What a line through measured micro-batches predicts to fit, or what fitted before."""
+    found = next((m for m in open_ if line.fits(m)), None) if line is not None else None
+    if line is not None and found is not None and found >= (held or 0):
+        return Choice(with_micro_batch(spec, found), _by_line(line, found))
+    return Choice(with_micro_batch(spec, held), "it fitted before") if held is not None else None
+
+
+def _by_point(
+    spec: BatchSpec, open_: Sequence[int], held: int | None, point: MemoryPoint | None
+) -> Choice | None:
+    """What one failed allocation's own numbers predict to fit."""
+    if held is not None or point is None:
+        return None
+    found = next((m for m in open_ if point.fits(m)), None)
+    if found is None:
+        return None
+    needed = size(point.predicted_bytes(found))
+    how = f"predicted to need {needed} of {size(point.capacity_bytes)}"
+    return Choice(with_micro_batch(spec, found), how)
+
+
+def _by_line(line: Line, micro_batch: int) -> str:
+    needed = size(line.predicted_bytes(micro_batch))
+    return (
+        f"predicted from {line.points} measured micro-batches to need {needed} of {size(line.capacity_bytes)}"
+    )
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def memory_point(text: str, micro_batch: int, *, base_bytes: int = 0) -> MemoryPoint | None:
+    """The point that a CUDA out-of-memory message adds; None where it does not have the numbers.
+
+    The capacity is what this process could have had: what it holds plus what is free (others may sit on
+    the device), or its allowed fraction where one is set. The message's format is that of torch 2.1 to 2.13.
+    """
+    tried, allocated, total = (_bytes(p, text) for p in (_TRIED, _ALLOCATED, _TOTAL))
+    if tried is None or allocated is None or total is None or micro_batch < 1:
+        return None
+    free, in_use, allowed = (_bytes(p, text) for p in (_FREE, _IN_USE, _ALLOWED))
+    capacity = total if free is None or in_use is None else min(total, free + in_use)
+    if allowed is not None:
+        capacity = min(capacity, allowed)
+    return MemoryPoint(micro_batch, allocated, tried, capacity, base_bytes)
+
+
+def _bytes(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(float(found[1]) * _UNITS[found[2]]) if found else None

@@ -1,0 +1,126 @@
+"""Requests: the one way back from a view to the keeper.
+
+A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of
+one. It is answered by an event (`request_done`, `request_refused`) and then removed. File permissions
+decide who may act: the run directory is 0700.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from supervisor.run.events import RequestKind
+
+SCHEMA_VERSION = 1
+MAX_REQUEST_BYTES = 1 << 20
+
+
+class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What RESTART_WITH changes, NOTE says. `argv`: the script's own arguments; `offered`: what the run is held with."""
+
+    micro_batch: int | None = None
+    argv: tuple[str, ...] | None = None
+    env: dict[str, str] = {}
+    text: str | None = None
+    offered: bool = False
+
+
+class Requester(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked."""
+
+    uid: int
+    host: str
+    user: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request. `if_attempt`: refused as stale when another attempt is current."""
+
+    id: str
+    kind: RequestKind
+    by: Requester
+    schema: int = SCHEMA_VERSION
+    if_attempt: int | None = None
+    args: RequestArgs = RequestArgs()
+
+
+class BadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A file in control/ that is not a request; it is answered and removed."""
+
+    id: str
+    reason: str
+
+
+def new_id() -> str:
+    """An id that sorts by time: 16 hex digits of nanoseconds, 8 of chance."""
+    import secrets  # and OpenSSL with it: not before something is asked for
+
+    return f"{time.time_ns():016x}{secrets.token_hex(4)}"
+
+
+def send(
+    control: Path, kind: RequestKind, *, if_attempt: int | None = None, args: RequestArgs | None = None
+) -> str:
+    """Write a request; returns its id, by which the journal answers it. Views and verbs call `ownership.ask` instead.
+
+    Raises:
+        OSError: the folder is gone, not ours to write to, or a link to another.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = ""
+    request = Request(
+        id=new_id(),
+        kind=kind,
+        by=Requester(uid=os.getuid(), host=socket.gethostname(), user=user),
+        if_attempt=if_attempt,
+        args=args or RequestArgs(),
+    )
+    folder = os.open(control, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        part, name = f".{request.id}.part", f"{request.id}.json"
+        # Readable by the run's owner where somebody else, root, asks.
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(request))
+        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
+    return request.id
+
+
+def pending(control: Path) -> list[Request | BadRequest]:
+    """Pending requests, oldest first. Files that cannot be read as one are returned as `BadRequest`."""
+    try:
+        names = sorted(name for name in os.listdir(control) if name.endswith(".json") and name[0] != ".")
+    except OSError:
+        return []
+    return [_load(control / name) for name in names]
+
+
+def _load(path: Path) -> Request | BadRequest:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_REQUEST_BYTES + 1)
+        if len(data) > MAX_REQUEST_BYTES:
+            return BadRequest(id=path.stem, reason="larger than 1 MiB")
+        request = msgspec.json.decode(data, type=Request)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        return BadRequest(id=path.stem, reason=f"unreadable: {error}")
+    if request.schema != SCHEMA_VERSION:
+        return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")
+    if request.id != path.stem:
+        return BadRequest(id=path.stem, reason="the id is not the file's name")
+    return request
+
+
+def remove(control: Path, request_id: str) -> None:
+    """Take an answered request away."""
+    (control / f"{request_id}.json").unlink(missing_ok=True)

@@ -1,0 +1,226 @@
+"""Who owns a run directory, and whether it is still where it was created.
+
+A folder can claim anything about itself: anybody can write one, copy one, or put one where somebody will look. To look
+at it takes none of this. A request is written only for a live keeper at the place that run.json records; a new keeper
+is started only on a folder that belongs to its user from top to bottom. Reasons against it are data, one line each.
+Nothing here writes anything but a request.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.jsonl import read_regular
+from supervisor.run.paths import RunPaths
+
+if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
+    from supervisor.run.access.control import RequestArgs
+    from supervisor.run.events import RequestKind
+
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+ROOT = 0
+NO_PATH = (
+    "run.json does not say where the run was started (an older stoker wrote it): start anew with `stoker run`"
+)
+# What is given of a long list of findings: a folder of somebody else's has hundreds.
+MAX_REFUSALS = 8
+
+
+class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
+    """A request was not sent: the reason in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Reasons not to act on a run (`refusals`), and what its user should know (`warnings`): one line each."""
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run directory lies, and where run.json says that it was made; None where it does not say."""
+
+    real: str
+    recorded: str | None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is another folder than the one that the run was started in: a copy of it, or itself moved."""
+        return self.recorded is not None and self.real != self.recorded
+
+    @property
+    def notice(self) -> str:
+        """What a view says about a copy; empty for the run's own folder."""
+        if not self.is_copy:
+            return ""
+        if os.path.lexists(str(self.recorded)):
+            return f"a copy of {printable(str(self.recorded))}: read-only"
+        return f"moved or copied from {printable(str(self.recorded))}: read-only"
+
+    @property
+    def refusal(self) -> str:
+        """Why requests and keepers are refused for a copy; empty for the run's own folder."""
+        if not self.is_copy:
+            return ""
+        if os.path.lexists(str(self.recorded)):
+            return f"this folder is a copy: the run itself lies in {printable(str(self.recorded))}"
+        return f"it was moved from {printable(str(self.recorded))}: move it back, or start anew with `stoker run`"
+
+
+class _Recorded(msgspec.Struct, frozen=True):
+    path: str | None = None
+
+
+def printable(text: str) -> str:
+    """Text from a folder as one line without terminal control characters: anybody may have written it."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def place_of(run: RunPaths) -> Place:
+    """Where a run lies and was made. Cheap: of run.json only the path is read."""
+    real = os.path.realpath(run.root)
+    try:
+        record = msgspec.json.decode(read_regular(Path(real, run.run_json.name)), type=_Recorded)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return Place(real, None)
+    return Place(real, record.path)
+
+
+def has_keeper(run: RunPaths, node: int = 0) -> bool:
+    """Whether a live keeper supervises the run in this very folder.
+
+    A copy made of hard links shares the lock of the original, whose keeper knows nothing of the copy.
+    """
+    return keeper_is_alive(run.node(node).lock) and not place_of(run).is_copy
+
+
+def ask(
+    run: RunPaths,
+    kind: RequestKind,
+    *,
+    if_attempt: int | None = None,
+    args: RequestArgs | None = None,
+) -> str:
+    """Send a request to the keeper of a run; returns its id. The only way from a view or a verb to a keeper.
+
+    Raises:
+        NotRequested: no live keeper would receive it there.
+        OSError: the folder is gone, not ours to write to, or a link.
+    """
+    place = place_of(run)
+    if place.is_copy:
+        raise NotRequested(place.refusal)
+    if not keeper_is_alive(run.node().lock):
+        raise NotRequested("the keeper is gone: nobody would do it")
+    from supervisor.run.access import control
+
+    return control.send(RunPaths(Path(place.real)).control, kind, if_attempt=if_attempt, args=args)
+
+
+def check_folder(run: RunPaths) -> Findings:
+    """Whether a keeper may be started on this folder: it is where it was created, and belongs to us alone."""
+    place = place_of(run)
+    if place.is_copy:
+        return Findings((place.refusal,))
+    root = Path(place.real)
+    refusals = [_against(root, is_folder=True)]
+    if not refusals[0]:  # of somebody else's folder no more need be said
+        try:
+            refusals = [_against(path, is_folder=is_folder) for path, is_folder in _parts(root)]
+        except OSError as error:
+            refusals = [f"{error.filename}: {error.strerror}"]
+    refusals = [found for found in refusals if found]
+    if not refusals and place.recorded is None:
+        refusals.append(NO_PATH)
+    above = list(_above(root))
+    refusals += [text for text, refused in above if refused]
+    more = len(refusals) - MAX_REFUSALS
+    if more > 0:
+        refusals = [*refusals[:MAX_REFUSALS], f"and {more} more"]
+    return Findings(tuple(refusals), tuple(text for text, refused in above if not refused))
+
+
+def _parts(root: Path) -> Iterator[tuple[Path, bool]]:
+    """What a keeper reads to know what to do, and where it writes; whether each is a folder."""
+    run = RunPaths(root)
+    yield run.run_json, False
+    yield from ((path, True) for path in (run.control, run.artifacts, root / "nodes") if _is_there(path))
+    for number in run.nodes():
+        node = run.node(number)
+        yield node.root, True
+        yield node.journal, False
+        yield from ((path, False) for path in (node.lock, node.log) if _is_there(path))
+        yield from ((path, True) for path in (node.series,) if _is_there(path))
+        for folder in (node.root / "attempts", node.root / "probes"):
+            if not _is_there(folder):
+                continue
+            yield folder, True
+            named = folder.iterdir() if folder.is_dir() else ()
+            for attempt in sorted(path for path in named if path.name.isdecimal()):
+                yield attempt, True
+                yield from ((path, False) for path in (attempt / "pid", attempt / "exit") if _is_there(path))
+
+
+def _is_there(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _against(path: Path, *, is_folder: bool) -> str:
+    """The reason against one file or folder; empty: none."""
+    try:
+        info = path.lstat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if stat.S_ISLNK(info.st_mode):
+        return f"{path} is a symbolic link"
+    if not (stat.S_ISDIR if is_folder else stat.S_ISREG)(info.st_mode):
+        return f"{path} is no {'folder' if is_folder else 'regular file'}"
+    if info.st_uid != os.geteuid():
+        return f"{path} belongs to uid {info.st_uid}, not to you (uid {os.geteuid()})"
+    if info.st_mode & OTHERS_MAY_WRITE:
+        return f"{path} may be written by others than you (mode {stat.S_IMODE(info.st_mode):04o})"
+    return ""
+
+
+def _above(root: Path) -> Iterator[tuple[str, bool]]:
+    """Folders above the run in which others could put another folder in its place; whether that is refused."""
+    warned = False
+    for folder in root.parents:
+        try:
+            info = folder.stat()
+        except OSError as error:
+            yield f"{folder}: {error.strerror}", True
+            continue
+        sticky = bool(info.st_mode & stat.S_ISVTX)  # there everybody moves only what is his own
+        if info.st_mode & stat.S_IWOTH and not sticky:
+            yield (
+                f"everybody may exchange what lies in {folder} (mode {stat.S_IMODE(info.st_mode):04o})",
+                True,
+            )
+        elif warned:
+            continue
+        elif info.st_mode & stat.S_IWGRP and not sticky:
+            warned = True
+            yield f"the group of {folder} may exchange what lies in it", False
+        elif info.st_uid not in {ROOT, os.geteuid()}:
+            warned = True
+            yield f"uid {info.st_uid} owns {folder} and may exchange what lies in it", False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What taking a run over would do (`actions`), and what to know about it; or why it is refused. One line each."""
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()

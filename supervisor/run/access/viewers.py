@@ -1,0 +1,85 @@
+"""Who is watching a run and could act: a screen that may send requests keeps updating a file in ``control/``.
+
+``control/viewer-<pid>@<host>`` holds a number that its screen increases every few seconds; the file is removed when the screen is left. The keeper
+compares it with what it read before, never the clocks of two machines; a file that no longer changes does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+REFRESH_S = 3.0
+STALE_S = 15.0
+FORGOTTEN_S = 60.0
+"""A file untouched for this many seconds was left by a screen that was killed: it is removed. A screen that only slept writes it again."""
+LOOK_S = 1.0
+_PREFIX = "viewer-"
+_MOST_BYTES = 64
+
+
+class Presence:
+    """A screen's side. Times are monotonic seconds."""
+
+    def __init__(self, control: Path) -> None:
+        host = socket.gethostname().replace("/", "_")
+        self._path = control / f"{_PREFIX}{os.getpid()}@{host}"
+        self._count = 0
+        self._due = float("-inf")
+
+    def refresh(self, now: float) -> None:
+        """Update the file, where that is due. A screen that cannot write here cannot send requests either."""
+        if now < self._due:
+            return
+        self._due = now + REFRESH_S
+        self._count += 1
+        with contextlib.suppress(OSError):
+            self._path.write_text(str(self._count), encoding="ascii")
+
+    def leave(self) -> None:
+        """The screen was left: remove the file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+class Viewers:
+    """The keeper's side. Times are monotonic seconds of one clock."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._known: dict[
+            str, tuple[bytes, float, bool]
+        ] = {}  # what was read, since when, whether it ever moved
+        self._due = float("-inf")
+
+    def look(self, now: float) -> None:
+        """Read the files, once a second at most."""
+        if now < self._due:
+            return
+        self._due = now + LOOK_S
+        try:
+            names = [name for name in os.listdir(self._control) if name.startswith(_PREFIX)]
+        except OSError:
+            names = []
+        found: dict[str, tuple[bytes, float, bool]] = {}
+        for name in names:
+            try:
+                with (self._control / name).open("rb") as file:
+                    data = file.read(_MOST_BYTES)
+            except OSError:
+                continue
+            before = self._known.get(name)
+            if before is None or before[0] != data:
+                found[name] = (data, now, before is not None)
+            elif now - before[1] < FORGOTTEN_S:
+                found[name] = before
+            else:
+                with contextlib.suppress(OSError):
+                    (self._control / name).unlink()
+        self._known = found
+
+    def watched(self, now: float) -> bool:
+        """Whether some screen's file has moved within the last `STALE_S`."""
+        return any(moved and now - since <= STALE_S for _, since, moved in self._known.values())

@@ -1,0 +1,64 @@
+"""What our screens add to Textual's: they paint sooner, and a dialog over another screen tints it quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.message_pump import MessagePump
+from textual.renderables.background_screen import BackgroundScreen
+from textual.screen import ModalScreen, ScreenResultType
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from textual.timer import Timer, TimerCallback
+
+# Textual's own 1/60 s are felt: a key that comes just after ten new lines were painted waits for them.
+FRAME_S = 1 / 250
+# What Textual (8.x, screen.py) names the timer at which a screen paints what has changed.
+PAINTING = "screen_update"
+
+
+class QuickFrames(MessagePump):
+    """For screens: up to 250 paints a second; new data arrives about seven times a second."""
+
+    def set_interval(
+        self,
+        interval: float,
+        callback: TimerCallback | None = None,
+        *,
+        name: str | None = None,
+        repeat: int = 0,
+        pause: bool = False,
+    ) -> Timer:
+        """Textual's own, quicker for the timer that paints."""
+        interval = min(interval, FRAME_S) if name == PAINTING else interval
+        return super().set_interval(interval, callback, name=name, repeat=repeat, pause=pause)
+
+
+class OverScreen(QuickFrames, ModalScreen[ScreenResultType]):
+    """A modal screen whose background is quickly tinted."""
+
+    def render(self) -> RenderableType:
+        """The screen beneath."""
+        found = super().render()
+        return Tinted(found.screen, found.color) if type(found) is BackgroundScreen else found
+
+
+class Tinted(BackgroundScreen):
+    """Textual's own tint, worked out once a style: a screen has some thousand segments and some twenty styles."""
+
+    @classmethod
+    def process_segments(cls, segments: Iterable[Segment], color: Color) -> Iterable[Segment]:
+        """The segments, tinted."""
+        tinted: dict[Style | None, Style | None] = {}
+        for segment in segments:
+            if segment.control:
+                yield segment
+                continue
+            if segment.style not in tinted:
+                tinted[segment.style] = next(iter(super().process_segments([segment], color))).style
+            yield Segment(segment.text, tinted[segment.style])

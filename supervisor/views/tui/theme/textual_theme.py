@@ -1,0 +1,90 @@
+"""Stoker's palettes as Textual and Rich have them: the themes, an app that starts in one, and the style of each kind of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from rich.style import Style
+from textual.app import App
+from textual.color import Color
+from textual.theme import Theme
+
+from supervisor.views.appearance import ThemeName
+from supervisor.views.tui.theme.palette import PALETTES, Palette, chosen
+from supervisor.views.tui.widgets.paint import TextStyle
+
+
+def _theme(palette: Palette) -> Theme:
+    return Theme(
+        name=palette.name,
+        dark=palette.dark,
+        primary=palette.live,
+        secondary=palette.live,
+        accent=palette.live,
+        success=palette.live,
+        warning=palette.warn,
+        error=palette.bad,
+        foreground=palette.foreground,
+        background=palette.background,
+        surface=palette.background,
+        panel=palette.panel,
+        variables={"dim": palette.dim, "faint": palette.faint, "strong": palette.strong},
+    )
+
+
+THEMES = {name: _theme(palette) for name, palette in PALETTES.items()}
+NAMED = {theme.name: theme for theme in THEMES.values()}
+
+
+class ThemedApp(App[None]):
+    """Textual builds its stylesheet in its own theme and rebuilds it when another is set: here it is built once.
+
+    Args:
+        asked: the theme that was asked for; None: the one that is remembered.
+        remembered: a theme's name; one that is not known is the dark one.
+    """
+
+    def __init__(self, asked: ThemeName | None, remembered: str | None) -> None:
+        self.set_reactive(App.theme, chosen(asked, remembered).name)
+        super().__init__()
+        for theme in THEMES.values():
+            self.register_theme(theme)
+
+    def get_theme(self, theme_name: str) -> Theme | None:
+        """A theme by its name; Textual asks before one can be registered."""
+        return NAMED.get(theme_name) or super().get_theme(theme_name)
+
+
+# Not component classes of the stylesheet: those are matched against every rule for each pane and each style, which took
+# a third of the start and of each return to the dashboard.
+# Names of the theme's colours: of the text, of what is behind it; whether it is bold.
+LOOKS: dict[TextStyle, tuple[str, str, bool]] = {
+    TextStyle.PLAIN: ("foreground", "background", False),
+    TextStyle.DIM: ("dim", "background", False),
+    TextStyle.STRONG: ("strong", "background", True),
+    TextStyle.LIVE: ("success", "background", False),
+    TextStyle.WARN: ("warning", "background", False),
+    TextStyle.BAD: ("error", "background", True),
+    TextStyle.KEY: ("strong", "background", True),
+    TextStyle.FRAME: ("faint", "background", False),
+    TextStyle.FOCUS: ("success", "background", False),
+    TextStyle.CURSOR: ("background", "success", False),
+    TextStyle.MATCH: ("background", "warning", True),
+    TextStyle.ROOT: ("background", "error", True),
+}
+_COLOURS = tuple(dict.fromkeys(name for look in LOOKS.values() for name in look[:2]))
+
+
+def styles_of(variables: Mapping[str, str]) -> Mapping[TextStyle, Style]:
+    """The style of each kind of text, from the variables of a theme; the same object for the same colours."""
+    return _styles(tuple(variables[name] for name in _COLOURS))
+
+
+@lru_cache(8)
+def _styles(colours: tuple[str, ...]) -> Mapping[TextStyle, Style]:
+    known = {name: Color.parse(shown).rich_color for name, shown in zip(_COLOURS, colours, strict=True)}
+    return {
+        style: Style(color=known[text], bgcolor=known[behind], bold=bold or None)
+        for style, (text, behind, bold) in LOOKS.items()
+    }

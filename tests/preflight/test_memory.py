@@ -1,0 +1,102 @@
+"""What earlier runs of the same kind say of a micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from supervisor.job.batch import BatchSpec
+from supervisor.job.memory_fit import Measure, MemoryTrial
+from supervisor.job.spec import EntryKind, JobSpec, Knobs
+from supervisor.preflight.memory import check_memory, kind_of
+from supervisor.run.history.memory_trials import MemoryLine, remember
+from supervisor.run.records import FindingLevel
+
+JOB = JobSpec(
+    "x",
+    EntryKind.SCRIPT,
+    "train.py",
+    entry_args=("--depth", "12", "--bs", "8"),
+    nproc_per_node=2,
+    batch=BatchSpec(8, 4, 2),
+    knobs=Knobs(batch="--bs"),
+)
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def trial(env: dict[str, str], micro: int, *, fitted: bool, job: JobSpec = JOB, t: float = 1.8e9) -> None:
+    made = MemoryTrial(micro, fitted, 10 << 30, 80 << 30, Measure.ALLOCATOR)
+    remember(MemoryLine(kind=kind_of(job), trial=made, t=t, run="r"), env)
+
+
+def found(env: dict[str, str], job: JobSpec = JOB) -> tuple[FindingLevel, str, str | None] | None:
+    finding = check_memory(job, env)
+    return (finding.level, finding.what, finding.fix) if finding is not None else None
+
+
+def test_without_a_batch_or_a_record_nothing_is_said(env: dict[str, str]) -> None:
+    assert found(env) is None
+    trial(env, 8, fitted=True)
+    assert found(env, replace(JOB, batch=None)) is None
+
+
+@pytest.mark.parametrize(("failed", "warned"), [(4, True), (8, True), (16, False)])
+def test_a_micro_batch_that_failed_before_or_a_larger_one_is_warned_of(
+    env: dict[str, str], failed: int, warned: bool
+) -> None:
+    trial(env, failed, fitted=False)
+    level, what, fix = found(env) or (None, "", None)
+    assert level is (FindingLevel.WARNING if warned else FindingLevel.OK)
+    if warned:
+        assert what.startswith(f"micro-batch {failed} ran out of memory in an earlier run (2027-01-1")
+        assert what.endswith("this one asks for 8")
+        assert fix == "--fit-batch finds what fits"
+
+
+def test_the_largest_that_fitted_below_the_failed_one_is_proposed(env: dict[str, str]) -> None:
+    trial(env, 8, fitted=False)
+    for micro in (2, 4, 8, 3):  # 8 fitted once, and failed; 3 does not divide the global batch
+        trial(env, micro, fitted=True)
+    assert (found(env) or (None, "", None))[2] == "4 fitted: --micro-batch 4"
+
+
+def test_a_larger_one_that_fitted_is_mentioned(env: dict[str, str]) -> None:
+    trial(env, 8, fitted=True)
+    assert (found(env) or ())[:2] == (FindingLevel.OK, "nothing on record speaks against micro-batch 8")
+    trial(env, 16, fitted=True)
+    assert found(env) == (
+        FindingLevel.INFO,
+        "micro-batch 16 fitted in an earlier run, this one asks for 8",
+        "--micro-batch 16",
+    )
+
+
+def test_jobs_are_alike_but_for_settings_that_need_no_memory(tmp_path: Path) -> None:
+    kind = kind_of(JOB)
+    same = [
+        ("--depth", "12", "--bs", "4"),
+        ("--bs", "8", "--depth", "12"),
+        ("--depth", "12", "--lr", "1", "--seed", "3"),
+    ]
+    assert all(kind_of(replace(JOB, entry_args=args)) == kind for args in same)
+    assert kind_of(replace(JOB, entry_args=("--depth", "13", "--bs", "8"))) != kind
+    assert kind_of(replace(JOB, entry="other.py")) != kind
+    assert kind_of(replace(JOB, cwd=str(tmp_path))) != kind, "another train.py"
+    assert kind_of(replace(JOB, batch=BatchSpec(8, 4, 4))) != kind
+    assert kind_of(replace(JOB, batch=None, nproc_per_node=2)) == kind
+    (tmp_path / "c.yaml").write_text("depth: 12\nseed: 1\n")
+    one = kind_of(replace(JOB, cwd=str(tmp_path), entry_args=("--config", "c.yaml")))
+    (tmp_path / "c.yaml").write_text("depth: 12\nseed: 2\n")
+    assert kind_of(replace(JOB, cwd=str(tmp_path), entry_args=("--config", "c.yaml"))) == one
+    (tmp_path / "c.yaml").write_text("depth: 13\nseed: 2\n")
+    assert kind_of(replace(JOB, cwd=str(tmp_path), entry_args=("--config", "c.yaml"))) != one
+    command = replace(
+        JOB, entry_kind=EntryKind.COMMAND, entry="python", entry_args=("-u", "train.py", "--depth", "12")
+    )
+    assert kind_of(command).script == "python train.py"

@@ -1,0 +1,124 @@
+"""The time that a line's head says, and which zone a log's stamps are of."""
+
+from __future__ import annotations
+
+import calendar
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from supervisor.text import stamps
+from supervisor.text.stamps import AGREE_S, anchor_of, is_rising, local_shift, shift_of, span_of, stamp_of
+
+
+def utc(*parts: int) -> float:
+    return float(calendar.timegm((*parts, 0, 0, 0)))
+
+
+NOON = utc(2026, 11, 20, 12, 0, 0)
+HOUR = 3600.0
+
+
+@pytest.fixture
+def in_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine two hours ahead of UTC."""
+    monkeypatch.setenv("TZ", "EET-2")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "t"),
+    [
+        ("2026-11-20 12:00:00 INFO step", NOON),
+        ("2026/11/20T12:00:00.250 x", NOON + 0.25),
+        ("[2026-11-20 12:00:00,125] x", NOON + 0.125),
+        ("2026-11-20T12:00:00Z x", NOON),
+        ("2026-11-20T14:00:00+02:00 x", NOON),
+        ("2026-11-20 06:30:00-0530 x", NOON),
+        ("[rank0]:I1120 12:00:00.500000 123 x.py:1] y", NOON + 0.5),
+        ("12:00:05 x", NOON + 5),
+        ("[11:59:59] x", NOON - 1),
+        ("step 1:2:3", None),
+        ("2026-13-20 12:00:00 x", None),
+        ("2026-11-32 12:00:00 x", None),
+        ("2026-11-20 24:00:00 x", None),
+        ("2026-11-20 12:60:00 x", None),
+        ("no clock at all", None),
+        ("x" * 80 + " 2026-11-20 12:00:00", None),
+    ],
+)
+def test_a_lines_own_time(text: str, t: float | None) -> None:
+    assert stamp_of(text, NOON) == t
+
+
+@pytest.mark.parametrize(
+    ("text", "day_t", "t"),
+    [
+        ("23:59:50 x", utc(2026, 11, 20, 0, 0, 5), utc(2026, 11, 19, 23, 59, 50)),
+        ("00:00:05 x", utc(2026, 11, 19, 23, 59, 50), utc(2026, 11, 20, 0, 0, 5)),
+        ("I1231 23:59:50.0 x", utc(2027, 1, 1, 0, 0, 5), utc(2026, 12, 31, 23, 59, 50)),
+        ("I0101 00:00:05.0 x", utc(2027, 1, 1, 0, 0, 50), utc(2027, 1, 1, 0, 0, 5)),
+    ],
+)
+def test_a_stamp_without_a_day_or_a_year_is_of_the_nearest(text: str, day_t: float, t: float) -> None:
+    assert stamp_of(text, day_t) == t
+
+
+def test_only_a_whole_date_at_the_very_head_is_an_anchor() -> None:
+    assert anchor_of("2026-11-20 12:00:00 x", NOON) == NOON
+    assert anchor_of("[2026-11-20 12:00:00,000] x", NOON) == NOON
+    assert anchor_of("epoch 3 of 2026-11-20 12:00:00", NOON) is None
+    assert anchor_of("12:00:00 x", NOON) is None
+
+
+def test_one_pair_in_ten_may_go_back() -> None:
+    up = list(range(11))
+    assert is_rising(up)
+    assert is_rising([*up[:5], 3, *up[6:]]), "one of ten"
+    assert not is_rising([*up[:3], 1, *up[4:7], 5, *up[8:]]), "two of ten"
+    assert is_rising([5, 5, 5])
+    assert not is_rising([5]), "one stamp alone says nothing"
+
+
+@pytest.mark.parametrize("hours", [-12, -3.5, 0, 1, 5.5, 5.75, 14])
+def test_the_zone_with_which_a_stamp_agrees_with_the_files_last_change(hours: float) -> None:
+    """A stamp of a zone ahead of UTC is later than the time that it means."""
+    stamp = NOON + hours * HOUR
+    for late_s in (0.0, AGREE_S, -AGREE_S):
+        assert shift_of(stamp, NOON + late_s) == -hours * HOUR
+
+
+@pytest.mark.usefixtures("in_zone")
+def test_where_no_zone_agrees_it_is_this_machines_own() -> None:
+    assert local_shift(NOON) == -2 * HOUR
+    assert shift_of(NOON, NOON + AGREE_S + 1) == -2 * HOUR, "written minutes after its last stamp"
+    assert shift_of(NOON + 1.25 * HOUR, NOON) == -2 * HOUR, "no zone of the world"
+    assert shift_of(NOON, NOON + 40 * HOUR) == -2 * HOUR, "copied days later"
+
+
+def test_the_zones_of_the_world_are_within_14_hours_and_few_are_no_whole_hours() -> None:
+    hours = sorted(zone / 4 for zone in stamps.ZONES)
+    assert (hours[0], hours[-1]) == (-12, 14)
+    assert all(b - a <= 1 for a, b in pairwise(hours))
+
+
+def test_when_a_log_began_and_ended() -> None:
+    head = ["2026-11-20 14:00:00 begin", "plain"]
+    tail = ["plain", "2026-11-20 14:30:00 end"]
+    assert span_of(head, tail, NOON + HOUR / 2) == (NOON, NOON + HOUR / 2), "stamps two hours ahead of UTC"
+    assert span_of(tail, head, NOON) is None, "an end before the beginning"
+    assert span_of(["plain"], tail, NOON) is None
+    assert span_of(head, ["plain"], NOON) is None
+
+
+@pytest.mark.parametrize(("clocks", "plain", "known"), [(2, 4, True), (2, 5, False), (1, 0, False)])
+def test_clocks_without_a_date_count_where_a_third_of_the_lines_bears_one(
+    clocks: int, plain: int, known: bool
+) -> None:
+    lines = [*(f"12:00:0{n} x" for n in range(clocks)), *["plain"] * plain]
+    assert (span_of(lines, lines, NOON + clocks) is not None) is known

@@ -1,0 +1,171 @@
+"""A recorded run: the same state at each moment as it was live, its clock, and by when each line was there."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.run import events as ev
+from supervisor.run.fold import fold
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+from supervisor.views.appearance import Lang
+from supervisor.views.model.reader import SnapshotReader
+from supervisor.views.model.replay import (
+    NothingRecorded,
+    Recording,
+    ReplayClock,
+    ReplayReader,
+    fitting_speed,
+    next_fact,
+    record_of,
+)
+from supervisor.views.wording.translate import words_in
+from tests.views.tui import recorded
+
+
+class Ticks:
+    """Our own clock, moved by hand."""
+
+    def __init__(self) -> None:
+        self.t = 0.0
+
+    def __call__(self) -> float:
+        return self.t
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return record_of(recorded.succeeded(tmp_path_factory.mktemp("runs") / "20261121-1412-brave-otter"))
+
+
+def test_at_its_end_a_replay_shows_what_the_live_app_does(recording: Recording) -> None:
+    played = ReplayReader(recording, lambda: recording.end_t).refresh()
+    live = SnapshotReader(recording.run).refresh()
+    assert played.state == live.state
+    assert played.metrics == live.metrics
+    assert played.series == live.series
+    assert played.gpus == live.gpus
+
+
+@settings(max_examples=25, deadline=None)
+@given(shares=st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_any_way_to_a_moment_leads_to_the_same_state(recording: Recording, shares: list[float]) -> None:
+    at = 0.0
+    reader = ReplayReader(recording, lambda: at)
+    for share in shares:
+        at = recording.start_t + share * (recording.end_t - recording.start_t)
+        shown = reader.refresh()
+    state = RunState()
+    for event in recording.events:
+        if event.t <= at:
+            state = fold(state, event)
+    assert shown.state == state
+    assert all(point.t <= at for point in shown.metrics["loss"])
+    assert len(shown.metrics["loss"]) == sum(
+        1 for t, stream, _ in recording.samples if t <= at and stream == "metrics"
+    )
+
+
+def test_the_clock_plays_stops_jumps_and_hastens() -> None:
+    ours = Ticks()
+    clock = ReplayClock(1000.0, 1600.0, speed=60, monotonic=ours)
+    ours.t = 2.0
+    assert clock.now() == 1120.0
+    clock.toggle()
+    ours.t = 50.0
+    assert (clock.now(), clock.paused) == (1120.0, True)
+    clock.toggle()
+    clock.faster(1)
+    ours.t = 51.0
+    assert (clock.now(), clock.speed) == (1240.0, 120.0)
+    clock.seek(5000.0)
+    assert (clock.now(), clock.paused) == (1600.0, True)
+    clock.toggle()
+    assert (clock.now(), clock.paused) == (1000.0, False)
+
+
+@pytest.mark.parametrize(
+    ("span_s", "speed"),
+    [(0.5, 0.1), (13, 0.4), (20, 0.6), (30, 1), (2200, 80), (86_400, 3000), (604_800, 20_000)],
+)
+def test_the_usual_speed_fits_the_length(span_s: float, speed: float) -> None:
+    assert fitting_speed(span_s) == speed
+    assert ReplayClock(0.0, span_s).speed == speed
+
+
+@given(st.floats(3.0, 1e8))
+def test_a_replay_lasts_about_half_a_minute(span_s: float) -> None:
+    assert 20 <= span_s / fitting_speed(span_s) <= 40
+
+
+def test_no_line_is_shown_before_it_was_there(recording: Recording) -> None:
+    """The lines name their step, and the samples say when that was."""
+    heard = {s.v["step"]: t for t, name, s in recording.samples if name == "ranks" and s.a == 2}
+    said = {timed.line.text: timed.t for timed in recording.lines if timed.line.attempt == 2}
+    steps = {int(text.split()[1]): t for text, t in said.items() if text.startswith("step")}
+    assert steps.keys() == heard.keys()
+    assert all(t == pytest.approx(heard[step]) for step, t in steps.items())
+
+
+def test_a_traceback_comes_with_the_fact_that_quotes_it(recording: Recording) -> None:
+    (found,) = [t.t for t in recording.lines if t.line.text.startswith("torch.OutOfMemoryError")]
+    (fact,) = [event.t for event in recording.events if isinstance(event, ev.EvidenceSeen)]
+    assert found == fact
+
+
+def test_lines_that_nothing_tells_of_are_shown_with_a_note(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    rec.say(0, "loading the data")
+    rec.say(0, "done")
+    rec.t += 60
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=0))
+    for log in tmp_path.rglob("*.log"):
+        os.utime(log, (1.0, 1.0))  # copied from elsewhere
+    lines = record_of(rec.close()).lines
+    start_t = next(event.t for event in record_of(rec.run).events if isinstance(event, ev.AttemptStarted))
+    mine = [(timed.t, timed.line.text) for timed in lines if timed.line.who == "0"]
+    assert mine == [(start_t, "loading the data"), (start_t, "done")]
+    note = "0 stdout: nothing tells when these lines were written"
+    assert (start_t, note) in [(timed.t, timed.line.text) for timed in lines if timed.line.who == "stoker"]
+    in_chinese = record_of(rec.run, tr=words_in(Lang.ZH)).lines
+    assert [timed.line.text for timed in in_chinese if timed.line.who == "stoker"] == [
+        "第 1 次尝试：first start",
+        "0 stdout：无从得知这些行写于何时",
+        "agent agent：无从得知这些行写于何时",
+        "第 1 次尝试结束，退出码 0",
+    ]
+
+
+def test_lines_with_clocks_of_their_own_go_by_those(tmp_path: Path) -> None:
+    rec = recorded.Recording(tmp_path / "run")
+    rec.launch("first start")
+    began = rec.t
+    for n in range(5):
+        rec.t += 7
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(rec.t))
+        rec.say(0, f"{stamp} INFO epoch of no number {n}")
+    rec.fact(ev.AttemptEnded(t=rec.t + 60, attempt=1, exit_code=0))
+    lines = record_of(rec.close()).lines
+    assert [t.t - began for t in lines if "epoch of no" in t.line.text] == pytest.approx(
+        [7, 14, 21, 28, 35], abs=1.0
+    )
+
+
+def test_facts_are_met_one_by_one() -> None:
+    facts = (10.0, 20.0, 30.0)
+    assert next_fact(facts, 10.0, 1) == 20.0
+    assert next_fact(facts, 30.0, 1) is None
+    assert next_fact(facts, 20.5, -1) == 10.0, "the fact just passed is not met again"
+    assert next_fact(facts, 10.0, -1) is None
+
+
+def test_an_empty_folder_cannot_be_played(tmp_path: Path) -> None:
+    with pytest.raises(NothingRecorded, match="nothing was recorded"):
+        record_of(RunPaths(tmp_path))

@@ -1,0 +1,160 @@
+"""The list of runs as data: what is read of each, how it is filtered and sorted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+from supervisor.views.model.run_list import (
+    LOOK_S,
+    SLICE_S,
+    RunRow,
+    RunsReader,
+    Scope,
+    SortKey,
+    filter_trouble,
+    filtered,
+    ordered,
+)
+from tests.views.tui import recorded
+
+NOW = recorded.T0 + 9000
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunPaths]:
+    """A failed, a held and a finished run; none has a keeper."""
+    return [
+        recorded.failed(tmp_path / "20261121-1412-brave-otter"),
+        recorded.held(tmp_path / "20261121-1410-calm-crane"),
+        recorded.succeeded(tmp_path / "20261120-0900-able-ant"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("", ["brave-otter", "calm-crane", "able-ant"]),
+        ("otter", ["brave-otter"]),
+        ("state:failed", ["brave-otter"]),
+        ("failure:cuda_oom", ["calm-crane"]),
+        ("failure!=code_error state:no_keeper", ["calm-crane"]),
+        ("loss<0", []),
+        ("loss>0 step>=40 attempts=1", ["brave-otter", "calm-crane"]),
+        ("state:succeeded loss<2.9", ["able-ant"]),
+        ("loss<words", []),
+        ("attempts<=1", ["brave-otter", "calm-crane"]),
+        ("attempts<1", []),
+        ("attempts>1", ["able-ant"]),
+        ("attempts>=2 id:ANT", ["able-ant"]),
+        ("attempts=2", ["able-ant"]),
+        ("attempts!=2", ["brave-otter", "calm-crane"]),
+        ("state=fail", []),
+        ("state=failed", ["brave-otter"]),
+        ("host<5", []),
+    ],
+)
+def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
+
+
+def test_sorted_by_loss_puts_the_least_first(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+    found = [row.state.best_loss or 0.0 for row in ordered(rows, SortKey.LOSS, NOW)]
+    assert found == sorted(found)
+
+
+def test_nothing_new_is_the_same_revision(runs: list[RunPaths]) -> None:
+    reader = RunsReader(lambda: runs)
+    assert reader.refresh().revision == reader.refresh().revision
+
+
+def test_each_sort_key(runs: list[RunPaths]) -> None:
+    rows = RunsReader(lambda: runs).refresh().rows
+
+    def names(key: SortKey) -> list[str]:
+        return [row.run.run_id[14:] for row in ordered(rows, key, NOW)]
+
+    assert names(SortKey.NEWEST) == ["brave-otter", "calm-crane", "able-ant"]
+    assert [row.word for row in ordered(rows, SortKey.STATE, NOW)] == ["failed", "no_keeper", "succeeded"]
+    durations = [row.duration_s(NOW) or 0.0 for row in ordered(rows, SortKey.DURATION, NOW)]
+    assert durations == sorted(durations, reverse=True)
+    unknown = RunRow(runs[0], RunState(name="z"), live=False)
+    assert ordered([unknown, *rows], SortKey.LOSS, NOW)[-1] is unknown, "what is unknown comes last"
+    assert ordered([unknown, *rows], SortKey.DURATION, NOW)[-1] is unknown
+    live = RunRow(runs[0], RunState(name="a"), live=True)
+    assert ordered([*rows, live], SortKey.STATE, NOW)[0] is live
+    assert ordered([*rows, live], SortKey.NAME, NOW)[0] is live
+
+
+def test_a_run_lasts_until_now_while_it_lives_and_else_to_its_last_event(runs: list[RunPaths]) -> None:
+    row = RunsReader(lambda: runs).refresh().rows[1]
+    start_t, last_t = row.state.started_t, row.state.last_t
+    assert start_t is not None
+    assert last_t is not None
+    assert row.duration_s(NOW) == last_t - start_t
+    assert RunRow(row.run, row.state, live=True).duration_s(NOW) == NOW - start_t
+    assert RunRow(row.run, RunState(), live=True).duration_s(NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "trouble"),
+    [
+        ("loss<2.5 otter", ""),
+        ("loss>=", ""),
+        ("state:failed", ""),
+        ("state<3", "state<3: state is no number"),
+        ("loss<words", "loss<words: words is no number"),
+    ],
+)
+def test_what_is_wrong_with_a_filter_is_one_line(query: str, trouble: str) -> None:
+    found = filter_trouble(query)
+    assert found.startswith(trouble)
+    assert bool(found) is bool(trouble)
+    assert "\n" not in found
+
+
+def test_a_long_list_fills_in_slices(runs: list[RunPaths]) -> None:
+    clock, journal_s = [0.0], [SLICE_S * 0.4]
+
+    def slow() -> float:
+        clock[0] += journal_s[0]
+        return clock[0]
+
+    reader = RunsReader(lambda: runs, monotonic=slow)
+    first = reader.refresh()
+    assert not first.complete
+    assert 0 < len(first.rows) < len(runs)
+    journal_s[0] = 0.0
+    assert reader.refresh().complete
+    assert [row.run for row in reader.refresh().rows] == runs
+
+
+def test_the_folder_is_listed_again_after_a_while_or_when_asked(runs: list[RunPaths]) -> None:
+    clock, known = [0.0], runs[:1]
+    reader = RunsReader(lambda: list(known), monotonic=lambda: clock[0])
+    assert len(reader.refresh().rows) == 1
+    known.append(runs[1])
+    clock[0] = LOOK_S - 0.1
+    assert len(reader.refresh().rows) == 1
+    clock[0] = LOOK_S
+    assert len(reader.refresh().rows) == 2
+    known.append(runs[2])
+    reader.look_again()
+    assert len(reader.refresh().rows) == 3
+
+
+def test_a_scope_lists_one_folder_and_counts_the_others(tmp_path: Path) -> None:
+    here, there = recorded.failed(tmp_path / "here" / "a"), recorded.held(tmp_path / "there" / "b")
+    scope = Scope(tmp_path / "here")
+    reader = RunsReader(lambda: [here, there], scope)
+    found = reader.refresh()
+    assert ([row.run for row in found.rows], found.elsewhere) == ([here], 1)
+    scope.everywhere = True
+    reader.look_again()
+    found = reader.refresh()
+    assert ([row.run for row in found.rows], found.elsewhere) == ([here, there], 1)

@@ -1,0 +1,88 @@
+"""The lines of the devices pane: which parts are shown, in how many cells, and in which colour."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from supervisor.views.model.snapshot import Gpu
+from supervisor.views.tui.dashboard import devices as module
+from supervisor.views.tui.dashboard.devices import FULL_RATIO
+from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells
+
+GIB = 2.0**30
+
+
+def gpu(**values: float | None) -> Gpu:
+    return Gpu(0, 1.0, values, (), ())
+
+
+@pytest.mark.parametrize(
+    ("others", "pid", "own", "shown"),
+    [
+        (5 * GIB, 4711.0, GIB, "⚠ 5.0G pid 4711"),
+        (None, 4711.0, GIB, ""),
+        (0.0, 4711.0, GIB, ""),
+        (5 * GIB, None, GIB, ""),
+        (5 * GIB, 4711.0, None, ""),
+        (5 * GIB, 4711.0, 0.0, ""),
+    ],
+)
+def test_others_are_named_where_they_and_the_run_use_a_gpu(
+    others: float | None, pid: float | None, own: float | None, shown: str
+) -> None:
+    device = gpu(others_memory_bytes=others, others_pid=pid, own_memory_bytes=own)
+    assert module._others_text(device) == shown
+    assert module._others(device) == (others if shown else None)
+
+
+@pytest.mark.parametrize(
+    ("bits", "word"),
+    [
+        (None, ""),
+        (0.0, ""),
+        (math.nan, ""),
+        (float(0x20), "thermal"),
+        (float(0x40), "thermal"),
+        (float(0x08), "hw slow"),
+        (float(0x80), "power brake"),
+        (float(0x88), "power brake"),
+        (float(0x04), ""),  # the power cap is every busy GPU's
+    ],
+)
+def test_what_slows_a_gpu(bits: float | None, word: str) -> None:
+    assert module._throttle(bits) == word
+
+
+def line(width: int, *, used: float | None = GIB, total: float | None = 2 * GIB, extras: int = 2) -> Row:
+    full = used / total if used is not None and total else None
+    more = [Span(f"extra {number}", TextStyle.DIM) for number in range(extras)]
+    return module._device("GPU 0", 0.5, (), (used, total, full), more, width, 1.0)
+
+
+def text(row: Row) -> str:
+    return "".join(span.text for span in row)
+
+
+def test_a_line_fits_its_width_and_what_does_not_fit_is_left_out_from_the_end() -> None:
+    shown = [text(line(width)) for width in range(30, 120)]
+    assert all(cells(line(width)) <= width for width in range(40, 120))
+    extras = [sum(f"extra {number}" in row for number in range(2)) for row in shown]
+    assert extras == sorted(extras)
+    assert extras[0] == 0
+    assert extras[-1] == 2
+    assert not any("extra 1" in row and "extra 0" not in row for row in shown)
+    assert all(row.startswith("GPU 0") and "50 %" in row for row in shown)
+
+
+@pytest.mark.parametrize(("ratio", "is_bad"), [(FULL_RATIO, False), (FULL_RATIO + 0.01, True), (0.5, False)])
+def test_memory_that_is_nearly_full_is_red(ratio: float, is_bad: bool) -> None:
+    row = line(100, used=100 * ratio * GIB, total=100 * GIB)
+    assert any(span.style is TextStyle.BAD for span in row) is is_bad
+
+
+def test_without_a_total_there_is_no_bar() -> None:
+    assert "GiB" in text(line(100, total=None))
+    assert "1.0/2 GiB" in text(line(100))
+    assert len(text(line(100, total=None)).rstrip()) < len(text(line(100)).rstrip())
