@@ -48,6 +48,8 @@ NOTHING_COUNTED = "<?, ?"
 BLANKS = b"\r" + b" " * 8
 _WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
+# Where the drawn state ends: a warning that is printed next stands on the bar's own line. Of a state that was read in part the bracket is missing.
+_STATE = re.compile(rb"[^\r\n]*?\d/\d+ \[\d[^\[\]\r\n]*\]")
 
 
 class LogKind(Enum):
@@ -274,7 +276,8 @@ class LogWatch:
         for match in _WIPED.finditer(data):
             for group in (1, 2):
                 state = match[group]
-                sample = reader.feed(clean(state)) if state is not None and state.endswith(b"]") else None
+                drawn = _drawn_state(state) if state is not None else None
+                sample = reader.feed(clean(drawn)) if drawn is not None else None
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
@@ -283,6 +286,14 @@ class LogWatch:
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))
         self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
+
+
+def _drawn_state(text: bytes) -> bytes | None:
+    """A bar's state without what stands behind it; None where it is not there to its end."""
+    if text.endswith(b"]"):
+        return text
+    found = _STATE.match(text)
+    return found[0] if found is not None else None
 
 
 def _standing(path: str) -> tuple[int, float]:
