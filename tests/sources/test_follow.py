@@ -168,6 +168,23 @@ def test_a_progress_bar_is_live_but_never_half_a_state(
     assert received.progress().count(" 3/10 loss=3.2") == 1
 
 
+def test_a_bar_that_is_drawn_twice_at_a_step_is_read_with_that_steps_loss() -> None:
+    """`bar.update(1); bar.set_postfix(loss=…)`: the update's own drawing shows the loss of the step before."""
+    feed = LineFeed("bar")
+
+    def drawn(text: str) -> str | None:
+        line = feed.feed(text.encode()).progress
+        return line.text.strip() if line is not None else None
+
+    first = "40%|####      | 12/30 [00:01<00:02, 9.10it/s, loss=19.4]"
+    second = "40%|####      | 12/30 [00:01<00:02, 9.10it/s, loss=16.4]"
+    assert drawn(f"\r {first}\r {second}") == second
+    assert drawn("\r 43%|####3     | 13/30 [00:01<00:0") is None, "half a state, after one that was seen"
+    assert drawn("2, 9.10it/s, loss=17.2]   ") == "43%|####3     | 13/30 [00:01<00:02, 9.10it/s, loss=17.2]"
+    assert drawn("\r") is None
+    assert drawn("\r epoch [1/3]") is None, "a bracket alone ends no state"
+
+
 def test_windows_newlines_are_no_progress() -> None:
     feed = LineFeed("a")
     parts = [feed.feed(b"one\r"), feed.feed(b"\ntwo\r\nthree"), feed.feed(b"\r\n")]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from supervisor.text.lines import Line, LineSplitter
 
@@ -42,6 +43,11 @@ class TailNote:
     key: str
     code: NoteCode
     text: str
+
+
+# The end of a bar of tqdm's, which says by itself that all of it was read: "| 12/30 [00:01<00:02, 9.1it/s, loss=0.3]".
+_WHOLE_STATE: Final = re.compile(rb"\d/\d+ \[[\d:]+<[\d:?]+, [^\[\]]*\] *$")
+_STATE_BYTES: Final = 512
 
 
 class Batch(NamedTuple):
@@ -122,7 +128,10 @@ class LineFeed:
         if not pending and b"\r" not in before and not quiet:
             return None  # may be the half of a Windows newline
         complete = before.rpartition(b"\r")[2]
-        state = pending if quiet and pending.strip() else complete
+        # tqdm's set_postfix draws the step of the update before it again, with that step's loss: the state before still
+        # shows the loss of the step before.
+        is_whole = (quiet and pending.strip()) or _WHOLE_STATE.search(pending[-_STATE_BYTES:]) is not None
+        state = pending if is_whole else complete
         self._open = b"\r" + pending
         if not state.strip() or state == self._shown:
             return None
