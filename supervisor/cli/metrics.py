@@ -23,7 +23,7 @@ import msgspec
 from supervisor.cli.common import complain
 from supervisor.cli.diagnosing.job_logs import BadInputError, path_or_run, read_jobs
 from supervisor.diagnosis.evidence import LogSource
-from supervisor.sources.metrics import Columns, MetricReader, MetricSample
+from supervisor.sources.metrics import Columns, MetricReader, MetricSample, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.metrics.grammar.values import GIB
 from supervisor.sources.metrics.names import MEMORY, TOTAL_EPOCHS
@@ -138,14 +138,18 @@ class _Text(NamedTuple):
         self, found: Iterable[tuple[Sequence[int], Columns]]
     ) -> Iterator[tuple[Sequence[int], Columns]]:
         """Of the states of one line the last, and those with a loss; `found` names lines, the result rows."""
-        rows = self.rows or ()
-        for places, columns in found:
-            losses = columns.losses(len(places))
-            kept = [
-                at
-                for at, place in enumerate(places)
-                if losses[at] is not None or place + 1 == len(rows) or rows[place + 1] != rows[place]
-            ]
+        rows, blocks = self.rows or (), list(found)
+        cells = [
+            (place, columns.step(at), loss)
+            for places, columns in blocks
+            for at, (place, loss) in enumerate(zip(places, columns.losses(len(places)), strict=True))
+        ]
+        cells.sort(key=itemgetter(0))
+        stands = standing_states([(step, loss) for _, step, loss in cells])
+        kept_places = {place for (place, *_), kept in zip(cells, stands, strict=True) if kept}
+        kept_places |= {place for place, row in enumerate(rows) if rows[place + 1 : place + 2] != [row]}
+        for places, columns in blocks:
+            kept = [at for at, place in enumerate(places) if place in kept_places]
             if kept:
                 yield columns.only([rows[place] for place in places], kept)
 

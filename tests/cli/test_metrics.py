@@ -66,6 +66,18 @@ def test_each_drawn_state_of_a_bar_is_a_point_and_belongs_to_its_line(tmp_path: 
     assert found == 90_001  # and the heading
 
 
+def test_of_two_states_of_one_step_or_one_loss_the_later_one_is_right(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    bar = "\r{}/9 [00:01<00:02, 9.50it/s, loss={}.5]"
+    # update, then set_postfix; and `for batch in bar`, where set_postfix comes first.
+    by_hand = [(1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3)]
+    iterated = [(1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]
+    for states in (by_hand, iterated):
+        log.write_text("".join(bar.format(*state) for state in states) + "\n", encoding="utf-8")
+        rows = [json.loads(line) for line in run_verb(str(log), "--json").stdout.splitlines()]
+        assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.5), (2, 2.5), (3, 3.5)], states
+
+
 def test_the_verb_reads_folders_and_runs(tmp_path: Path) -> None:
     # torchrun's tree: one folder a rank.
     for rank in (0, 1):

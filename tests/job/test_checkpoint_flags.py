@@ -13,6 +13,11 @@ from transformers import HfArgumentParser, TrainingArguments
 (args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
 Trainer(args=args).train(resume_from_checkpoint=args.resume_from_checkpoint)
 """
+TRL = """
+from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser
+args, model_args = TrlParser((SFTConfig, ModelConfig)).parse_args_and_config()
+SFTTrainer(args=args).train(resume_from_checkpoint=args.resume_from_checkpoint)
+"""
 OPEN = 'parser.add_argument("--resume_from_checkpoint", type=str, default=None)'
 
 
@@ -20,6 +25,7 @@ OPEN = 'parser.add_argument("--resume_from_checkpoint", type=str, default=None)'
     ("source", "args", "path", "resume"),
     [
         (HF, "--output_dir out", "--resume_from_checkpoint", None),
+        (TRL, "--output_dir out", "--resume_from_checkpoint", None),
         (OPEN, "", "--resume_from_checkpoint", None),
         ('parser.add_argument("--ckpt_path")', "", "--ckpt_path", None),
         ('parser.add_argument("--resume-from", default="")', "", "--resume-from", None),

@@ -43,6 +43,25 @@ def test_ranks_of_a_command(words: str, ranks: int | None) -> None:
     assert launched_ranks(words.split()) == ranks
 
 
+@pytest.mark.parametrize(
+    ("config", "flags", "ranks"),
+    [
+        # Which launcher accelerate takes turns on distributed_type and --cpu alone; use_cpu only puts the ranks on gloo.
+        ("distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n", "", 2),
+        ("distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n", "--cpu", 1),
+        ("distributed_type: 'NO'\nnum_processes: 2\n", "", 1),
+        ("distributed_type: 'NO'\nnum_processes: 2\n", "--multi_gpu", 2),
+        ("distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n", "--num_processes 4", 1),
+        ("distributed_type: MULTI_CPU\nnum_processes: 2\n", "--mpirun_hostfile hosts", None),
+        ("num_processes: 2\nuse_cpu: true\n", "", 1),
+        ("num_processes: 2\n", "", 2),
+    ],
+)
+def test_ranks_by_accelerates_config(config: str, flags: str, ranks: int | None) -> None:
+    words = f"accelerate launch --config_file a.yaml {flags} train.py".split()
+    assert launched_ranks(words, read={"a.yaml": config}.get) == ranks
+
+
 def test_a_launched_scripts_own_defaults_make_its_batch() -> None:
     words = [
         "--",

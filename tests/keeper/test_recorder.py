@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from supervisor.keeper.monitoring.observations import (
     ReadySeen,
     Sampled,
     SensorFact,
+    StepHint,
     StepSeen,
     WarningSeen,
 )
@@ -317,23 +319,51 @@ def test_where_a_bar_starts_is_no_step(bench: Bench) -> None:
     assert state.attempt.first_step == 11
 
 
-def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:
+@contextmanager
+def watched(log: Path) -> Iterator[list[Observation]]:
+    """What is observed of a rank's log as it grows."""
     seen: list[Observation] = []
-    stop, log = threading.Event(), tmp_path / "stderr.log"
-    engine = load_engine(default_cache_dir())
+    stop, engine = threading.Event(), load_engine(default_cache_dir())
     watch = LogWatch(stop, put=seen.append, clock=SystemClock(), engine=lambda: engine, rank_of=lambda _: 0)
-    watch.follow(LogKey("stderr.log", LogKind.RANK, Origin(local_rank=0)), str(log))
+    watch.follow(LogKey(log.name, LogKind.RANK, Origin(local_rank=0)), str(log))
     watch.start()
-
-    def steps() -> list[tuple[float | None, bool]]:
-        return [(one.values.get("step"), one.begins) for one in seen if isinstance(one, StepSeen)]
-
     try:
+        yield seen
+    finally:
+        stop.set()
+        watch.close()
+
+
+def test_a_resumed_jobs_bar_is_read_as_one_that_begins(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    with watched(log) as seen:
+
+        def steps() -> list[tuple[float | None, bool]]:
+            return [(one.values.get("step"), one.begins) for one in seen if isinstance(one, StepSeen)]
+
         log.write_text("\r  0%|          | 0/30 [00:00<?, ?it/s]", encoding="utf-8")
         assert wait_until(lambda: steps() == [(0, True)], 20)
         with log.open("a", encoding="utf-8") as file:
             file.write("\r 37%|###6      | 11/30 [00:01<00:02,  9.11it/s]")
         assert wait_until(lambda: steps() == [(0, True), (11, False)], 20)
-    finally:
-        stop.set()
-        watch.close()
+
+
+def test_a_bar_that_is_drawn_again_says_its_step_also_where_a_warning_follows_on_its_line(
+    tmp_path: Path,
+) -> None:
+    """transformers 4.57 warns at each checkpoint, right behind the bar; shorter bars are padded with blanks."""
+    log = tmp_path / "stderr.log"
+    wiped = "\r" + " " * 48 + "\r\r"
+    with watched(log) as seen:
+
+        def steps() -> list[float]:
+            return [one.values["step"] for one in seen if isinstance(one, StepHint)]
+
+        log.write_text(f"{wiped} 50%|#####     | 15/30 [00:02<00:02,  7.11it/s]", encoding="utf-8")
+        assert wait_until(lambda: steps() == [15], 20)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{wiped} 67%|######6   | 20/30 [00:03<00:01,  7.1")
+        with log.open("a", encoding="utf-8") as file:
+            file.write("1it/s]/x/trainer.py:4380: UserWarning: mtime [1] may not be reliable\n")
+            file.write(f"{wiped} 83%|########3 | 25/30 [00:04<00:00, 43.91it/s] ")
+        assert wait_until(lambda: steps() == [15, 20, 25], 20)

@@ -109,6 +109,25 @@ def test_a_counter_that_starts_again_each_epoch_goes_on() -> None:
     assert shown(sense.take(bar(4, 10, epoch=2.0, total_epochs=5.0), 0.0)) == [(24, None)]
 
 
+def test_epochs_that_a_smaller_micro_batch_made_longer_are_counted_on_from_the_first_line() -> None:
+    """Lightning's bar counts micro-batches; resumed at the end of the first epoch it begins with the second."""
+    sense = StepSense()
+    for epoch, step in ((0, 1), (0, 20), (1, 1), (1, 11)):
+        list(sense.take(bar(step, 20, epoch=float(epoch)), 0.0))
+    sense.begin()
+    said = [bar(1, 40, epoch=1.0), bar(40, 40, epoch=1.0), bar(1, 40, epoch=2.0)]
+    assert [step for one in said for step, _ in shown(sense.take(one, 0.0))] == [41, 80, 81]
+
+
+def test_a_counter_of_another_length_is_left_alone_where_one_counted_the_whole_training() -> None:
+    sense = StepSense()
+    for epoch, step, n in ((0, 1, 1), (0, 20, 20), (1, 1, 21)):
+        list(sense.take(bar(step, 20, epoch=float(epoch)), 0.0))
+        list(sense.take(line(step=float(n), total_steps=1000.0, epoch=float(epoch)), 0.0))
+    sense.begin()
+    assert shown(sense.take(line(step=21.0, total_steps=2000.0, epoch=1.0, loss=2.0), 0.0)) == [(21, 2.0)]
+
+
 def test_epochs_counted_from_one_and_how_many_there_are() -> None:
     sense = StepSense()
     said = [line(step=n, total_steps=10.0, epoch=e, total_epochs=5.0) for e in (1.0, 2.0) for n in (5.0, 9.0)]

@@ -121,6 +121,10 @@ def test_steps_that_count_micro_batches_are_not_compared() -> None:
     after = replace(AFTER, samples=8, rate_times=0.5, steps=range(201, 261))
     assert said(after).result is Sameness.UNKNOWN
     assert said(replace(AFTER, samples=8), replace(HALVED, total_steps=(400, 800))).result is Sameness.UNKNOWN
+    # Where the bar names no number of epochs, the totals are the ends of those that it stood in.
+    ends = replace(HALVED, total_steps=(150, 900))
+    assert said(replace(after, samples=16, rate_times=1), ends).result is Sameness.UNKNOWN
+    assert said(replace(AFTER, samples=8), ends).difference is Difference.GLOBAL_BATCH
 
 
 def test_a_start_from_scratch_that_was_meant_is_the_same_training() -> None:

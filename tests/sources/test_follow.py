@@ -185,6 +185,24 @@ def test_each_drawn_state_is_handed_over_once_however_the_bytes_are_cut() -> Non
         ]
 
 
+def test_a_bar_that_is_drawn_twice_at_a_step_is_read_with_that_steps_loss() -> None:
+    """`bar.update(1); bar.set_postfix(loss=…)`: the update's own drawing shows the loss of the step before."""
+    feed = LineFeed("bar")
+
+    def drawn(text: str) -> list[str]:
+        return [line.text.strip() for line in feed.feed(text.encode()).drawn]
+
+    first = "40%|####      | 12/30 [00:01<00:02, 9.10it/s, loss=19.4]"
+    second = "40%|####      | 12/30 [00:01<00:02, 9.10it/s, loss=16.4]"
+    assert drawn(f"\r {first}\r {second}") == [first, second], (
+        "the newest one at once; it says by itself that it is whole"
+    )
+    assert drawn("\r 43%|####3     | 13/30 [00:01<00:0") == [], "half a state, after one that was seen"
+    assert drawn("2, 9.10it/s, loss=17.2]   ") == ["43%|####3     | 13/30 [00:01<00:02, 9.10it/s, loss=17.2]"]
+    assert drawn("\r") == []
+    assert drawn("\r epoch [1/3]") == [], "a bracket alone ends no state"
+
+
 def test_windows_newlines_are_no_progress() -> None:
     feed = LineFeed("a")
     parts = [feed.feed(b"one\r"), feed.feed(b"\ntwo\r\nthree"), feed.feed(b"\r\n")]

@@ -19,6 +19,8 @@ Read = Callable[[str], str | None]
 
 ACCELERATE_DEFAULT: Final = ("default_config.yaml", "default_config.yml", "default_config.json")
 _TORCHRUN: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
+# Flags by which accelerate starts as many processes as it is told.
+_MANY_PROCESSES: Final = frozenset({"--multi_gpu", "--multi-gpu", "--use_deepspeed", "--use-deepspeed", "--use_fsdp", "--use-fsdp", "--use_megatron_lm", "--use-megatron-lm", "--tpu"})  # fmt: skip
 _ACCELERATE: Final = frozenset({"accelerate", "accelerate-launch", "accelerate.commands.launch"})
 _DEEPSPEED: Final = frozenset({"deepspeed", "ds", "deepspeed.launcher.runner"})
 _MPI: Final = frozenset({"mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra"})
@@ -243,12 +245,20 @@ def _accelerate_count(flags: Sequence[str], config: Mapping[str, Scalar] | None)
     ):
         return None
     given = _first(flags, "--num_processes")
-    if not _ON_CPU.isdisjoint(flags) or (given is None and says.get("use_cpu") is True):
+    if not _ON_CPU.isdisjoint(flags) or _is_one_process(flags, says, given):
         return 1  # accelerate starts one process on the CPU, whatever the count, unless mpirun does
     found = says.get("num_processes")
     if given is None and isinstance(found, int) and not isinstance(found, bool) and found > 0:
         return found
     return given
+
+
+def _is_one_process(flags: Sequence[str], says: Mapping[str, Scalar], given: int | None) -> bool:
+    """Whether accelerate's config asks for one process: its distributed_type decides, where it has one, whatever use_cpu is."""
+    if not _MANY_PROCESSES.isdisjoint(flags):
+        return False
+    kind = str(says.get("distributed_type", "")).upper()
+    return kind in {"NO", "MULTI_CPU"} or (not kind and given is None and says.get("use_cpu") is True)
 
 
 def _first(flags: Sequence[str], *names: str) -> int | None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from operator import or_
 from typing import assert_never
 
 from supervisor.diagnosis.scan.scanner import LiveScanner
@@ -26,7 +27,7 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.run.series import LINE_T
-from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules
+from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
@@ -56,6 +57,8 @@ STEP = "step"
 BLANKS = b"\r" + b" " * 8
 _WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
+# Where the drawn state ends: a warning that is printed next stands on the bar's own line. Of a state that was read in part the bracket is missing.
+_STATE = re.compile(rb"[^\r\n]*?\d/\d+ \[\d[^\[\]\r\n]*\]")
 
 
 class LogKind(Enum):
@@ -246,9 +249,9 @@ class LogWatch:
         rows = reader.read_rows([line.raw for line in lines])
         drawn = {state.offset for state in batch.drawn}
         if drawn:
-            # A state without a loss that was overdrawn says nothing that the next one does not say better.
-            past = drawn - {lines[-1].offset}
-            rows = [row for row in rows if row[3] is not None or lines[row[0]].offset not in past]
+            stands = standing_states([(columns.step(at), loss) for _, columns, at, loss in rows])
+            is_line = [lines[row].offset not in drawn for row, *_ in rows]
+            rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
         wanted = self._samples_wanted(key)
         kept = rows if few else [rows[place] for place in thinned([loss for *_, loss in rows], wanted)]
@@ -300,7 +303,8 @@ class LogWatch:
         for match in _WIPED.finditer(data):
             for group in (1, 2):
                 state = match[group]
-                sample = reader.feed(clean(state)) if state is not None and state.endswith(b"]") else None
+                drawn = _drawn_state(state) if state is not None else None
+                sample = reader.feed(clean(drawn)) if drawn is not None else None
                 if sample is not None and STEP in sample.values:
                     done = match.end(group)
                     rank = sample.rank if sample.rank is not None else self._rank_of(key.origin)
@@ -309,6 +313,14 @@ class LogWatch:
         # The bar may be drawn again in what is read next.
         after = (batch.generation, batch.offset + len(batch.data))
         self._wiped[key.name] = (after, data[done:][-WIPED_BYTES:])
+
+
+def _drawn_state(text: bytes) -> bytes | None:
+    """A bar's state without what stands behind it; None where it is not there to its end."""
+    if text.endswith(b"]"):
+        return text
+    found = _STATE.match(text)
+    return found[0] if found is not None else None
 
 
 def _standing(path: str) -> tuple[int, float]:

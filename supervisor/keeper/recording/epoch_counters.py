@@ -42,11 +42,16 @@ class Counters:
     """What is learnt of a run's counters, and kept for the attempts that come.
 
     Counters are distinguished by how far they count. `first_epoch`: what the run counts epochs from. `in_epoch`: whether a
-    counter's steps count from each epoch's start.
+    counter's steps count from each epoch's start. `earlier`: the counters of the attempts before.
     """
 
     first_epoch: float | None = None
     in_epoch: dict[float, bool] = field(default_factory=dict)
+    earlier: frozenset[float] = frozenset()
+
+    def begin(self) -> None:
+        """Another attempt: with another micro-batch its counters count to other totals."""
+        self.earlier = frozenset(self.in_epoch)
 
     def count_on(self, places: Places, values: dict[str, float]) -> dict[str, float]:
         """The values with a step that counts on over the epochs, once its counter was seen to start again.
@@ -106,7 +111,8 @@ class Counters:
             return known
         if len(self.in_epoch) >= MAX_COUNTERS:
             return next(iter(self.in_epoch))
-        self.in_epoch[total] = False
+        # Epochs of a new length, as a smaller micro-batch makes them: where all counters of before counted epochs, so does this one.
+        self.in_epoch[total] = bool(self.earlier) and all(self.in_epoch[one] for one in self.earlier)
         return total
 
 

@@ -65,6 +65,7 @@ class StepSense:
     def begin(self) -> None:
         """Another attempt."""
         self._ranks.clear()
+        self._counters.begin()
 
     def take(self, seen: StepSeen, now: float) -> Iterator[StepSeen]:
         """One sample in; what is complete comes out, in the order in which it was printed."""

@@ -285,7 +285,11 @@ def _counts_micro_batches(case: Case) -> Found | None:
     restart = case.restart
     if restart.total_steps is not None:
         scale = _step_scale(case)
-        return _steps_of_micro_batches(scale) if scale is not None else None
+        if scale is not None:
+            return _steps_of_micro_batches(scale)
+        if restart.total_steps[0] == restart.total_steps[1]:
+            return None
+        # Else they may be the ends of the epochs that the bars stood in (Lightning's names no number of epochs).
     if (
         restart.accumulation is None
         or restart.resumes_at is None

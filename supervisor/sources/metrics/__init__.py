@@ -2,6 +2,14 @@
 
 from supervisor.sources.metrics.memo import Columns, MetricSample
 from supervisor.sources.metrics.names import CANONICAL
-from supervisor.sources.metrics.reader import MetricReader, MetricRule, compile_rules
+from supervisor.sources.metrics.reader import MetricReader, MetricRule, compile_rules, standing_states
 
-__all__ = ["CANONICAL", "Columns", "MetricReader", "MetricRule", "MetricSample", "compile_rules"]
+__all__ = [
+    "CANONICAL",
+    "Columns",
+    "MetricReader",
+    "MetricRule",
+    "MetricSample",
+    "compile_rules",
+    "standing_states",
+]

@@ -131,6 +131,11 @@ class Columns(NamedTuple):
         ranks = None if self.ranks is None else [self.ranks[at] for at in kept]
         return [rows[at] for at in kept], Columns(cut(self.values), cut(self.other), ranks)
 
+    def step(self, at: int) -> float | None:
+        """The step of row `at`; None where its line names none."""
+        steps = self.values.get(STEP)
+        return steps[at] if steps else None
+
     def losses(self, rows: int) -> Sequence[float | None]:
         """The training losses of `rows` lines; None where a line names none, or sums up the whole run."""
         known = self.values.get(LOSS) if RUN_TIME not in self.other else None

@@ -57,6 +57,23 @@ class _Known(NamedTuple):
     after: _Shapes
 
 
+def standing_states(states: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+    """Which of the (step, loss) that a bar showed one after the other are points of a curve; the newest state always stands.
+
+    Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
+    with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
+    Both are written at once, so the newest state is the later one of such a pair, and shows which of the two it is.
+    """
+    (old_step, old_loss), (new_step, new_loss) = (*states[-2:], (None, None), (None, None))[:2]
+    same_step = len(states) > 1 and old_step == new_step
+    same_loss = not same_step and old_loss == new_loss
+    return [
+        after is None
+        or not (loss is None or (same_step and step == after[0]) or (same_loss and loss == after[1]))
+        for (step, loss), after in zip(states, [*states[1:], None], strict=True)
+    ]
+
+
 class _Shapes:
     """What is known in one state, by shape.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from supervisor.text.lines import Line, LineSplitter
 
@@ -42,6 +43,11 @@ class TailNote:
     key: str
     code: NoteCode
     text: str
+
+
+# The end of a bar of tqdm's, which says by itself that all of it was read: "| 12/30 [00:01<00:02, 9.1it/s, loss=0.3]".
+_WHOLE_STATE: Final = re.compile(rb"\d/\d+ \[[\d:]+<[\d:?]+, [^\[\]]*\] *$")
+_STATE_BYTES: Final = 512
 
 
 class Batch(NamedTuple):
@@ -94,9 +100,9 @@ class LineFeed:
         """Nothing was written for a while: the state drawn last may be taken as complete."""
         drawn = self._open.lstrip(b"\r")
         state = drawn.rstrip(b"\r").rpartition(b"\r")[2]
-        if b"\r" not in self._open or not state.strip() or state == self._shown:
+        if b"\r" not in self._open or not state.strip() or state.strip() == self._shown:
             return None
-        self._shown = state
+        self._shown = state.strip()
         line = Line(self.offset - len(drawn), self._splitter.number, state)
         return Batch(self.key, self.generation, self.offset, b"", (), (line,))
 
@@ -130,13 +136,16 @@ class LineFeed:
             offset += len(text) + 1
         # A first return at the very end may be the half of a Windows newline.
         pending = rest.rfind(b"\r") + 1 if b"\r" in rest[:-1] else 0
-        yield from self._complete(rest[:pending].split(b"\r")[:-1], offset, self._splitter.number)
+        states = rest[:pending].split(b"\r")[:-1]
+        if pending and _WHOLE_STATE.search(rest[max(pending, len(rest) - _STATE_BYTES) :]):
+            states.append(rest[pending:])
+        yield from self._complete(states, offset, self._splitter.number)
         self._open = b"\r" * bool(pending) + rest[pending:][-_PROGRESS_CAP_BYTES:]
 
     def _complete(self, states: Sequence[bytes], offset: int, number: int) -> Iterator[Line]:
         for state in states:
-            if state.strip() and state != self._shown:
-                self._shown = state
+            if state.strip() and state.strip() != self._shown:
+                self._shown = state.strip()
                 yield Line(offset, number, state)
             offset += len(state) + 1
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from supervisor.job.arguments.assignments import Setting, settings_of
+from supervisor.job.knobs.conventions import CONVENTIONS, HF
 from supervisor.job.knobs.places import Place, Places, bare, is_argument, place_of
 from supervisor.job.knobs.source.read_source import ScriptFlag
 
@@ -24,7 +25,12 @@ _OUTPUTS: Final = frozenset(
 )  # fmt: skip
 # transformers.TrainingArguments has the flag and leaves it to the script to use it.
 _HF_FLAG: Final = "--resume_from_checkpoint"
-_HF_CLASSES: Final = frozenset({"TrainingArguments", "Seq2SeqTrainingArguments", "HfArgumentParser"})
+_HF_CLASSES: Final = frozenset(
+    {
+        "TrainingArguments", "Seq2SeqTrainingArguments",
+        *(word for row in CONVENTIONS if row.name == HF for word in row.words),
+    }
+)  # fmt: skip
 # Lightning's, Hydra's and transformers' own folders, where the script names none.
 USUAL_OUTPUTS: Final = ("lightning_logs", "checkpoints", "outputs", "output", "trainer_output")
 
