@@ -16,7 +16,7 @@ from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.memory_fit import choose_smaller
 from supervisor.job.knobs.places import is_argument
-from supervisor.job.knobs.set_batch import batch_values, why_not_changeable
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.plan import LaunchPlan
 from supervisor.job.redact import redact, redact_argv
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs
@@ -87,11 +87,7 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
     if not knobs.can_change_batch:
         return OomRefusal(knobs.refusal or why_not_changeable(knobs), knobs.help, resume)
     if spec.batch is None:
-        return OomRefusal(
-            "the batch's size or the number of ranks is not known",
-            "--micro-batch N, or --nproc-per-node N",
-            resume,
-        )
+        return OomRefusal(*why_size_unknown(knobs), resume)
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:

@@ -26,6 +26,8 @@ _Found: TypeAlias = tuple[MomentKind, Tone, _Values] | None
 _STOPS_SHOWN = {ev.StopWhy.SIGNAL, ev.StopWhy.RANK_DIED, ev.StopWhy.REQUEUE, ev.StopWhy.HANG}
 # Decisions that are followed at once by a hold, or by the run's end, with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
+# Requests whose own event stands on the timeline.
+_SHOWN_THEMSELVES = {ev.RequestKind.NOTE, ev.RequestKind.ANSWER}
 _RESTARTS = {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}
 _SAMENESS = {
     Sameness.SAME: Tone.GOOD,
@@ -108,7 +110,19 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return _verdict(event, state.find(event.attempt))
         case ev.Decided():
             return _decision(event, state.find(event.attempt))
-        case ev.RequestDone() if event.request is not ev.RequestKind.NOTE:  # the note has a moment of its own
+        case ev.BatchAsked():
+            about = event.question
+            return (
+                MomentKind.ASKED,
+                Tone.WARN,
+                {"what": about.what, "knob": about.knob, "number": about.number},
+            )
+        case ev.BatchAnswered():
+            about, t = event.question, event.answered_t
+            values = {"what": about.what, "number": about.number, "value": event.value, "by": event.by}
+            kind = MomentKind.ANSWERED if t is None else MomentKind.REMEMBERED
+            return kind, Tone.INFO, {**values, "answered_t": t}
+        case ev.RequestDone() if event.request not in _SHOWN_THEMSELVES:
             request = ev.RequestKind.RESTART if event.request in _RESTARTS else event.request
             return MomentKind.REQUEST, Tone.INFO, {"by": event.by, "request": request}
         case ev.LaunchCleared() if event.text:

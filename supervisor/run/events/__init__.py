@@ -22,6 +22,8 @@ from supervisor.run.records import Decision, FailureClass, Finding, Verdict
 # One name for all events, wherever they are defined.
 SCHEMA_VERSION = base.SCHEMA_VERSION
 JournalEvent = base.JournalEvent
+BatchAnswered = recovery.BatchAnswered
+BatchAsked = recovery.BatchAsked
 BatchFitted = recovery.BatchFitted
 ChangePlanned = recovery.ChangePlanned
 LaunchCleared = recovery.LaunchCleared
@@ -98,6 +100,7 @@ class RequestKind(StrEnum):
     HOLD = "hold"
     STACKS = "stacks"
     KEEP_WAITING = "keep_waiting"
+    ANSWER = "answer"
     NOTE = "note"
 
 
@@ -457,6 +460,8 @@ Event: TypeAlias = (
     | LaunchCleared
     | Recovered
     | ResumeCompared
+    | BatchAsked
+    | BatchAnswered
     | ProbeStarted
     | ProbeEnded
     | BatchFitted

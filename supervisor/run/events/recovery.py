@@ -6,6 +6,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.memory_fit import MemoryTrial
+from supervisor.job.spec import BatchQuestion
 from supervisor.run.events.base import JournalEvent
 from supervisor.run.records import Difference, Precondition, Sameness
 
@@ -22,6 +23,26 @@ class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned
 
     attempt: int
     lines: tuple[str, ...]
+
+
+class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
+    """A restart with a smaller batch needs a person's answer: what could not be read of the batch."""
+
+    attempt: int
+    question: BatchQuestion
+
+
+class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
+    """What a person answered, `by` whom; `answered_t`: in an earlier run of the same script, at this wall time.
+
+    `batch`: what the attempts until then ran with, by this answer.
+    """
+
+    question: BatchQuestion
+    value: str
+    by: str = ""
+    batch: BatchSpec | None = None
+    answered_t: float | None = None
 
 
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):

@@ -200,6 +200,10 @@ class Dashboard(LookingScreen):
             return self.snapshot is not None and bool(failures(self.snapshot.state))
         if name == "hold" and self._zoomed is not None:
             return False  # Esc goes back from here first: nobody holds a run by leaving a page
+        if name == "answer":
+            question = self.snapshot.state.open_question if self.snapshot is not None else None
+            at = int(str(parameters[0])) if parameters else 0
+            return name in self._possible and question is not None and at < len(question.answers)
         if name == "smaller_batch":
             return "restart" in self._possible  # where no batch is known the key says why
         if name in ACTING:
@@ -313,6 +317,12 @@ class Dashboard(LookingScreen):
             return
         self._warned = None, 0.0
         self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+
+    def action_answer(self, at: int) -> None:
+        """Answer what is asked on the card; the keeper then plans with it."""
+        question = self.snapshot.state.open_question if self.snapshot is not None else None
+        if question is not None and at < len(question.answers):
+            self._send(RequestKind.ANSWER, RequestArgs(answer=question.answers[at].value))
 
     def action_note(self) -> None:
         """Mark the timeline."""
