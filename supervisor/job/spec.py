@@ -204,11 +204,11 @@ class BatchQuestion:
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven:
-    """An answer that a person gave, at wall time `t`."""
+    """An answer that a person gave in an earlier run, and on which day."""
 
     question: BatchQuestion
     value: str
-    t: float
+    day: str
 
 
 @dataclass(frozen=True, slots=True)

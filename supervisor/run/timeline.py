@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from supervisor.job.spec import BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
@@ -111,17 +112,12 @@ def _found(event: ev.Event, state: RunState) -> _Found:
         case ev.Decided():
             return _decision(event, state.find(event.attempt))
         case ev.BatchAsked():
-            about = event.question
-            return (
-                MomentKind.ASKED,
-                Tone.WARN,
-                {"what": about.what, "knob": about.knob, "number": about.number},
-            )
+            return MomentKind.ASKED, Tone.WARN, question_values(event.question)
         case ev.BatchAnswered():
-            about, t = event.question, event.answered_t
-            values = {"what": about.what, "number": about.number, "value": event.value, "by": event.by}
-            kind = MomentKind.ANSWERED if t is None else MomentKind.REMEMBERED
-            return kind, Tone.INFO, {**values, "answered_t": t}
+            values = answer_values(event.question, event.value)
+            if event.day:
+                return MomentKind.REMEMBERED, Tone.INFO, {**values, "day": event.day}
+            return MomentKind.ANSWERED, Tone.INFO, {**values, "by": event.by}
         case ev.RequestDone() if event.request not in _SHOWN_THEMSELVES:
             request = ev.RequestKind.RESTART if event.request in _RESTARTS else event.request
             return MomentKind.REQUEST, Tone.INFO, {"by": event.by, "request": request}
@@ -140,6 +136,20 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}
         case _:
             return None
+
+
+def question_values(question: BatchQuestion) -> dict[str, str | int | float | None]:
+    """A question about the batch, as values for its sentence."""
+    if question.what is Unread.SCOPE:
+        return {"knob": question.knob, "number": question.number}
+    return {"which": question.what}
+
+
+def answer_values(question: BatchQuestion, value: str) -> dict[str, str | int | float | None]:
+    """An answer to it, likewise."""
+    if question.what is Unread.SCOPE:
+        return {"number": question.number, "scope": value}
+    return {str(question.what): value}
 
 
 def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:

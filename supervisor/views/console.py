@@ -285,11 +285,15 @@ def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
 def _asked(event: ev.BatchAsked) -> Iterable[Line]:
     """The question in one line, with the flag that is each of its answers."""
     question = event.question
-    answers = " | ".join(
-        f"{flags_text(question, one)} ({answer_text(question, one.value, english)}: {effect_text(one, english)})"
-        for one in question.answers
+    answers = []
+    for one in question.answers:
+        text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
+        # A flag that would change nothing is not named.
+        answers.append(f"{flags_text(question, one)} ({text})" if one.change is not None else text)
+    yield (
+        Level.WARNING,
+        f"to restart smaller, answer: {question_text(question, english)} {' | '.join(answers)}",
     )
-    yield Level.WARNING, f"to restart smaller, answer: {question_text(question, english)} {answers}"
 
 
 def _decided(event: ev.Decided) -> Iterable[Line]:

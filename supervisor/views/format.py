@@ -143,14 +143,6 @@ def age(value_s: float | None) -> str:
     return f"{total // HOUR_S} h" if total < DAY_S else f"{total // DAY_S} d"
 
 
-def date(t: float) -> str:
-    """The day as ``2026-11-22`` in the local zone."""
-    try:
-        return time.strftime("%Y-%m-%d", time.localtime(t))
-    except (OverflowError, ValueError, OSError):  # no time that a clock of ours ever showed
-        return DASH
-
-
 def time_of_day(t: float | None) -> str:
     """Wall time as ``14:12:05`` in the local zone."""
     return DASH if t is None else time.strftime("%H:%M:%S", time.localtime(t))

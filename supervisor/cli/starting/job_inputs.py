@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.spec import BatchQuestion, EntryKind, JobSpec, RetrySettings
+from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
 from supervisor.run.history.answers import recall_answer
 from supervisor.run.records import FailureClass
 
@@ -131,9 +132,11 @@ def _script_text(path: Path) -> str | None:
         return None
 
 
-def _answered(question: BatchQuestion, env: Mapping[str, str]) -> tuple[str, float] | None:
+def _answered(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
     known = recall_answer(question.script, question.key, env)
-    return (known.value, known.t) if known is not None else None
+    if known is None:
+        return None
+    return AnswerGiven(question, known.value, time.strftime("%Y-%m-%d", time.localtime(known.t)))
 
 
 def _accelerate_config(env: Mapping[str, str]) -> str | None:

@@ -21,6 +21,7 @@ from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import with_knobs
 from supervisor.job.knobs.group_timeout import longer_than_usual
 from supervisor.job.spec import (
+    AnswerGiven,
     BatchQuestion,
     ClassOverride,
     EntryKind,
@@ -53,7 +54,7 @@ class JobInputs:
     script_configs: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str], str | None] | None = None
     accelerate_config: str | None = None
-    answered: Callable[[BatchQuestion], tuple[str, float] | None] = lambda _: None
+    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()

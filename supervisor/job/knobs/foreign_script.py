@@ -6,7 +6,6 @@ import ast
 import hashlib
 import posixpath
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,7 +59,7 @@ def with_knobs(
     read: Callable[[str], str | None] | None = None,
     gpus: int = 0,
     accelerate_config: str | None = None,
-    answered: Callable[[BatchQuestion], tuple[str, float] | None] = lambda _: None,
+    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None,
 ) -> JobSpec:
     """`spec` with the script's knobs and batch found, and ``--micro-batch`` and ``--global-batch`` applied.
 
@@ -138,7 +137,7 @@ class _Unread:
         self,
         knobs: Knobs,
         batch: BatchSpec | None,
-        answered: Callable[[BatchQuestion], tuple[str, float] | None],
+        answered: Callable[[BatchQuestion], AnswerGiven | None],
     ) -> tuple[JobSpec, Knobs, BatchSpec | None]:
         """With the answer that is known already, else with the question; without both where no answer would help."""
         what, spec = knobs.unread, self.spec
@@ -156,12 +155,12 @@ class _Unread:
         if question is None:
             return spec, replace(_without_smaller_global(knobs, ""), help="", unread=None), batch
         given = answered(question) if question.script else None
-        at = next((i for i, a in enumerate(question.answers) if given and a.value == given[0]), None)
+        at = next((i for i, a in enumerate(question.answers) if given and a.value == given.value), None)
         if given is None or at is None:
-            return replace(spec, question=question, if_answered=outcomes), knobs, batch
-        known = AnswerGiven(question, *given)
+            spec = replace(spec, question=question, if_answered=outcomes)
+            return spec, _with_help(knobs, question), batch
         found, batch = outcomes[at]
-        return replace(spec, answered=known), _noted(found, known), batch
+        return replace(spec, answered=given), _noted(found, given), batch
 
     def _outcome(self, what: Unread, value: str) -> Outcome:
         given = with_declared(self.asked.knobs, what, value)
@@ -170,11 +169,18 @@ class _Unread:
         return knobs, batch
 
 
+def _with_help(knobs: Knobs, question: BatchQuestion) -> Knobs:
+    """The refusal with those flags alone whose answer leads to a smaller batch."""
+    ways = [question.flag(answer.value) for answer in question.answers if answer.change is not None]
+    more = f"{SMALLER_GLOBAL} with " if knobs.help.startswith(SMALLER_GLOBAL) else ""
+    help_ = more + ", or ".join(ways)
+    return replace(knobs, refusal=knobs.refusal.replace(f"({knobs.help})", f"({help_})"), help=help_)
+
+
 def _noted(knobs: Knobs, known: AnswerGiven) -> Knobs:
     """The knobs with the day of the answer where it is said from where each number comes."""
-    day = time.strftime("%Y-%m-%d", time.localtime(known.t))
     about = "accumulation" if known.question.what is Unread.ACCUMULATION else "micro"
-    text = f"you answered on {day}: {known.question.flag(known.value)}"
+    text = f"you answered on {known.day}: {known.question.flag(known.value)}"
     return replace(
         knobs,
         found=tuple(

@@ -14,7 +14,7 @@ from typing import TypeAlias, assert_never
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.memory_fit import choose_smaller
-from supervisor.job.knobs.set_batch import batch_values, why_not_changeable
+from supervisor.job.knobs.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, KnobScope, Unread
 
 Outcome: TypeAlias = tuple[Knobs, BatchSpec | None]
@@ -90,8 +90,10 @@ def question_of(
 def _change(knobs: Knobs, batch: BatchSpec | None, minimum: int) -> tuple[BatchChange | None, str]:
     """What an out-of-memory failure would change, or why nothing."""
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
-    if not (knobs.can_change_batch or known) or batch is None:
+    if not (knobs.can_change_batch or known):
         return None, why_not_changeable(knobs)
+    if batch is None:
+        return None, ": ".join(why_size_unknown(knobs)) if not knobs.refusal else why_not_changeable(knobs)
     choice = choose_smaller(batch, minimum=minimum)
     if choice is None:
         return None, f"no micro-batch of {max(minimum, 1)} or more below {batch.micro_batch_per_rank} is left"

@@ -39,7 +39,7 @@ def opening(
         )
         if (known := job.answered) is not None:
             yield ev.BatchAnswered(
-                t=now, question=known.question, value=known.value, batch=job.batch, answered_t=known.t
+                t=now, question=known.question, value=known.value, batch=job.batch, day=known.day
             )
     yield ev.KeeperStarted(
         t=now,

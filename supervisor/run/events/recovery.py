@@ -33,7 +33,7 @@ class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
 
 
 class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
-    """What a person answered, `by` whom; `answered_t`: in an earlier run of the same script, at this wall time.
+    """What a person answered, `by` whom; `day`: in an earlier run of the same script, on this day.
 
     `batch`: what the attempts until then ran with, by this answer.
     """
@@ -42,7 +42,7 @@ class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered
     value: str
     by: str = ""
     batch: BatchSpec | None = None
-    answered_t: float | None = None
+    day: str = ""
 
 
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):

@@ -10,7 +10,6 @@ from string import Formatter
 from typing import Any
 
 from supervisor.job.batch import describe_change
-from supervisor.job.spec import KnobScope, Unread
 from supervisor.run.events import AttemptEnded, JournalEvent, Progress, StopWhy
 from supervisor.run.records import SpecChange
 from supervisor.run.state import AttemptState
@@ -57,13 +56,6 @@ class Kinds(Formatter):
         if (table := self._tables.get(format_spec)) is not None:
             return table.get(str(value), str(value))
         return format(value, format_spec)
-
-
-def answer_kind(what: str, value: str) -> str:
-    """Which sentence of ``[kind.answer]`` an answer has: a scope its own, else that of what was asked."""
-    if what != Unread.SCOPE:
-        return what
-    return value if value in set(KnobScope) - {KnobScope.UNKNOWN} else "other"
 
 
 def end_of_request(attempt: AttemptState) -> str:

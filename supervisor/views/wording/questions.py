@@ -5,21 +5,25 @@ from __future__ import annotations
 from supervisor.job.batch import describe
 from supervisor.job.spec import BatchAnswer, BatchQuestion
 from supervisor.run.events import BatchAnswered
-from supervisor.views.format import date
-from supervisor.views.wording.kinds import answer_kind
+from supervisor.run.timeline import answer_values, question_values
 from supervisor.views.wording.translate import Words
 
 
 def question_text(question: BatchQuestion, tr: Words) -> str:
     """``what does --bs 24 count?``."""
-    return tr.sentence("question", question.what, {"knob": question.knob, "number": question.number})
+    return tr.sentence("batch", "question", question_values(question))
 
 
 def answer_text(question: BatchQuestion, value: str, tr: Words) -> str:
     """``24 is per rank``."""
-    return tr.sentence(
-        "answer", answer_kind(question.what, value), {"number": question.number, "value": value}
-    )
+    return tr.sentence("batch", "answer", answer_values(question, value))
+
+
+def given_text(given: BatchAnswered, tr: Words) -> str:
+    """``you answered on 2026-11-22: 24 is per rank``, as it stands on the timeline."""
+    kind = "remembered" if given.day else "answered"
+    values = answer_values(given.question, given.value)
+    return tr.sentence("moment", kind, {**values, "day": given.day, "by": given.by})
 
 
 def effect_text(answer: BatchAnswer, tr: Words) -> str:
@@ -37,11 +41,3 @@ def flags_text(question: BatchQuestion, answer: BatchAnswer) -> str:
     change = answer.change
     shrinks = change is not None and change.after.global_batch < change.before.global_batch
     return question.flag(answer.value) + (" --allow-smaller-global" if shrinks else "")
-
-
-def given_text(given: BatchAnswered, tr: Words) -> str:
-    """``you answered on 2026-11-22: 24 is per rank``."""
-    text = answer_text(given.question, given.value, tr)
-    if given.answered_t is None:
-        return tr.sentence("moment", "answered", {"by": given.by, "text": text})
-    return tr.sentence("moment", "remembered", {"day": date(given.answered_t), "text": text})

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeAlias
 
-from supervisor.run.state import Moment, MomentKind
+from supervisor.run.state import Moment
 from supervisor.views.appearance import Lang
-from supervisor.views.format import date
-from supervisor.views.wording.kinds import Kinds, answer_kind, changed_text, sections
+from supervisor.views.wording.kinds import Kinds, changed_text, sections
 
 # Sentences in sight at one time are some hundreds; those with running numbers come and go.
 REMEMBERED = 4096
@@ -62,16 +61,6 @@ class Words:
         """What stands on the timeline."""
         change = changed_text(moment.change) if moment.change is not None else ""
         values = {**moment.values, "change": change} if change else moment.values
-        match moment.kind:
-            case MomentKind.ASKED:
-                text = self.sentence("question", str(values["what"]), values)
-                values = {**values, "text": text}
-            case MomentKind.ANSWERED | MomentKind.REMEMBERED:
-                kind = answer_kind(str(values["what"]), str(values["value"]))
-                day = date(float(values["answered_t"])) if "answered_t" in values else ""
-                values = {**values, "text": self.sentence("answer", kind, values), "day": day}
-            case _:
-                pass
         return self.sentence("moment", moment.kind, values)
 
     def sentence(self, table: str, kind: str, values: Mapping[str, object] | None = None) -> str:

@@ -136,7 +136,8 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
         case _ if name == "stacks":
             return "nothing runs"
         case _ if name == "answer":
-            return "nothing is asked"
+            asked = state.open_question is not None
+            return "that is no answer to what is asked" if asked else "nothing is asked"
         case _ if name == "edit":
             return "run.json cannot be read: what this run was started with is not known"
         case _:

@@ -200,6 +200,9 @@ def _plan(
         return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
     rows = []
     change = _change_text(decision)
+    asked = _asked_rows(snapshot, width, tr)
+    if asked and decision.change == SpecChange() and isinstance(condition, st.HeldOpen):
+        change = ""  # nothing is on offer before it is answered
     if change:
         rows.append(
             _labelled(
@@ -214,7 +217,6 @@ def _plan(
         full = tr(f"{where}: {why}" if why else where)
         roomy = cell_len(full) <= width - LABEL
         rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))
-    asked = _asked_rows(snapshot, width, tr)
     rows += asked
     if not change or change not in decision.reason:
         rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
@@ -223,10 +225,10 @@ def _plan(
             rows.append(_countdown(condition, now, decision, tr))
         case st.HeldOpen():
             until = f" ({fm.duration(condition.until - now)} left)" if condition.until is not None else ""
-            waits = f"held: you decide{until}"
+            waits = tr(f"held: you decide{until}")
             if asked and snapshot.state.answer is None:
-                waits = f"held: one key answers, then Enter restarts{until}"
-            rows.append(_labelled("next", Span(tr(waits), TextStyle.WARN), width, tr))
+                waits = tr("held: one key answers, then Enter restarts")
+            rows.append(_labelled("next", Span(waits, TextStyle.WARN), width, tr))
         case st.Finished():
             over = tr(f"the run is over, exit code {condition.exit_code}")
             rows.append(_labelled("next", Span(over, TextStyle.DIM), width, tr))

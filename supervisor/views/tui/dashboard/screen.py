@@ -16,6 +16,7 @@ from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
+    ANSWER_KEYS,
     current_batch,
     offer_warning,
     overwrite_warning,
@@ -223,7 +224,8 @@ class Dashboard(LookingScreen):
         text = silence_of(self, event) if name is None else None
         if text is not None and text != self.notice.says:  # not again for each repeat
             self.tell(Answer(text, None))
-        if name is None or snapshot is None or self.check_action(name, ()) or self.app.screen is not self:
+        at = (ANSWER_KEYS.index(event.character),) if name == "answer" and event.character else ()
+        if name is None or snapshot is None or self.check_action(name, at) or self.app.screen is not self:
             return
         event.stop()
         can_adopt = "adopt" in self._possible
