@@ -97,6 +97,8 @@ def with_knobs(
     if knobs.unread is not None:
         about = _Unread(spec, args, where, world, asked, script)
         spec, knobs, batch = about.settled(knobs, batch, answered)
+        if (known := spec.answered) is not None:
+            look.note(f"answer.{known.question.what}", known.value, f"you answered on {known.day}")
     if asked.total is not None:
         if batch is None:
             raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")

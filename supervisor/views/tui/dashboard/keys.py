@@ -69,7 +69,7 @@ KEYS: list[BindingType] = [
             f"answer {key}",
             key,
             "act",
-            f"while something is asked on the card: answer {key}",
+            "while something is asked on the card: that answer",
         )
         for at, key in enumerate(ANSWER_KEYS)
     ),

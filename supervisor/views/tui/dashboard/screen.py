@@ -244,13 +244,17 @@ class Dashboard(LookingScreen):
         lines = [
             HelpLine(
                 tr(title),
-                binding.key_display or binding.key,
+                " ".join(ANSWER_KEYS)
+                if action_name(binding) == "answer"
+                else binding.key_display or binding.key,
                 tr(binding.tooltip),
                 self._does_something(binding),
             )
             for group, title in GROUPS.items()
             for binding in KEYS
             if isinstance(binding, Binding) and (binding.id or "").startswith(f"{group}.")
+            # The keys of a question's answers are one line.
+            if action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0]
         ]
         inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
         lines += [
