@@ -231,3 +231,24 @@ def test_every_flag_that_a_refusal_names_helps(line: str, source: str | None) ->
             assert known, (flag, done.knobs)
         else:
             assert isinstance(oom_plan(done), OomPlan), (flag, oom_plan(done))
+
+
+def test_a_batch_that_is_a_default_in_the_script_is_named_with_its_line() -> None:
+    source = (
+        "import torch\n\ndef get_batch(batch_size=32):\n    return torch.randn(batch_size)\n\nget_batch()\n"
+    )
+    plan = oom_plan(job("train.py", source))
+    assert isinstance(plan, OomRefusal)
+    assert plan.why == "the batch is written in train.py:3 (batch_size=32)"
+    assert plan.help == "change it in train.py"
+
+
+def test_a_setting_named_as_lightnings_is_not_lightnings_where_the_source_says_otherwise() -> None:
+    """minGPT's own ``--trainer.batch_size``: it has no ``--trainer.accumulate_grad_batches`` beside it."""
+    line = "-- python train.py --trainer.batch_size=64"
+    own = oom_plan(job(line, "import sys\nimport torch\nconfig.merge_from_args(sys.argv[1:])\n"))
+    assert isinstance(own, OomRefusal)
+    assert "no gradient accumulation beside --trainer.batch_size" in own.why
+    theirs = oom_plan(job(line, "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n"))
+    assert isinstance(theirs, OomPlan)
+    assert theirs.changes[1].knob == "--trainer.accumulate_grad_batches"

@@ -210,7 +210,7 @@ class Search:
         total, _ = cand.choose(c for c in own if c.role is Role.TOTAL)
         if total is not None:
             return self._total_alone(total)
-        written = self._written()
+        written = self._written() or self._written_default()
         if written is not None:
             return written
         if not self.source.files and not self.where.configs:
@@ -251,6 +251,26 @@ class Search:
             if role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
                 what = f"the batch is written in {values[0][1]} ({name} = {number})"
                 return NoPlanError(what, f"change it in {file}")
+        return None
+
+    def _written_default(self) -> NoPlanError | None:
+        """The same as a parameter's default of a function of the script: ``def get_batch(batch_size=32)``."""
+        for file in self.source.files:
+            for node in ast.walk(file.tree) if file.depth == 0 else ():
+                if not isinstance(node, ast.FunctionDef):
+                    continue
+                names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+                given = names[len(names) - len(node.args.defaults) :]
+                for name, default in zip(given, node.args.defaults, strict=True):
+                    number = (
+                        as_number(default.value)
+                        if isinstance(default, ast.Constant) and isinstance(default.value, int)
+                        else None
+                    )
+                    if number is not None and role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
+                        path = file.path or "the script"
+                        what = f"the batch is written in {path}:{default.lineno} ({name}={number})"
+                        return NoPlanError(what, f"change it in {path}")
         return None
 
     def total(self, micro: Candidate) -> Candidate | None:
