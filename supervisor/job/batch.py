@@ -214,7 +214,8 @@ def describe_change(change: BatchChange) -> str:
     elif before.global_batch == after.global_batch:
         parts.append(f"global batch {after.global_batch}{_unit(after)} unchanged")
     else:
-        parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}")
+        ranks = "" if after.ranks_known else " × ranks"
+        parts.append(f"global batch {before.global_batch} → {after.global_batch}{_unit(after)}{ranks}")
     return ", ".join(parts)
 
 

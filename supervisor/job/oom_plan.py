@@ -14,7 +14,7 @@ from supervisor.job.arguments.assignments import value_of
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.edit import NEW
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_changeable
+from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_changeable, why_size_unknown
 from supervisor.job.knobs.places import is_argument
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
@@ -87,11 +87,7 @@ def oom_plan(spec: JobSpec) -> OomPlan | OomRefusal:
     if not knobs.can_change_batch:
         return OomRefusal(knobs.refusal or why_not_changeable(knobs), knobs.help, resume)
     if spec.batch is None:
-        return OomRefusal(
-            "the batch's size or the number of ranks is not known",
-            "--micro-batch N, or --nproc-per-node N",
-            resume,
-        )
+        return OomRefusal(*why_size_unknown(knobs), resume)
     steps: list[tuple[KnobChange, ...]] = []
     batch = spec.batch
     try:

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.errors import JobError
 
 __all__ = [
     "AccumulationCounts",
+    "AnswerGiven",
+    "BatchAnswer",
+    "BatchQuestion",
     "ClassOverride",
     "EntryKind",
     "FitSettings",
@@ -23,6 +26,7 @@ __all__ = [
     "LoaderKnobs",
     "RetrySettings",
     "Timing",
+    "Unread",
 ]
 
 
@@ -55,6 +59,14 @@ class AccumulationCounts(StrEnum):
     ALL_RANKS = "all_ranks"  # the script divides it by the number of ranks (nanoGPT)
 
 
+class Unread(StrEnum):
+    """What of the batch could not be read, and a person can answer."""
+
+    SCOPE = "scope"  # what the batch setting counts
+    MICRO = "micro"  # which of several settings is the micro-batch
+    ACCUMULATION = "accumulation"  # which of several settings is the accumulation
+
+
 @dataclass(frozen=True, slots=True)
 class FoundNumber:
     """A number of the batch as a setting holds it: ``micro``, ``accumulation`` or ``total``, and where it was read."""
@@ -81,7 +93,8 @@ class Knobs:
     would let it be. `found`: the numbers, and where each was read. `self_resuming`: the script finds its newest
     checkpoint by itself; a `resume_path` beside it is one that it heeds before it looks. `resumes`: what is known of that,
     for people; `resume_step`: a flag that takes the number in the checkpoint's name. `cannot_resume`: the source shows no way at
-    all. `framework`: whose conventions hold for the script, if any do.
+    all. `framework`: whose conventions hold for the script, if any do. `unread`: what a person's answer would settle of a
+    `refusal`, and `choices` the settings that it is about where it is one of several.
     """
 
     batch: str | None = None
@@ -103,6 +116,8 @@ class Knobs:
     resume_step: str | None = None
     cannot_resume: bool = False
     framework: str = field(default="", compare=False)
+    unread: Unread | None = field(default=None, compare=False)
+    choices: tuple[str, ...] = field(default=(), compare=False)
 
     def number(self, what: str) -> FoundNumber | None:
         """One of the numbers that were found."""
@@ -135,6 +150,65 @@ class Knobs:
         if self.paired:
             return self.keeps_global_batch
         return self.batch_scope is not KnobScope.UNKNOWN and self.keeps_global_batch
+
+
+_DECLARED_BY: Final = {
+    Unread.SCOPE: "--batch-scope",
+    Unread.MICRO: "--batch-knob",
+    Unread.ACCUMULATION: "--accumulation-knob",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """One answer to a `BatchQuestion`.
+
+    Attributes:
+        value: a scope, or the name of a setting.
+        change: what an out-of-memory failure would then change; without an accumulation, to a smaller global batch.
+        refusal: why nothing could be changed then either.
+    """
+
+    value: str
+    change: BatchChange | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchQuestion:
+    """What cannot be read of the batch, with what each answer would lead to. At least one leads to a smaller batch.
+
+    Attributes:
+        what: what is asked.
+        knob: the setting that it is about; empty where it is which one of several.
+        number: what that setting holds.
+        answers: all that there are.
+        script: hash of the files that were read for it; empty where none could be, and then no answer is remembered.
+    """
+
+    what: Unread
+    knob: str
+    number: int | None
+    answers: tuple[BatchAnswer, ...]
+    script: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes two questions of one script the same."""
+        return f"{self.what.value} {self.knob} {'|'.join(answer.value for answer in self.answers)}"
+
+    def flag(self, value: str) -> str:
+        """The words of a command line that answer it once and for all."""
+        return f"{_DECLARED_BY[self.what]} {value}"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGiven:
+    """An answer that a person gave in an earlier run, and on which day."""
+
+    question: BatchQuestion
+    value: str
+    day: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +332,8 @@ class JobSpec:
     `world_size`: ranks of the whole job; None: not known, as where a launcher behind ``--`` does not say.
     `outputs`: folders that a foreign script may leave checkpoints in, as it spells them.
     `group_timeout_s`: how long the script's process groups wait, where it asks for longer than PyTorch's default.
+    `question`: what of the batch could not be read and a person may answer; `if_answered`: knobs and batch with each of its answers.
+    `answered`: an answer of an earlier run that is used here.
     `env` is the user's own environment delta (from config or --env). `origins` maps a
     setting's name to where it came from (flag, env, file, default), for --show-config.
     """
@@ -293,4 +369,7 @@ class JobSpec:
     outputs: tuple[str, ...] = ()
     group_timeout_s: float | None = None
     world_size: int | None = None
+    question: BatchQuestion | None = None
+    if_answered: tuple[tuple[Knobs, BatchSpec | None], ...] = ()
+    answered: AnswerGiven | None = None
     origins: tuple[tuple[str, str, str], ...] = ()  # (setting, value, origin)

@@ -6,9 +6,12 @@ that adopts a run replays the journal and simply goes on; nothing it needs lives
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
+
+from msgspec.structs import replace as replace_fields
 
 from supervisor.job.errors import JobError, NotResumableError
 from supervisor.keeper.background import BackgroundTask
@@ -28,6 +31,7 @@ from supervisor.run import state as st
 from supervisor.run.access import control
 from supervisor.run.access.lock import KeeperLock
 from supervisor.run.access.viewers import Viewers
+from supervisor.run.fold import fold
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Decision, DecisionKind, Finding
 from supervisor.run.runfile import RunFile
@@ -357,10 +361,12 @@ class Keeper:
                 until = now + decision.delay_s
                 self.emit(ev.BackoffStarted(t=now, attempt=number, until=until, delay_s=decision.delay_s))
             case DecisionKind.HOLD:
+                self._ask(number, decision)
                 self.hold(decision.reason)
             case DecisionKind.SUCCEED:
                 self._end(ev.Outcome.SUCCEEDED, 0, decision.reason)
             case DecisionKind.FAIL:
+                self._ask(number, decision)
                 outcome = ev.Outcome.LOST if decision.exit_code == EXIT_LOST else ev.Outcome.FAILED
                 self._end(outcome, decision.exit_code or EXIT_FAILED, decision.reason)
             case DecisionKind.GIVE_UP:
@@ -370,6 +376,12 @@ class Keeper:
                 self._end(ev.Outcome.STOPPED, code, decision.reason)
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _ask(self, number: int, decision: Decision) -> None:
+        """Put the question that stands in the way, once an attempt; headless it says which flag answers it."""
+        question, asked = self._record.job.question, self.state.asked
+        if decision.asks and question is not None and (asked is None or asked.attempt != number):
+            self.emit(ev.BatchAsked(t=self._clock.wall(), attempt=number, question=question))
 
     def _end(self, outcome: ev.Outcome, exit_code: int, reason: str) -> None:
         if any(view.resume_copy for view in self.state.attempts):
@@ -459,6 +471,27 @@ class Keeper:
     def keep_waiting(self, by: str) -> None:
         """Leave the silence that is about to be ended alone."""
         self._components.monitor.keep_waiting(by)
+
+    def answer(self, value: str, by: str) -> None:
+        """Take a person's answer about the batch, keep it for later runs of the script, and decide anew."""
+        question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
+        if question is None:
+            raise Refused("nothing is asked")
+        told = ev.BatchAnswered(t=now, question=question, value=value, by=by)
+        batch = fold(self.state, told).answered_job(self._record.job).batch
+        self.emit(replace_fields(told, batch=batch), durable=True)
+        if question.script:
+            from supervisor.run.history.answers import (
+                AnswerLine,
+                remember_answer,
+            )  # a person's key, not a start's
+
+            line = AnswerLine(script=question.script, question=question.key, value=value, t=now)
+            with contextlib.suppress(OSError):  # it holds for this run all the same
+                remember_answer(line, self._env)
+        decision = self._components.decide()
+        self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision), durable=True)
+        self._carry_out(number, decision)
 
     def _attempt_number(self) -> int:
         return self.state.attempts[-1].number

@@ -86,10 +86,8 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
             return accepted, f"{describe_change(accepted.batch)}: allowed by --allow-smaller-global"
         return None, kn.why_not_changeable(history.knobs)
     if batch is None:
-        return (
-            None,
-            f"the present micro-batch or the number of ranks is not known; {rule.advice_if_not_restarted}",
-        )
+        why, help_ = kn.why_size_unknown(history.knobs)
+        return None, f"{why} ({help_}); {rule.advice_if_not_restarted}"
     choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)
     if choice is None:
         least = max(history.retry.min_micro_batch, 1)
@@ -108,10 +106,15 @@ def _fewer_workers(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None,
     return None, f"no DataLoader knob is known, or none is left to lower; {rule.advice_if_not_restarted}"
 
 
+def needs_answer(history: PolicyInput, rule: Rule) -> bool:
+    """Whether an answer to the job's question would let the rule plan what it could not."""
+    return rule.answer is Answer.SHRINK and history.question and not history.knobs.can_change_batch
+
+
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
     """The plan that a person may accept where policy makes none: here the global batch would shrink."""
     batch, knobs = history.now.batch, history.knobs
-    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
+    known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN and knobs.unread is None
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:
         return SpecChange()
     choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)

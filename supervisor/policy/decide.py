@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from supervisor.policy.budget import HAS_OWN_COUNT, alike_since_progress, counted_retries, is_unchanged
-from supervisor.policy.changes import change_for, offer_for
+from supervisor.policy.changes import change_for, needs_answer, offer_for
 from supervisor.policy.history import PastAttempt, PolicyInput, StopCause, restarts_since_progress
 from supervisor.policy.rules import Answer, Rule, override_for, rule_for
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Reason, SpecChange, Verdict
@@ -122,7 +122,8 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     if rule.answer in {Answer.STOP, Answer.HOLD}:
         return _hold(history, f"{failure.value}: {rule.advice_if_not_restarted}", SpecChange())
     if change is None:
-        return _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
+        held = _hold(history, f"{failure.value}: {what}", offer_for(history, rule))
+        return replace(held, asks=needs_answer(history, rule))
     if not history.retry.enabled or history.retry.max_retries == 0:
         flag = "--max-retries 0" if history.retry.enabled else "--no-retry"
         return _hold(history, f"{failure.value}: automatic restarts are off ({flag})", change)

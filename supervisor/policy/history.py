@@ -81,6 +81,7 @@ class PolicyInput:
         not_now: why the resume flag that a person named cannot be set yet.
         old_batch: why a resume with another micro-batch would go on with the old one; empty where it would not.
         given_start: flag and value by which a person told the script what to start from (``--resume c2.pt``).
+        question: what of the batch could not be read can be asked (`JobSpec.question`).
         seen_file: a file of this run that looks like a checkpoint, as a clause; nobody knows whether it is whole.
         earlier_checkpoint: a committed checkpoint before the newest one, as the resume flag takes it.
         before_rise: likewise one from before the loss began to rise, and the step where it did.
@@ -105,6 +106,7 @@ class PolicyInput:
     not_now: str = ""
     old_batch: str = ""
     given_start: str | None = None
+    question: bool = False
     seen_file: str | None = None
     earlier_checkpoint: str | None = None
     before_rise: tuple[str, int] | None = None

@@ -17,6 +17,7 @@ import msgspec
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
+from supervisor.job.spec import BatchQuestion
 from supervisor.run.records import (
     Decision,
     Difference,
@@ -84,6 +85,7 @@ class RequestKind(StrEnum):
     HOLD = "hold"
     STACKS = "stacks"
     KEEP_WAITING = "keep_waiting"
+    ANSWER = "answer"
     NOTE = "note"
 
 
@@ -561,6 +563,26 @@ class ChangePlanned(JournalEvent, frozen=True, kw_only=True, tag="change_planned
     lines: tuple[str, ...]
 
 
+class BatchAsked(JournalEvent, frozen=True, kw_only=True, tag="batch_asked"):
+    """A restart with a smaller batch needs a person's answer: what could not be read of the batch."""
+
+    attempt: int
+    question: BatchQuestion
+
+
+class BatchAnswered(JournalEvent, frozen=True, kw_only=True, tag="batch_answered"):
+    """What a person answered, `by` whom; `day`: in an earlier run of the same script, on this day.
+
+    `batch`: what the attempts until then ran with, by this answer.
+    """
+
+    question: BatchQuestion
+    value: str
+    by: str = ""
+    batch: BatchSpec | None = None
+    day: str = ""
+
+
 class WaitingFor(JournalEvent, frozen=True, kw_only=True, tag="waiting_for"):
     """The next launch waits for a precondition; `text`: for which, and what prevents it."""
 
@@ -684,6 +706,8 @@ Event: TypeAlias = (
     | LaunchCleared
     | Recovered
     | ResumeCompared
+    | BatchAsked
+    | BatchAnswered
     | ProbeStarted
     | ProbeEnded
     | BatchFitted

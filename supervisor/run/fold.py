@@ -278,6 +278,13 @@ def _held(s: st.RunState, event: ev.Held) -> st.RunState:
     return replace(s, condition=held)
 
 
+def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
+    """The attempts whose batch was not known ran with this one; an answer before it counts no more."""
+    before = s.answer.batch if s.answer is not None else None
+    attempts = tuple(replace(a, batch=event.batch) if a.batch in (None, before) else a for a in s.attempts)
+    return replace(s, answer=event, attempts=attempts)
+
+
 def _run_ended(s: st.RunState, event: ev.RunEnded) -> st.RunState:
     finished = st.Finished(outcome=event.outcome, exit_code=event.exit_code, reason=event.reason)
     return replace(s, condition=finished, ended_t=event.t)
@@ -348,6 +355,8 @@ CHANGES: Mapping[type[ev.JournalEvent], Change] = {
     ev.LaunchCleared: lambda s, _event: replace(s, waiting=None),
     ev.Recovered: _kept_as("recovery"),
     ev.ResumeCompared: _kept_as("compared"),
+    ev.BatchAsked: lambda s, event: replace(s, asked=event),
+    ev.BatchAnswered: _batch_answered,
     ev.ProbeStarted: lambda s, event: replace(s, probing=event),
     ev.ProbeEnded: lambda s, event: replace(s, probing=None, probes=(*s.probes, event)),
     ev.BatchFitted: lambda s, event: replace(s, fitted=event),

@@ -125,7 +125,8 @@ class Precondition(StrEnum):
 class Decision:
     """Policy's answer. `change` is set for RESTART, and for HOLD where a plan could be offered.
 
-    `show_first` must be shown before the launch; it is waited for `wait_s` seconds at most.
+    `show_first` must be shown before the launch; it is waited for `wait_s` seconds at most. `asks`: an answer to the job's
+    question (`JobSpec.question`) would let policy plan a smaller batch.
     """
 
     kind: DecisionKind
@@ -135,6 +136,7 @@ class Decision:
     exit_code: int | None = None
     show_first: tuple[Precondition, ...] = ()
     wait_s: float = 0.0
+    asks: bool = False
 
 
 class Sameness(StrEnum):

@@ -7,9 +7,10 @@ because the keeper holds no other.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -17,6 +18,9 @@ from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run.records import Decision, FailureClass, Finding, Reason, SpecChange, Verdict
+
+if TYPE_CHECKING:
+    from supervisor.job.spec import BatchQuestion, JobSpec
 
 # Why an attempt is stopped on request, as opposed to after a failure.
 REQUESTED_STOPS = frozenset((ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.RESTART, ev.StopWhy.REQUEUE))
@@ -261,6 +265,9 @@ class MomentKind(StrEnum):
     PROBE = "probe"
     PROBE_ENDED = "probe_ended"
     BATCH_FITTED = "batch_fitted"
+    ASKED = "asked"
+    ANSWERED = "answered"
+    REMEMBERED = "remembered"
     NOTE = "note"
     RUN_ENDED = "run_ended"
 
@@ -312,6 +319,8 @@ class RunState(Part, frozen=True, kw_only=True):
     waiting: ev.WaitingFor | None = None
     advisories: tuple[ev.Advisory, ...] = ()
     timeline: tuple[Moment, ...] = ()
+    asked: ev.BatchAsked | None = None
+    answer: ev.BatchAnswered | None = None
     answered: dict[str, str] = {}
     unknown_events: int = 0
     clock_ahead_s: float = 0.0
@@ -324,6 +333,25 @@ class RunState(Part, frozen=True, kw_only=True):
     def find(self, number: int) -> AttemptState | None:
         """Attempt `number`, None where it is not known."""
         return next((a for a in reversed(self.attempts) if a.number == number), None)
+
+    def answered_job(self, job: JobSpec) -> JobSpec:
+        """The job with what a person answered about its batch since it was started."""
+        answer, question = self.answer, job.question
+        if answer is None or question is None:
+            return job
+        for known, (knobs, batch) in zip(question.answers, job.if_answered, strict=False):
+            if known.value == answer.value:
+                return dataclasses.replace(job, knobs=knobs, batch=batch)
+        return job
+
+    @property
+    def open_question(self) -> BatchQuestion | None:
+        """What a person can answer now, also anew: until the restart that follows has begun or was asked for."""
+        attempt, asked = self.attempt, self.asked
+        waits = isinstance(self.condition, HeldOpen | Backoff)
+        if attempt is None or asked is None or asked.attempt != attempt.number or not waits:
+            return None
+        return asked.question if attempt.decided_by == "policy" else None
 
     @property
     def cuts(self) -> dict[int, float]:

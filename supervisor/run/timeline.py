@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from supervisor.job.spec import BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.records import DecisionKind, FailureClass, Sameness, SpecChange
 from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, MomentKind, RunState, Tone
@@ -26,6 +27,8 @@ _Found: TypeAlias = tuple[MomentKind, Tone, _Values] | None
 _STOPS_SHOWN = {ev.StopWhy.SIGNAL, ev.StopWhy.RANK_DIED, ev.StopWhy.REQUEUE, ev.StopWhy.HANG}
 # Decisions that are followed at once by a hold, or by the run's end, with the same reason.
 _SHOWN_BY_THE_NEXT = {DecisionKind.HOLD, DecisionKind.SUCCEED, DecisionKind.FAIL, DecisionKind.GIVE_UP}
+# Requests whose own event stands on the timeline.
+_SHOWN_THEMSELVES = {ev.RequestKind.NOTE, ev.RequestKind.ANSWER}
 _RESTARTS = {ev.RequestKind.RESTART, ev.RequestKind.RESTART_WITH}
 _SAMENESS = {
     Sameness.SAME: Tone.GOOD,
@@ -108,7 +111,14 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return _verdict(event, state.find(event.attempt))
         case ev.Decided():
             return _decision(event, state.find(event.attempt))
-        case ev.RequestDone() if event.request is not ev.RequestKind.NOTE:  # the note has a moment of its own
+        case ev.BatchAsked():
+            return MomentKind.ASKED, Tone.WARN, question_values(event.question)
+        case ev.BatchAnswered():
+            values = answer_values(event.question, event.value)
+            if event.day:
+                return MomentKind.REMEMBERED, Tone.INFO, {**values, "day": event.day}
+            return MomentKind.ANSWERED, Tone.INFO, {**values, "by": event.by}
+        case ev.RequestDone() if event.request not in _SHOWN_THEMSELVES:
             request = ev.RequestKind.RESTART if event.request in _RESTARTS else event.request
             return MomentKind.REQUEST, Tone.INFO, {"by": event.by, "request": request}
         case ev.LaunchCleared() if event.text:
@@ -126,6 +136,20 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             return MomentKind.RUN_ENDED, tone, {"outcome": event.outcome, "reason": event.reason}
         case _:
             return None
+
+
+def question_values(question: BatchQuestion) -> dict[str, str | int | float | None]:
+    """A question about the batch, as values for its sentence."""
+    if question.what is Unread.SCOPE:
+        return {"knob": question.knob, "number": question.number}
+    return {"which": question.what}
+
+
+def answer_values(question: BatchQuestion, value: str) -> dict[str, str | int | float | None]:
+    """An answer to it, likewise."""
+    if question.what is Unread.SCOPE:
+        return {"number": question.number, "scope": value}
+    return {str(question.what): value}
 
 
 def _launch(event: ev.LaunchIntended, state: RunState) -> _Found:

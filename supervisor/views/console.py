@@ -32,6 +32,7 @@ from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
 from supervisor.views.wording.kinds import end_of_request, unread_text, values_of
+from supervisor.views.wording.questions import answer_text, effect_text, flags_text, question_text
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -200,6 +201,7 @@ AS_ON_THE_TIMELINE: Mapping[type[ev.JournalEvent], Level] = {
     ev.Recovered: Level.INFO,
     ev.ProbeStarted: Level.INFO,
     ev.BatchFitted: Level.INFO,
+    ev.BatchAnswered: Level.INFO,
     ev.Held: Level.WARNING,
 }
 # Events in a sentence with their own fields, written as in the tables of kinds.
@@ -280,6 +282,20 @@ def _compared(event: ev.ResumeCompared) -> Iterable[Line]:
     yield level, f"resume: {headline}: {event.text}"
 
 
+def _asked(event: ev.BatchAsked) -> Iterable[Line]:
+    """The question in one line, with the flag that is each of its answers."""
+    question = event.question
+    answers = []
+    for one in question.answers:
+        text = f"{answer_text(question, one.value, english)}: {effect_text(one, english)}"
+        # A flag that would change nothing is not named.
+        answers.append(f"{flags_text(question, one)} ({text})" if one.change is not None else text)
+    yield (
+        Level.WARNING,
+        f"to restart smaller, answer: {question_text(question, english)} {' | '.join(answers)}",
+    )
+
+
 def _decided(event: ev.Decided) -> Iterable[Line]:
     bad = event.decision.kind in {DecisionKind.FAIL, DecisionKind.GIVE_UP}
     kind = english.sentence("decision", event.decision.kind)
@@ -308,6 +324,7 @@ MADE: Mapping[type[ev.JournalEvent], Callable[[Any], Iterable[Line]]] = {
     ev.AttemptEnded: _attempt_ended,
     ev.Decided: _decided,
     ev.ResumeCompared: _compared,
+    ev.BatchAsked: _asked,
     ev.ChangePlanned: lambda event: [(Level.INFO, f"change: {line}") for line in event.lines],
     ev.BackoffStarted: _backoff,
     ev.RunEnded: _run_ended,

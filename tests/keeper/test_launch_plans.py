@@ -189,7 +189,7 @@ def test_a_batch_request_needs_a_known_knob_and_starts_from_the_present_batch(tm
     with pytest.raises(plans.BadChange, match="--batch-knob"):
         plans.requested_change(job_of(tmp_path, batch=BATCH), RunState(), RequestArgs(micro_batch=8))
     alone = replace(KNOBS, accumulation=None)
-    with pytest.raises(plans.BadChange, match="no accumulation flag beside --micro"):
+    with pytest.raises(plans.BadChange, match="no accumulation is known beside --micro"):
         plans.requested_change(
             job_of(tmp_path, batch=BATCH, knobs=alone), RunState(), RequestArgs(micro_batch=8)
         )

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
 from supervisor.run.fold import CHANGES, replay
 from supervisor.run.records import (
@@ -34,6 +35,26 @@ from tests.views.sentences import sentences
 RUN = Path(__file__).parents[2] / "supervisor" / "run"
 CUT = {"log_read_bytes": 27_000_000, "log_size_bytes": 600_000_000}
 SMALLER = SpecChange(batch=BatchChange(BatchSpec(16, 1, 2), BatchSpec(8, 2, 2)), env=(("A", "1"),))
+
+
+COUNTS = BatchQuestion(
+    Unread.SCOPE,
+    "--bs",
+    24,
+    (
+        BatchAnswer("per_rank", BatchChange(BatchSpec(24, 1, 2), BatchSpec(12, 1, 2))),
+        BatchAnswer("global", None, "how many ranks there are is not known"),
+    ),
+)
+WHICH = BatchQuestion(
+    Unread.ACCUMULATION,
+    "",
+    None,
+    (
+        BatchAnswer("--ga", BatchChange(BatchSpec(24, 1, 2), BatchSpec(12, 2, 2))),
+        BatchAnswer("--acc", BatchChange(BatchSpec(24, 2, 2), BatchSpec(12, 4, 2))),
+    ),
+)
 
 
 def started(number: int = 1, t: float = 1.0) -> list[ev.Event]:
@@ -325,6 +346,31 @@ EXAMPLES: list[tuple[list[ev.Event], str, str]] = [
         "not even the smallest micro-batch fits; starting as asked for",
         "最小的微批次也放不下；按要求启动",
     ),
+    (
+        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=COUNTS)],
+        "asked: what does --bs 24 count?",
+        "询问：--bs 24 计的是什么？",
+    ),
+    (
+        [*started(), ev.BatchAsked(t=2.0, attempt=1, question=WHICH)],
+        "asked: which setting is the accumulation?",
+        "询问：哪个参数是累积步数？",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="per_rank", by="ada")],
+        "ada answered: 24 is per rank",
+        "ada 回答：24 按每个 rank 计",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=COUNTS, value="global", day="2026-11-22")],
+        "you answered on 2026-11-22: 24 is global",
+        "你于 2026-11-22 回答过：24 是全局的",
+    ),
+    (
+        [*started(), ev.BatchAnswered(t=2.0, question=WHICH, value="--ga", day="2026-11-22")],
+        "you answered on 2026-11-22: --ga is the accumulation",
+        "你于 2026-11-22 回答过：--ga 是累积步数",
+    ),
     ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}", "备注：stop [x] {0}"),
     (
         [ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")],
@@ -429,6 +475,16 @@ ON_THE_CONSOLE: list[tuple[ev.Event, list[str]]] = [
     (ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True), []),
     (left(ev.LeftWhy.AFTER_SUCCESS, 1), ["left running after exit 0: 1"]),
     (ev.Held(t=1.0, attempt=1, reason="why so"), ["held: why so"]),
+    (
+        ev.BatchAsked(t=1.0, attempt=1, question=COUNTS),
+        [
+            "to restart smaller, answer: what does --bs 24 count? --batch-scope per_rank --allow-smaller-global (24 is per rank: 12 × accumulation 1 × 2 ranks = global batch 24, no longer 48) | 24 is global: how many ranks there are is not known"
+        ],
+    ),
+    (
+        ev.BatchAnswered(t=1.0, question=WHICH, value="--ga", by="ada"),
+        ["ada answered: --ga is the accumulation"],
+    ),
     (decided(DecisionKind.GIVE_UP), ["decision: give up: stopped on request"]),
     (
         ev.RunEnded(t=1.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="why so"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from supervisor.job.config.files import parse_config
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
-from supervisor.job.spec import EntryKind, JobSpec, RetrySettings
+from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
+from supervisor.run.history.answers import recall_answer
 from supervisor.run.records import FailureClass
 
 MAX_CONFIG_BYTES = 4 << 20
@@ -58,6 +60,7 @@ def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> Job:
         script_configs=_script_configs(parsed, job_file, cwd),
         read=lambda name: _script_text(cwd / os.path.expanduser(name)),
         accelerate_config=_accelerate_config(env),
+        answered=lambda question: _answered(question, env),
         gpus=_gpu_count(env),
         cpus=os.cpu_count() or 1,
         failure_classes=frozenset(str(c) for c in FailureClass),
@@ -127,6 +130,13 @@ def _script_text(path: Path) -> str | None:
         return _read(path, MAX_SCRIPT_BYTES, str(path)).decode("utf-8", "replace")
     except (JobError, OSError, ValueError):  # no path at all: too long, or with a NUL in it
         return None
+
+
+def _answered(question: BatchQuestion, env: Mapping[str, str]) -> AnswerGiven | None:
+    known = recall_answer(question.script, question.key, env)
+    if known is None:
+        return None
+    return AnswerGiven(question, known.value, time.strftime("%Y-%m-%d", time.localtime(known.t)))
 
 
 def _accelerate_config(env: Mapping[str, str]) -> str | None:

@@ -21,6 +21,8 @@ from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.foreign_script import with_knobs
 from supervisor.job.knobs.group_timeout import longer_than_usual
 from supervisor.job.spec import (
+    AnswerGiven,
+    BatchQuestion,
     ClassOverride,
     EntryKind,
     FitSettings,
@@ -37,7 +39,8 @@ class JobInputs:
 
     `script_text` is the foreign script's source, if it could be read; it is parsed, not run. `script_configs` are
     the config files that its arguments name, text by name. `read` opens any other file that belongs to the program, by a path
-    below `cwd`. `accelerate_config` is the path of accelerate's default config.
+    below `cwd`. `accelerate_config` is the path of accelerate's default config. `answered`: what a person answered to a question
+    about the batch in an earlier run, and when.
     `failure_classes` are the names that ``[policy.<class>]`` may have.
     """
 
@@ -51,6 +54,7 @@ class JobInputs:
     script_configs: Mapping[str, str] = field(default_factory=dict)
     read: Callable[[str], str | None] | None = None
     accelerate_config: str | None = None
+    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None
     gpus: int = 0
     cpus: int = 1
     failure_classes: frozenset[str] = frozenset()
@@ -125,6 +129,7 @@ def resolve_job(inputs: JobInputs) -> JobSpec:
             read=inputs.read,
             gpus=inputs.gpus,
             accelerate_config=inputs.accelerate_config,
+            answered=inputs.answered,
         )
     )
     return replace(spec, origins=tuple(look.origins))

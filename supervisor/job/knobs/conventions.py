@@ -35,6 +35,7 @@ class Convention:
         resume_off: settings that keep it from doing so.
         resume_word: a keyword that some call of the source must have for that.
         selector: a setting whose value says which one holds the micro-batch: (its name, (value, name of the micro-batch)).
+        only: packages, one of which the source must import where it could be read: names alone are evidence only where it could not.
         unsafe: settings that make a change of the micro-batch change the training, with the reason.
     """
 
@@ -57,6 +58,7 @@ class Convention:
     resume_word: str = ""
     unsafe: tuple[tuple[str, str], ...] = ()
     selector: tuple[str, tuple[tuple[str, str], ...]] | None = None
+    only: tuple[str, ...] = ()
 
 
 HF: Final = "Hugging Face TrainingArguments"
@@ -64,6 +66,7 @@ CONVENTIONS: Final[tuple[Convention, ...]] = (
     Convention(
         "LightningCLI",
         words=("LightningCLI",),
+        only=("lightning", "pytorch_lightning"),
         given=r"--trainer\.",
         needs=r"--(trainer|data|model)\.|#(trainer|data|model)\.|--config",
         accumulation="--trainer.accumulate_grad_batches",
@@ -196,6 +199,9 @@ def _applies(
     called: Collection[str],
 ) -> bool:
     if row.needs and not any(re.search(row.needs, name) for name in names):
+        return False
+    # `--trainer.batch_size` is a setting of many a script of its own (minGPT): a source that was read must speak for the framework.
+    if row.only and modules and not any(module in modules for module in row.only):
         return False
     if program and any(program == p or (p.endswith(".") and program.startswith(p)) for p in row.programs):
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,26 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.settings import Resolver
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import find as kn
+from supervisor.job.knobs.batch_settings.search import SMALLER_GLOBAL
 from supervisor.job.knobs.configs import collect_configs
 from supervisor.job.knobs.data_loader import find_loader
 from supervisor.job.knobs.group_timeout import find_group_timeout
 from supervisor.job.knobs.places import Places, is_argument
+from supervisor.job.knobs.questions import Outcome, question_of, with_declared
 from supervisor.job.knobs.resuming.checkpoint_flags import find_outputs
-from supervisor.job.knobs.source.program import read_program
+from supervisor.job.knobs.source.program import Program, read_program
 from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_files
-from supervisor.job.spec import AccumulationCounts, EntryKind, JobSpec, Knobs, KnobScope
+from supervisor.job.spec import (
+    AccumulationCounts,
+    AnswerGiven,
+    BatchQuestion,
+    EntryKind,
+    FoundNumber,
+    JobSpec,
+    Knobs,
+    KnobScope,
+    Unread,
+)
 
 _TOTAL_STEPS: Final = (
     "--max_steps",
@@ -46,6 +59,7 @@ def with_knobs(
     read: Callable[[str], str | None] | None = None,
     gpus: int = 0,
     accelerate_config: str | None = None,
+    answered: Callable[[BatchQuestion], AnswerGiven | None] = lambda _: None,
 ) -> JobSpec:
     """`spec` with the script's knobs and batch found, and ``--micro-batch`` and ``--global-batch`` applied.
 
@@ -58,12 +72,13 @@ def with_knobs(
         read: opens a file by the name that the command line uses; the source's imports and nested configs come through it.
         gpus: GPUs that the job would see.
         accelerate_config: path of accelerate's default config.
+        answered: what a person answered to a question in an earlier run of the same script, and when.
 
     Raises:
         JobError: a batch that a person asked for cannot be set or does not divide.
     """
     asked = _Asked.of(look)
-    where, world = _places(
+    where, world, script = _places(
         spec, look, world, script_text, script_configs or {}, read, gpus, accelerate_config
     )
     knobs = kn.find_knobs(spec.entry_args, None, asked.knobs, elsewhere=where, world=world)
@@ -79,6 +94,11 @@ def with_knobs(
             raise JobError(f"--micro-batch {asked.micro} cannot be set: {why}")
         args, where = _set_knob(args, where, set_knobs, knobs.batch, str(asked.micro))
     batch, knobs, notes = _batch(spec, args, knobs, where, world, asked)
+    if knobs.unread is not None:
+        about = _Unread(spec, args, where, world, asked, script)
+        spec, knobs, batch = about.settled(knobs, batch, answered)
+        if (known := spec.answered) is not None:
+            look.note(f"answer.{known.question.what}", known.value, f"you answered on {known.day}")
     if asked.total is not None:
         if batch is None:
             raise JobError(f"--global-batch {asked.total} cannot be set: {kn.why_not_changeable(knobs)}")
@@ -101,6 +121,73 @@ def with_knobs(
         set_knobs=tuple(set_knobs.items()),
         notes=notes,
         total_steps=spec.total_steps or _total_steps(args),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A job of whose batch something could not be read. `script`: hash of the files that were read."""
+
+    spec: JobSpec
+    args: tuple[str, ...]
+    where: Places
+    world: int | None
+    asked: _Asked
+    script: str
+
+    def settled(
+        self,
+        knobs: Knobs,
+        batch: BatchSpec | None,
+        answered: Callable[[BatchQuestion], AnswerGiven | None],
+    ) -> tuple[JobSpec, Knobs, BatchSpec | None]:
+        """With the answer that is known already, else with the question; without both where no answer would help."""
+        what, spec = knobs.unread, self.spec
+        assert what is not None, "there is something to ask"
+        question, outcomes = question_of(
+            knobs,
+            lambda value: self._outcome(what, value),
+            local_world_size=spec.nproc_per_node,
+            minimum=spec.retry.min_micro_batch,
+            per_node=spec.nnodes not in {"1", "1:1"},
+            script=self.script,
+        )
+        if question is None and outcomes:
+            return spec, *outcomes[0]
+        if question is None:
+            return spec, replace(_without_smaller_global(knobs, ""), help="", unread=None), batch
+        given = answered(question) if question.script else None
+        at = next((i for i, a in enumerate(question.answers) if given and a.value == given.value), None)
+        if given is None or at is None:
+            spec = replace(spec, question=question, if_answered=outcomes)
+            return spec, _with_help(knobs, question), batch
+        found, batch = outcomes[at]
+        return replace(spec, answered=given), _noted(found, given), batch
+
+    def _outcome(self, what: Unread, value: str) -> Outcome:
+        given = with_declared(self.asked.knobs, what, value)
+        knobs = kn.find_knobs(self.spec.entry_args, None, given, elsewhere=self.where, world=self.world)
+        batch, knobs, _ = _batch(self.spec, self.args, knobs, self.where, self.world, self.asked)
+        return knobs, batch
+
+
+def _with_help(knobs: Knobs, question: BatchQuestion) -> Knobs:
+    """The refusal with those flags alone whose answer leads to a smaller batch."""
+    ways = [question.flag(answer.value) for answer in question.answers if answer.change is not None]
+    more = f"{SMALLER_GLOBAL} with " if knobs.help.startswith(SMALLER_GLOBAL) else ""
+    help_ = more + ", or ".join(ways)
+    return replace(knobs, refusal=knobs.refusal.replace(f"({knobs.help})", f"({help_})"), help=help_)
+
+
+def _noted(knobs: Knobs, known: AnswerGiven) -> Knobs:
+    """The knobs with the day of the answer where it is said from where each number comes."""
+    about = "accumulation" if known.question.what is Unread.ACCUMULATION else "micro"
+    text = f"you answered on {known.day}: {known.question.flag(known.value)}"
+    return replace(
+        knobs,
+        found=tuple(
+            FoundNumber(n.what, n.value, f"{n.where}, {text}") if n.what == about else n for n in knobs.found
+        ),
     )
 
 
@@ -135,22 +222,23 @@ def _places(
     read: Callable[[str], str | None] | None,
     gpus: int,
     accelerate_config: str | None,
-) -> tuple[Places, int | None]:
-    """All that the job's settings can be read from, and its ranks if they are known."""
+) -> tuple[Places, int | None, str]:
+    """All that the job's settings can be read from, its ranks if they are known, and the hash of the files that were read."""
     opened = read or (lambda _: None)
     launch, at = _launch(spec, opened, gpus, accelerate_config)
-    source = _source(spec, launch, opened, script_text, at)
+    program = _program(spec, launch, opened, script_text, at)
+    source = scan_files(program.files)
     if spec.entry_kind is EntryKind.COMMAND:
         world = _command_world(spec, world, launch)
         if is_plain_python(spec) and world == 1 and starts_own_ranks(source, spec.entry_args, gpus):
             world = None
     configs = collect_configs(spec.entry_args, replace(launch, args_at=at), source, opened, script_configs)
     env = {**look.env, **dict(spec.env)}
-    program = launch.program or launch.module or launch.script
+    name = launch.program or launch.module or launch.script
     where = Places(
-        source, configs.values, env, configs.settled, configs.roles, configs.fixed, program, at, configs.lone
+        source, configs.values, env, configs.settled, configs.roles, configs.fixed, name, at, configs.lone
     )
-    return where, world
+    return where, world, _content_hash(program)
 
 
 def _batch(
@@ -158,7 +246,7 @@ def _batch(
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
     """The batch's numbers, where they are known; what contradicts them is noted, or raised where a person named them."""
     batch: BatchSpec | None = None
-    if world is not None or knobs.can_change_batch:
+    if world is not None or knobs.can_change_batch or knobs.batch_scope is KnobScope.PER_RANK:
         try:
             batch = kn.batch_of(
                 args,
@@ -176,12 +264,23 @@ def _batch(
             if asked.spelt_out:
                 raise
             note = f"batch not understood, so never changed by itself: {error.message}"
+            knobs = _without_smaller_global(knobs, "")
             return None, replace(knobs, refusal=knobs.refusal or error.message), (*spec.notes, note)
     divided = knobs.paired and knobs.batch_scope in {KnobScope.GLOBAL, KnobScope.PER_NODE}
     if batch is None and not knobs.refusal and divided:
         why = f"{knobs.batch} is divided among the ranks, and how many there are is not known"
         knobs = replace(knobs, refusal=why, help="--nproc-per-node N")
+    if batch is None and world is None and knobs.batch_scope is not KnobScope.UNKNOWN:
+        knobs = _without_smaller_global(knobs, f"--nproc-per-node N with {SMALLER_GLOBAL}")
     return batch, knobs, spec.notes
+
+
+def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
+    """A refusal without the flag that would not help here, and with what would `instead`."""
+    if not knobs.help.startswith(SMALLER_GLOBAL):
+        return knobs
+    why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
+    return replace(knobs, refusal=why, help=instead)
 
 
 def _note_origins(look: Resolver, knobs: Knobs) -> None:
@@ -255,15 +354,21 @@ def _launch(
             return launch, max(launch.args_at - 1, 0)
 
 
-def _source(
+def _program(
     spec: JobSpec, launch: Launch, read: Callable[[str], str | None], script_text: str | None, at: int
-) -> ScriptSource:
+) -> Program:
     program = read_program(
         read, script=launch.script, module=launch.module, program=launch.program, args=spec.entry_args[at:]
     )
     if not program.files and script_text is not None:
-        return scan_files([(launch.script or "", script_text)])
-    return scan_files(program.files)
+        return Program(((launch.script or "", script_text, 0),), launch.script or "")
+    return program
+
+
+def _content_hash(program: Program) -> str:
+    """A hash of all that was read of the program, wherever it lies; empty where nothing was."""
+    texts = "\0".join(text for _, text, _ in program.files)
+    return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest() if texts else ""
 
 
 def _command_world(spec: JobSpec, world: int | None, launch: Launch) -> int | None:

@@ -17,7 +17,7 @@ import msgspec
 from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
 from supervisor.job.config.edit import read_values, with_values
 from supervisor.job.errors import JobError
-from supervisor.job.knobs.batch_settings.find import SIZE_NOT_KNOWN, why_not_changeable
+from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
 from supervisor.job.redact import HIDDEN, redact, redact_argv
@@ -97,7 +97,7 @@ def plan_next(
     Raises:
         JobError: the changes cannot be applied to this job, or no port is free.
     """
-    job, changes = with_secrets(record.job, env), changes_so_far(state)
+    job, changes = with_secrets(state.answered_job(record.job), env), changes_so_far(state)
     if changes.nproc_per_node is not None:
         job = replace(job, nproc_per_node=changes.nproc_per_node)
     attempt = len(state.attempts) + 1
@@ -157,7 +157,7 @@ def requested_change(
             was asked for cannot be passed on or holds a secret, which the journal would keep.
     """
     _check_words(args)
-    job = record.job
+    job = state.answered_job(record.job)
     if args.offered:
         return _offered(record, state, env or {})
     batch: BatchChange | None = None
@@ -166,7 +166,7 @@ def requested_change(
         if not job.knobs.can_change_batch:
             raise BadChange(why_not_changeable(job.knobs))
         if before is None:
-            raise BadChange(SIZE_NOT_KNOWN)
+            raise BadChange(": ".join(why_size_unknown(job.knobs)))
         try:
             batch = BatchChange(before, with_micro_batch(before, args.micro_batch))
         except JobError as error:

@@ -172,8 +172,8 @@ def policy_input(
 
     `looks`: what is on disk now counts; not where an old decision is explained.
     """
-    job = record.job
-    arguments = changes_so_far(state).argv or job.entry_args
+    job, edited = state.answered_job(record.job), changes_so_far(state).argv
+    arguments = edited or job.entry_args
     newest = state.attempts[-1]
     failure = newest.verdict.failure if newest.verdict is not None else None
     newest_saved = usable_checkpoint(job, state.checkpoints) if looks else state.checkpoint
@@ -195,6 +195,8 @@ def policy_input(
         newest_number=number_of(newest_saved),
         not_now=why_not_now(job) if looks and begins_at is None else "",
         old_batch=batch_refusal(record, state, less, arguments, env) if less is not None else "",
+        # Its numbers are those of the command line as it was at first.
+        question=job.question is not None and job.knobs.unread is not None and edited is None,
         given_start=given_start(arguments, job.knobs.start),
         earlier_checkpoint=_earlier_checkpoint(state),
         before_rise=_before_rise(state, node) if failure is FailureClass.NAN_LOSS else None,

@@ -37,6 +37,10 @@ def opening(
             total_steps=job.total_steps,
             world_size=_world_size(job),
         )
+        if (known := job.answered) is not None:
+            yield ev.BatchAnswered(
+                t=now, question=known.question, value=known.value, batch=job.batch, day=known.day
+            )
     yield ev.KeeperStarted(
         t=now,
         pid=keeper.pid,

@@ -67,6 +67,10 @@ class Actor(Protocol):
         """Leave the silence that is about to be ended alone."""
         ...
 
+    def answer(self, value: str, by: str) -> None:
+        """Take a person's answer about the batch, and decide anew."""
+        ...
+
 
 class Powerless:
     """The part of an actor that only watches: `judge` refuses these first, and so does this."""
@@ -75,7 +79,7 @@ class Powerless:
         """Refused."""
         raise Refused(NOT_OURS)
 
-    end_stopped = restart = start_now = hold = keep_waiting = stop
+    end_stopped = restart = start_now = hold = keep_waiting = answer = stop
 
 
 class ControlInput:
@@ -204,6 +208,8 @@ class ControlInput:
                 actor.hold(f"held by {by}")
             case RequestAction.KEEP_WAITING:
                 actor.keep_waiting(by)
+            case RequestAction.ANSWER:
+                actor.answer(request.args.answer or "", by)
             case RequestAction.STACKS:
                 raise AssertionError("done beside the loop")
             case RequestAction.NOTE:

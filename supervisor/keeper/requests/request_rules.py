@@ -24,6 +24,7 @@ class RequestAction(Enum):
     HOLD = auto()
     STACKS = auto()
     KEEP_WAITING = auto()
+    ANSWER = auto()
     NOTE = auto()
     END = auto()
 
@@ -57,6 +58,13 @@ def judge(request: Request, state: st.RunState) -> RequestAction:
             if not (counts and isinstance(state.condition, st.Running)):
                 raise Refused("no hang is about to be ended")
             return RequestAction.KEEP_WAITING
+        case RequestKind.ANSWER:
+            question = state.open_question
+            if question is None:
+                raise Refused("nothing is asked")
+            if request.args.answer not in {answer.value for answer in question.answers}:
+                raise Refused("that is no answer to what is asked")
+            return RequestAction.ANSWER
         case RequestKind.STOP | RequestKind.STOP_NOW:
             return _stop(request.kind, state.condition)
         case RequestKind.RESTART | RequestKind.RESTART_WITH:

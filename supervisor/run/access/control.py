@@ -22,13 +22,14 @@ MAX_REQUEST_BYTES = 1 << 20
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What RESTART_WITH changes, NOTE says. `argv`: the script's own arguments; `offered`: what the run is held with."""
+    """What RESTART_WITH changes, NOTE says, ANSWER answers. `argv`: the script's own arguments; `offered`: what the run is held with."""
 
     micro_batch: int | None = None
     argv: tuple[str, ...] | None = None
     env: dict[str, str] = {}
     text: str | None = None
     offered: bool = False
+    answer: str | None = None
 
 
 class Requester(msgspec.Struct, frozen=True, kw_only=True):

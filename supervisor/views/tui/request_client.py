@@ -23,6 +23,7 @@ WORDS = {
     RequestKind.HOLD: "hold",
     RequestKind.STACKS: "stacks",
     RequestKind.KEEP_WAITING: "keep waiting",
+    RequestKind.ANSWER: "answer",
     RequestKind.NOTE: "note",
 }
 

@@ -185,7 +185,7 @@ def test_a_smaller_batch_is_not_offered_where_it_could_not_be_handed_on(tmp_path
     async def play(app: StokerApp, pilot: Pilot[None]) -> None:
         assert "smaller batch" not in pane(app, "footer")
         await pilot.press("b")
-        await until(pilot, lambda: "no accumulation flag beside" in pane(app, "notice"), "the reason")
+        await until(pilot, lambda: "no accumulation is known beside" in pane(app, "notice"), "the reason")
         assert on_dashboard(app)
 
     drive(run, play)

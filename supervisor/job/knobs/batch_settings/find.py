@@ -18,33 +18,38 @@ from supervisor.job.knobs.batch_settings import candidates as cand
 from supervisor.job.knobs.batch_settings.candidates import Candidate, as_number, plain_name
 from supervisor.job.knobs.batch_settings.names import Role, role_of, scope_by_name, words_of
 from supervisor.job.knobs.batch_settings.search import (
+    EITHER_SCOPE,
     NO_ACCUMULATION,
+    SMALLER_GLOBAL,
     NoPlanError,
     Search,
     last_key,
     plain_last,
 )
-from supervisor.job.knobs.batch_settings.set_batch import batch_of, batch_values, why_not_changeable
+from supervisor.job.knobs.batch_settings.set_batch import (
+    batch_of,
+    batch_values,
+    why_not_changeable,
+    why_size_unknown,
+)
 from supervisor.job.knobs.conventions import Convention, find_convention
 from supervisor.job.knobs.places import Place, Places, bare, place_of
 from supervisor.job.knobs.resuming.resume import find_resume
 from supervisor.job.knobs.source.conditions import refuses
 from supervisor.job.knobs.source.read_source import ScriptSource, called, scan_source
-from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope
+from supervisor.job.spec import AccumulationCounts, FoundNumber, Knobs, KnobScope, Unread
 
 __all__ = [
-    "SIZE_NOT_KNOWN",
     "batch_of",
     "batch_values",
     "find_knobs",
     "places",
     "scope_of",
     "why_not_changeable",
+    "why_size_unknown",
     "words_of",
 ]
 
-SIZE_NOT_KNOWN: Final = "the batch's size is not known: start it with --micro-batch"
-"""The same where the names are known and their values are not."""
 _WORLD: Final = ("world_size", "get_world_size", "num_gpus", "ngpus", "n_gpu", "n_gpus", "num_processes", "ddp_world_size", "gpus", "num_devices", "device_count", "ngpus_per_node", "local_world_size", "dp_size", "dp_world_size", "data_parallel_size", "num_ranks", "nprocs", "dp_degree", "world", "ngpu", "nproc")  # fmt: skip
 _PER_NODE: Final = frozenset({"ngpus_per_node", "device_count", "local_world_size"})
 
@@ -110,9 +115,14 @@ def _batch_knobs(
         scope = given.batch_scope
         if refused.batch is not None and scope is KnobScope.UNKNOWN:
             scope = scope_of(refused.batch, where.source)
+        if refused.help == SMALLER_GLOBAL and scope is KnobScope.UNKNOWN:
+            # By how much the global batch would shrink is not known either.
+            help_ = f"{SMALLER_GLOBAL} with {EITHER_SCOPE}"
+            why = refused.why.replace(f"({SMALLER_GLOBAL})", f"({help_})")
+            refused = replace(refused, why=why, help=help_, unread=Unread.SCOPE)
         return Knobs(
             batch=refused.batch, batch_scope=scope, accumulation=given.accumulation, refusal=refused.why, help=refused.help, declared=declared,
-            found=_numbers_of(found, ("micro", refused.batch)),
+            found=_numbers_of(found, ("micro", refused.batch)), unread=refused.unread, choices=refused.choices,
         )  # fmt: skip
 
 
@@ -215,7 +225,7 @@ class _Finder:
                     f"{named}, but {name} is set in {values[0][1]}, and how it is changed from outside is not known",
                     "name it with --accumulation-knob", micro.name,
                 )  # fmt: skip
-        return NoPlanError(f"{named}: {NO_ACCUMULATION}", "--allow-smaller-global", micro.name)
+        return NoPlanError(f"{named}: {NO_ACCUMULATION}", SMALLER_GLOBAL, micro.name)
 
     def _derived(self, micro: Candidate, total: Candidate) -> Knobs:
         self._require_same_rate(micro, {last_key(total)})
@@ -229,13 +239,17 @@ class _Finder:
 
     def _two_factors(self, micro: Candidate, steps: Candidate, total: Candidate | None) -> Knobs:
         big, small = last_key(micro), last_key(steps)
+        divides, named = self.source.divides(big, small), self.given.batch_scope
         if self.source.divides(big, small, outright=True) or micro.role is Role.TOTAL:
             return self._cut(micro, steps)
-        if self.source.divides(big, small):
+        if named is KnobScope.GLOBAL and (divides or not self.source.files):
+            return self._cut(micro, steps)
+        if divides and named is KnobScope.UNKNOWN:
             raise NoPlanError(
                 f"{micro.name} may be divided by {steps.name} in the source",
-                "--batch-scope global, or per_rank",
+                EITHER_SCOPE,
                 micro.name,
+                Unread.SCOPE,
             )
         cut_at = self.source.cuts_by(small)
         if cut_at is not None:
@@ -250,7 +264,7 @@ class _Finder:
         ):
             raise NoPlanError(
                 f"what {micro.name} counts is not known: the source of {self.where.program or 'the script'} could not be read",
-                "say --batch-scope per_rank, per_node or global", micro.name,
+                EITHER_SCOPE, micro.name, Unread.SCOPE,
             )  # fmt: skip
         scope = self._scope(micro)
         counts = (

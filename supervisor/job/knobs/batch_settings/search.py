@@ -16,7 +16,7 @@ from supervisor.job.knobs.conventions import HF, Convention
 from supervisor.job.knobs.places import Place, Places, place_of
 from supervisor.job.knobs.source.conditions import only_counted
 from supervisor.job.knobs.source.read_source import ScriptSource, called, leaf, leaves
-from supervisor.job.spec import Knobs
+from supervisor.job.spec import Knobs, KnobScope, Unread
 
 _OFF: Final = frozenset({"false", "no", "0", "none", ""})
 _BATCHES: Final = frozenset({"batch", "batching", "batches", "bsz", "sampler"})
@@ -24,16 +24,22 @@ _BATCHES: Final = frozenset({"batch", "batching", "batches", "bsz", "sampler"})
 _UNITS: Final = frozenset({"frame", "token", "second", "dynamic", "bin", "numel"})
 _FILLED_WITH: Final = frozenset({"tokens", "frames", "duration", "seconds", "bins"})
 _FILLED: Final = _FILLED_WITH | {"max", "num", "batch", "train", "per", "gpu", "in", "total"}
+EITHER_SCOPE: Final = "--batch-scope per_rank, or --batch-scope global"
+# Of one script rarely more than two settings are in question; a card has as many keys.
+MOST_CHOICES: Final = 3
+SMALLER_GLOBAL: Final = "--allow-smaller-global"
 NO_ACCUMULATION: Final = "only a smaller global batch is possible (--allow-smaller-global)"
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlanError(Exception):
-    """No plan, and why."""
+    """No plan, and why; `unread` where a person's answer would settle it, among `choices` where it is one of several settings."""
 
     why: str
     help: str = ""
     batch: str | None = None
+    unread: Unread | None = None
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class Search:
             filled = words & _FILLED_WITH and "max" in words and words <= _FILLED
             if filled and as_number(setting.value):
                 what = f"{setting.name} is given, and may fill the batches in place of {micro.name}"
-                raise NoPlanError(what, "--batch-knob FLAG", micro.name)
+                raise _which(what, Unread.MICRO, (setting.name, micro.name), micro.name)
 
     def _everything(self) -> Iterator[tuple[str, Scalar]]:
         """Every setting with the value that counts: the command line before configs."""
@@ -128,7 +134,10 @@ class Search:
         if total is None or rest or steps is None:
             return None
         cuts = not self.source.files or self.source.divides(last_key(total), last_key(steps))
-        return total if cuts else None
+        if not cuts and self.given.batch_scope is KnobScope.UNKNOWN:
+            return None
+        per_rank = not cuts and self.given.batch_scope is not KnobScope.GLOBAL
+        return replace(total, role=Role.BATCH) if per_rank else total
 
     def _micro_or_bare(self, own: Sequence[Candidate]) -> tuple[Candidate | None, list[Candidate]]:
         """A micro-batch by name before a bare batch, unless that one alone is given and no total of the other."""
@@ -145,7 +154,7 @@ class Search:
             return first, rest
         if self._same_file(first, plain):
             what = f"both {plain.name} and {first.name} may be the micro-batch"
-            raise NoPlanError(what, f"--batch-knob {plain.name}", plain.name)
+            raise _which(what, Unread.MICRO, (plain.name, first.name), plain.name)
         return plain, others
 
     def _same_file(self, first: Candidate, second: Candidate) -> bool:
@@ -188,9 +197,9 @@ class Search:
         for other in rest:
             if other.number != first.number or not (first.explicit and other.explicit):
                 names = f"{first.name} ({first.value}) and {other.name} ({other.value})"
-                raise NoPlanError(
-                    f"which is the micro-batch is not clear: {names}", "--batch-knob FLAG", first.name
-                )
+                what = f"which is the micro-batch is not clear: {names}"
+                choices = (first.name, *(c.name for c in rest))
+                raise _which(what, Unread.MICRO, choices, first.name)
 
     def _no_batch(self, own: Sequence[Candidate]) -> NoPlanError:
         unset = next((c for c in own if c.role is not Role.ACCUMULATION and c.explicit), None)
@@ -201,7 +210,7 @@ class Search:
         total, _ = cand.choose(c for c in own if c.role is Role.TOTAL)
         if total is not None:
             return self._total_alone(total)
-        written = self._written()
+        written = self._written() or self._written_default()
         if written is not None:
             return written
         if not self.source.files and not self.where.configs:
@@ -216,13 +225,14 @@ class Search:
         if steps is None:
             return NoPlanError(
                 f"no gradient accumulation beside {total.name}: {NO_ACCUMULATION}",
-                "--allow-smaller-global",
+                SMALLER_GLOBAL,
                 total.name,
             )
         return NoPlanError(
             f"what {total.name} counts beside {steps.name} is not clear",
-            "--batch-scope global, or per_rank",
+            EITHER_SCOPE,
             total.name,
+            Unread.SCOPE,
         )
 
     def _written(self) -> NoPlanError | None:
@@ -243,9 +253,29 @@ class Search:
                 return NoPlanError(what, f"change it in {file}")
         return None
 
+    def _written_default(self) -> NoPlanError | None:
+        """The same as a parameter's default of a function of the script: ``def get_batch(batch_size=32)``."""
+        for file in self.source.files:
+            for node in ast.walk(file.tree) if file.depth == 0 else ():
+                if not isinstance(node, ast.FunctionDef):
+                    continue
+                names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+                given = names[len(names) - len(node.args.defaults) :]
+                for name, default in zip(given, node.args.defaults, strict=True):
+                    number = (
+                        as_number(default.value)
+                        if isinstance(default, ast.Constant) and isinstance(default.value, int)
+                        else None
+                    )
+                    if number is not None and role_of(f"--{name}") in (Role.MICRO, Role.BATCH):
+                        path = file.path or "the script"
+                        what = f"the batch is written in {path}:{default.lineno} ({name}={number})"
+                        return NoPlanError(what, f"change it in {path}")
+        return None
+
     def total(self, micro: Candidate) -> Candidate | None:
         """The setting that holds the global batch beside a micro-batch, with a value or with proof in the source."""
-        totals = [c for c in self.found if c.role is Role.TOTAL and not c.framework]
+        totals = [c for c in self.found if c.role is Role.TOTAL and not c.framework and c.dest != micro.dest]
         if micro.role is Role.MICRO:
             bare_ones = [c for c in self.found if c.role is Role.BATCH and c.dest != micro.dest]
             totals += [c for c in bare_ones if self._is_total(c, micro)]
@@ -254,7 +284,7 @@ class Search:
             first = self._unset_total(micro, totals)
         elif any(c.number != first.number for c in rest):
             what = f"which is the global batch is not clear: {first.name} or {rest[0].name}"
-            raise NoPlanError(what, "name them", micro.name)
+            raise NoPlanError(what, "leave one of them out", micro.name)
         elif not first.explicit and not self.source.divides(last_key(first), last_key(micro)):
             first = None  # declared, not given, and used for something else
         if first is None and self.row is not None and self.row.derived:
@@ -310,7 +340,7 @@ class Search:
             return first if not rest else None
         if rest and not all(c.number == first.number and c.explicit and first.explicit for c in rest):
             what = f"which is the accumulation is not clear: {first.name} or {rest[0].name}"
-            raise NoPlanError(what, f"--accumulation-knob {first.name}", micro.name)
+            raise _which(what, Unread.ACCUMULATION, (first.name, *(c.name for c in rest)), micro.name)
         return self._require_used(first, micro)
 
     def _is_field(self, candidate: Candidate) -> bool:
@@ -338,7 +368,7 @@ class Search:
         if reckoned is not None:
             raise NoPlanError(
                 f"with these arguments the loop does not accumulate by {steps.name} (read in {reckoned}): {NO_ACCUMULATION}",
-                "--allow-smaller-global",
+                SMALLER_GLOBAL,
                 micro.name,
             )
         flag = self.source.flag(steps.name) if steps.name.startswith("-") else None
@@ -348,7 +378,7 @@ class Search:
         if trains and not self.source.uses(flag.dest):
             raise NoPlanError(
                 f"{steps.name} is declared in {flag.where} and used nowhere: {NO_ACCUMULATION}",
-                "--allow-smaller-global",
+                SMALLER_GLOBAL,
                 micro.name,
             )
         return steps
@@ -443,6 +473,15 @@ class Search:
         if len(numbers) != 1 or None in numbers:
             return None
         return replace(unset, value=values[0][0], where=f"default in {values[0][1]}")
+
+
+def _which(why: str, unread: Unread, names: Sequence[str], batch: str) -> NoPlanError:
+    """A refusal because one of several settings is meant."""
+    flag = "--batch-knob" if unread is Unread.MICRO else "--accumulation-knob"
+    choices = tuple(dict.fromkeys(names))
+    return NoPlanError(
+        why, ", or ".join(f"{flag} {name}" for name in choices), batch, unread, choices[:MOST_CHOICES]
+    )
 
 
 def last_key(candidate: Candidate) -> str:

@@ -58,9 +58,9 @@ def batch_of(
         steps = _shared(steps, world_size, knobs)
     counted: dict[str, Any] = {"unit": unit or BatchUnit.SAMPLES, "tokens_per_sample": tokens_per_sample}
     if world_size is None:
-        total = _number_of(args, knobs.global_batch, where, knobs, "total")
-        # Derived: the script makes up for it, however many ranks there are.
-        return BatchSpec(given, 1, 1, ranks_known=False) if total is not None or _is_derived(knobs) else None
+        # A rank's own numbers need no count of ranks; where the accumulation is derived, the script makes up for it.
+        alone = _is_derived(knobs) or knobs.batch_scope is KnobScope.PER_RANK
+        return BatchSpec(given, 1 if _is_derived(knobs) else steps, 1, ranks_known=False) if alone else None
     match knobs.batch_scope:
         case KnobScope.PER_RANK:
             micro = given
@@ -189,6 +189,14 @@ def batch_values(
     return tuple(pairs)
 
 
+def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
+    """The names are known and the numbers are not: which one is missing, and what would say it."""
+    number = knobs.number("micro")
+    if number is None or number.value is None:
+        return f"the value of {knobs.batch} is not known", f"give {knobs.batch} a number"
+    return "how many ranks there are is not known", "--nproc-per-node N"
+
+
 def why_not_changeable(knobs: Knobs) -> str:
     """One line for the user: what is missing before a batch can be changed, and how to say it."""
     if knobs.refusal:
@@ -196,9 +204,10 @@ def why_not_changeable(knobs: Knobs) -> str:
         return f"{knobs.refusal}{hint}"
     if knobs.batch is None:
         return "the script's batch flag is not known: name it with --batch-knob"
-    if knobs.batch_scope is KnobScope.UNKNOWN:
-        return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
-    return f"no accumulation flag beside {knobs.batch}: a smaller batch would shrink the global one (--accumulation-knob)"
+    if not knobs.keeps_global_batch:
+        scope = " with --batch-scope" if knobs.batch_scope is KnobScope.UNKNOWN else ""
+        return f"no accumulation is known beside {knobs.batch}: name it with --accumulation-knob, or accept a smaller global batch (--allow-smaller-global{scope})"
+    return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
 
 
 def _number_of(

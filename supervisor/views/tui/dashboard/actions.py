@@ -19,11 +19,13 @@ if TYPE_CHECKING:  # it loads the whole job
 # Actions that ask something of a keeper, or make one. Most bear the name of their request.
 ACTING = frozenset(
     [
-        *("restart", "smaller_batch", "edit", "accept", "start_now", "hold", "keep_waiting"),
+        *("restart", "smaller_batch", "edit", "accept", "start_now", "hold", "keep_waiting", "answer"),
         *("stop", "stop_now", "stacks", "note", "adopt"),
     ]
 )
 
+ANSWER_KEYS = ("6", "7", "8")
+"""The keys of a question's answers, in their order: what the digits of the panes leave free."""
 FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
@@ -52,6 +54,8 @@ def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozens
         found |= {"start_now", "hold"}
     if offer(snapshot) is not None:
         found.add("accept")
+    if state.open_question is not None:
+        found.add("answer")
     if (
         isinstance(condition, st.Running)
         and state.attempt is not None
@@ -131,6 +135,9 @@ def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool, 
             return "a decision is being made: ask again"
         case _ if name == "stacks":
             return "nothing runs"
+        case _ if name == "answer":
+            asked = state.open_question is not None
+            return "that is no answer to what is asked" if asked else "nothing is asked"
         case _ if name == "edit":
             return "run.json cannot be read: what this run was started with is not known"
         case _:
@@ -151,7 +158,8 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     attempt = snapshot.state.attempt
     if attempt is None or attempt.batch is None:
         return None
-    if snapshot.run_file is not None and not snapshot.run_file.job.knobs.can_change_batch:
+    record = snapshot.run_file
+    if record is not None and not snapshot.state.answered_job(record.job).knobs.can_change_batch:
         return None
     decision = attempt.decision
     if decision is not None and decision.change is not None and decision.change.batch is not None:
@@ -162,11 +170,17 @@ def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
 def why_no_batch(snapshot: Snapshot) -> str:
     """Why no other batch can be offered, and what would let it be: one line."""
     # Slow to load: the first screen must not wait for them.
-    from supervisor.job.knobs.batch_settings.find import SIZE_NOT_KNOWN, why_not_changeable
+    from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
     from supervisor.job.spec import Knobs
 
-    knobs = snapshot.run_file.job.knobs if snapshot.run_file is not None else Knobs()
-    return SIZE_NOT_KNOWN if knobs.can_change_batch else why_not_changeable(knobs)
+    state, record = snapshot.state, snapshot.run_file
+    knobs = state.answered_job(record.job).knobs if record is not None else Knobs()
+    why = ": ".join(why_size_unknown(knobs)) if knobs.can_change_batch else why_not_changeable(knobs)
+    question = state.open_question
+    if question is None or knobs.unread is None:
+        return why
+    keys = " or ".join(key for key, _ in zip(ANSWER_KEYS, question.answers, strict=False))
+    return f"{keys} answers what is asked on the card: {why}"
 
 
 def resume_text(snapshot: Snapshot) -> tuple[str, str]:

@@ -15,11 +15,12 @@ from supervisor.run import state as st
 from supervisor.run.records import Decision, DecisionKind, Sameness, SpecChange, Verdict
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.actions import again_text, resume_text
+from supervisor.views.tui.dashboard.actions import ANSWER_KEYS, again_text, resume_text
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import Panel, View
 from supervisor.views.wording.kinds import values_of
 from supervisor.views.wording.places import is_stacks, of_project, place_of
+from supervisor.views.wording.questions import answer_text, effect_text, given_text, question_text
 from supervisor.views.wording.translate import Tr
 
 LABEL = 9
@@ -199,6 +200,9 @@ def _plan(
         return [_labelled("next", Span(tr("policy has not decided yet"), TextStyle.DIM), width, tr)]
     rows = []
     change = _change_text(decision)
+    asked = _asked_rows(snapshot, width, tr)
+    if asked and decision.change == SpecChange() and isinstance(condition, st.HeldOpen):
+        change = ""  # nothing is on offer before it is answered
     if change:
         rows.append(
             _labelled(
@@ -213,6 +217,7 @@ def _plan(
         full = tr(f"{where}: {why}" if why else where)
         roomy = cell_len(full) <= width - LABEL
         rows.append(_labelled("resume", Span(full if roomy else tr(where)), width, tr))
+    rows += asked
     if not change or change not in decision.reason:
         rows += _wrapped("why", tr(decision.reason), width, why_rows, tr)
     match condition:
@@ -220,7 +225,10 @@ def _plan(
             rows.append(_countdown(condition, now, decision, tr))
         case st.HeldOpen():
             until = f" ({fm.duration(condition.until - now)} left)" if condition.until is not None else ""
-            rows.append(_labelled("next", Span(tr(f"held: you decide{until}"), TextStyle.WARN), width, tr))
+            waits = tr(f"held: you decide{until}")
+            if asked and snapshot.state.answer is None:
+                waits = tr("held: one key answers, then Enter restarts")
+            rows.append(_labelled("next", Span(waits, TextStyle.WARN), width, tr))
         case st.Finished():
             over = tr(f"the run is over, exit code {condition.exit_code}")
             rows.append(_labelled("next", Span(over, TextStyle.DIM), width, tr))
@@ -229,6 +237,23 @@ def _plan(
                 rows += _wrapped("again", again, width, why_rows, tr)
         case _:
             rows.append(_labelled("next", Span(tr.sentence("decision", decision.kind)), width, tr))
+    return rows
+
+
+def _asked_rows(snapshot: Snapshot, width: int, tr: Tr) -> list[Row]:
+    """What one key answers about the batch, with the numbers of each answer; and what was answered, also in an earlier run."""
+    state, question = snapshot.state, snapshot.state.open_question
+    given = state.answer
+    rows = []
+    if given is not None:
+        rows.append(_labelled("answer", Span(given_text(given, tr)), width, tr))
+    elif question is not None:
+        rows.append(_labelled("asked", Span(question_text(question, tr), TextStyle.WARN), width, tr))
+    for key, answer in zip(ANSWER_KEYS, question.answers if question is not None else (), strict=False):
+        if given is None or given.value != answer.value:
+            text = answer_text(question, answer.value, tr) if question is not None else ""
+            shown = Span(fit(f"{text}: {effect_text(answer, tr)}", width - LABEL).rstrip(), TextStyle.STRONG)
+            rows.append(row(Span(fit(f"  {key}", LABEL), TextStyle.KEY), shown))
     return rows
 
 

@@ -8,6 +8,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from supervisor.views.tui.dashboard.actions import ANSWER_KEYS
+
 # Keys without a character whose silence would be noticed.
 NAMED_KEYS = frozenset({"backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 GROUPS = {"act": "act on the run", "look": "look", "leave": "leave", "move": "within this pane"}
@@ -60,6 +62,17 @@ KEYS: list[BindingType] = [
     ),
     _key("escape", "ask('hold')", "hold", "Esc", "act", "during a back-off: hold, a person decides"),
     _key("escape", "back", "back", "Esc", "look", "clear search, filter, zoom; then back to the list"),
+    *(
+        _key(
+            key,
+            f"answer({at})",
+            f"answer {key}",
+            key,
+            "act",
+            "while something is asked on the card: that answer",
+        )
+        for at, key in enumerate(ANSWER_KEYS)
+    ),
     _key(
         "b",
         "smaller_batch",

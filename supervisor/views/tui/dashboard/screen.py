@@ -16,6 +16,7 @@ from supervisor.views.logs import commands as lc
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import (
     ACTING,
+    ANSWER_KEYS,
     current_batch,
     offer_warning,
     overwrite_warning,
@@ -200,6 +201,10 @@ class Dashboard(LookingScreen):
             return self.snapshot is not None and bool(failures(self.snapshot.state))
         if name == "hold" and self._zoomed is not None:
             return False  # Esc goes back from here first: nobody holds a run by leaving a page
+        if name == "answer":
+            question = self.snapshot.state.open_question if self.snapshot is not None else None
+            at = int(str(parameters[0])) if parameters else 0
+            return name in self._possible and question is not None and at < len(question.answers)
         if name == "smaller_batch":
             return "restart" in self._possible  # where no batch is known the key says why
         if name in ACTING:
@@ -219,7 +224,8 @@ class Dashboard(LookingScreen):
         text = silence_of(self, event) if name is None else None
         if text is not None and text != self.notice.says:  # not again for each repeat
             self.tell(Answer(text, None))
-        if name is None or snapshot is None or self.check_action(name, ()) or self.app.screen is not self:
+        at = (ANSWER_KEYS.index(event.character),) if name == "answer" and event.character else ()
+        if name is None or snapshot is None or self.check_action(name, at) or self.app.screen is not self:
             return
         event.stop()
         can_adopt = "adopt" in self._possible
@@ -238,13 +244,17 @@ class Dashboard(LookingScreen):
         lines = [
             HelpLine(
                 tr(title),
-                binding.key_display or binding.key,
+                " ".join(ANSWER_KEYS)
+                if action_name(binding) == "answer"
+                else binding.key_display or binding.key,
                 tr(binding.tooltip),
                 self._does_something(binding),
             )
             for group, title in GROUPS.items()
             for binding in KEYS
             if isinstance(binding, Binding) and (binding.id or "").startswith(f"{group}.")
+            # The keys of a question's answers are one line.
+            if action_name(binding) != "answer" or binding.key == ANSWER_KEYS[0]
         ]
         inside = self.focused.BINDINGS if isinstance(self.focused, Panel) else []
         lines += [
@@ -313,6 +323,12 @@ class Dashboard(LookingScreen):
             return
         self._warned = None, 0.0
         self._send(RequestKind.RESTART_WITH, RequestArgs(offered=True))
+
+    def action_answer(self, at: int) -> None:
+        """Answer what is asked on the card; the keeper then plans with it."""
+        question = self.snapshot.state.open_question if self.snapshot is not None else None
+        if question is not None and at < len(question.answers):
+            self._send(RequestKind.ANSWER, RequestArgs(answer=question.answers[at].value))
 
     def action_note(self) -> None:
         """Mark the timeline."""

@@ -1,0 +1,83 @@
+"""What a person answered about the batch of a script: ``$XDG_STATE_HOME/stoker/answers.jsonl``, a line an answer.
+
+An answer is known by the script's own text and by the question: a script that was edited, or a question that is another one, is
+asked about again. It is only ever one of the values that the question itself lists, so that no content of the file can set anything else.
+The file is replaced whole; of two answers given at the same moment one may be lost, and is asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from supervisor.run.index import state_home
+from supervisor.run.jsonl import decoded
+
+FILE = "answers.jsonl"
+# Each is one key of one person; a script that was edited since is never asked about under its old hash again.
+MAX_ANSWERS = 200
+MAX_BYTES = 256 << 10
+_Time = Annotated[float, msgspec.Meta(ge=0, le=4e9)]
+
+
+class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer on record. `script`: hash of its text; `question`: `BatchQuestion.key`; `t`: wall seconds."""
+
+    script: str
+    question: str
+    value: str
+    t: _Time
+    v: int = 1
+
+
+def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
+    """Keep an answer in place of an earlier one to the same question.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = state_home(env) / FILE
+    others = [
+        known for known in _read(path) if (known.script, known.question) != (line.script, line.question)
+    ]
+    kept = [*others, line][-MAX_ANSWERS:]
+    data = b"".join(msgspec.json.encode(known) + b"\n" for known in kept)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_name(f".{FILE}.{os.getpid()}.part")
+    try:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerLine | None:
+    """The newest answer to a question about a script; None where there is none."""
+    known = [
+        line for line in _read(state_home(env) / FILE) if (line.script, line.question) == (script, question)
+    ]
+    return known[-1] if known else None
+
+
+def _read(path: Path) -> list[AnswerLine]:
+    """Every line that is one, oldest first; nothing of a file that is no regular one, or far too large."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return []
+            data = file.read(MAX_BYTES + 1)
+    except OSError:
+        return []
+    return list(decoded(msgspec.json.Decoder(AnswerLine), data)) if len(data) <= MAX_BYTES else []

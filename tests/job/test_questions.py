@@ -1,0 +1,254 @@
+"""What of a batch is asked of a person: only where an answer leads somewhere, with the numbers of each, and never what is known."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.batch import BatchSpec
+from supervisor.job.config.resolve import JobInputs, resolve_job
+from supervisor.job.config.settings import spec_key_names
+from supervisor.job.oom_plan import OomPlan, OomRefusal, answer, oom_plan
+from supervisor.job.plan import build_plan
+from supervisor.job.spec import AnswerGiven, BatchQuestion, JobSpec, KnobScope, Unread
+
+PARSER = "import argparse\np = argparse.ArgumentParser()\n"
+BARE = PARSER + "p.add_argument('--batch_size', type=int, default=8)\na = p.parse_args()\ntrain(vars(a))\n"
+# The division is by another name, and what comes of it may be anything.
+MAYBE = (
+    PARSER
+    + "p.add_argument('--train_batch_size', type=int, default=32)\np.add_argument('--gradient_accumulation_steps', type=int, default=1)\n"
+    "a = p.parse_args()\nk = a.gradient_accumulation_steps\nchunk = k\nper = a.train_batch_size // chunk\n"
+)
+TWO = (
+    PARSER
+    + "p.add_argument('--batch_size', type=int, default=8)\np.add_argument('--accum_iter', type=int, default=1)\n"
+    "p.add_argument('--grad_accum', type=int, default=2)\na = p.parse_args()\nuse(a.accum_iter, a.grad_accum)\n"
+)
+
+
+def job(
+    line: str,
+    source: str | None,
+    *,
+    answers: dict[str, str] | None = None,
+    asked: list[BatchQuestion] | None = None,
+) -> JobSpec:
+    """The job of a command line; `answers`: what was answered before, by question; `asked`: what was looked up."""
+
+    def answered(question: BatchQuestion) -> AnswerGiven | None:
+        (asked if asked is not None else []).append(question)
+        found = (answers or {}).get(question.key)
+        return AnswerGiven(question, found, "2026-11-22") if found is not None else None
+
+    parsed = parse_run_argv(shlex.split(line), env={}, spec_keys=spec_key_names())
+    files = {"train.py": source} if source is not None else {}
+    return resolve_job(
+        JobInputs(parsed=parsed, env={}, cwd="/work", read=files.get, answered=answered, cpus=2)
+    )
+
+
+def question(line: str, source: str | None) -> BatchQuestion:
+    found = job(line, source)
+    assert found.question is not None
+    assert found.answered is None
+    return found.question
+
+
+def numbers(asked: BatchQuestion) -> dict[str, tuple[int, int, int, int]]:
+    """Of each answer: micro-batch and accumulation before and after."""
+    return {
+        a.value: (
+            a.change.before.micro_batch_per_rank,
+            a.change.before.accumulation_steps,
+            a.change.after.micro_batch_per_rank,
+            a.change.after.accumulation_steps,
+        )
+        for a in asked.answers
+        if a.change is not None
+    }
+
+
+def test_without_an_accumulation_the_scope_says_what_a_smaller_global_batch_is() -> None:
+    asked = question("--nproc-per-node 2 train.py --batch_size 24", BARE)
+    assert (asked.what, asked.knob, asked.number) == (Unread.SCOPE, "--batch_size", 24)
+    assert numbers(asked) == {"per_rank": (24, 1, 12, 1), "global": (12, 1, 6, 1)}
+    assert [a.change.after.global_batch for a in asked.answers if a.change] == [24, 12]
+    assert asked.flag("global") == "--batch-scope global"
+
+
+def test_a_batch_that_may_be_divided_is_halved_or_cut_by_its_answer() -> None:
+    line = "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2"
+    asked = question(line, MAYBE)
+    assert numbers(asked) == {"per_rank": (24, 2, 12, 4), "global": (6, 2, 3, 4)}
+    assert all(a.change.before.global_batch == a.change.after.global_batch for a in asked.answers if a.change)
+
+
+def test_an_answer_that_cannot_be_says_why_beside_the_other() -> None:
+    asked = question(
+        "--nproc-per-node 5 train.py --train_batch_size 24 --gradient_accumulation_steps 2", MAYBE
+    )
+    per_rank, whole = asked.answers
+    assert per_rank.change is not None
+    assert whole.change is None
+    assert "24 is not divisible by 5" in whole.refusal
+
+
+def test_one_of_two_accumulations_is_a_question_about_their_names() -> None:
+    asked = question("--nproc-per-node 2 train.py --batch_size 16 --accum_iter 2 --grad_accum 4", TWO)
+    assert asked.what is Unread.ACCUMULATION
+    assert numbers(asked) == {"--accum_iter": (16, 2, 8, 4), "--grad_accum": (16, 4, 8, 8)}
+    assert asked.flag("--grad_accum") == "--accumulation-knob --grad_accum"
+
+
+def test_of_a_source_that_cannot_be_read_a_batch_beside_an_accumulation_is_asked_about() -> None:
+    found = job("--nproc-per-node 2 -- ./launcher --batch_size 24 --gradient_accumulation_steps 2", None)
+    assert found.question is not None
+    assert numbers(found.question) == {"per_rank": (24, 2, 12, 4), "global": (6, 2, 3, 4)}
+    assert found.question.script == "", "nothing was read that an answer could be remembered by"
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        ("train.py --batch_size 24", BARE),  # one rank: all scopes are the same numbers
+        ("--nproc-per-node 2 train.py --batch_size 1", BARE),  # nothing smaller, whatever it counts
+        ("--nproc-per-node 2 train.py", BARE.replace("'--batch_size', type=int, default=8", "'--lr'")),
+        ("--nproc-per-node 2 train.py", "loader = DataLoader(data, batch_size=24)\n"),
+    ],
+)
+def test_nothing_is_asked_where_no_answer_would_matter_or_help(line: str, source: str) -> None:
+    found = job(line, source)
+    assert found.question is None
+    assert found.if_answered == ()
+
+
+def test_where_all_answers_are_the_same_numbers_the_smaller_global_batch_is_known() -> None:
+    found = job("train.py --batch_size 24", BARE)
+    assert found.batch == BatchSpec(24, 1, 1)
+    assert found.knobs.batch_scope is not KnobScope.UNKNOWN
+    assert found.knobs.help == "--allow-smaller-global", "which alone is enough"
+
+
+def test_a_flag_answers_for_good_and_what_was_remembered_is_not_looked_at() -> None:
+    looked: list[BatchQuestion] = []
+    line = (
+        "--nproc-per-node 2 --batch-scope {} train.py --train_batch_size 24 --gradient_accumulation_steps 2"
+    )
+    wrong = {question(line.replace("--batch-scope {} ", ""), MAYBE).key: "global"}
+    found = job(line.format("per_rank"), MAYBE, answers=wrong, asked=looked)
+    assert (found.question, found.answered, looked) == (None, None, [])
+    assert found.batch == BatchSpec(24, 2, 2)
+    plan = oom_plan(found)
+    assert isinstance(plan, OomPlan)
+    assert [(c.knob, c.new) for c in plan.changes] == [
+        ("--train_batch_size", "12"),
+        ("--gradient_accumulation_steps", "4"),
+    ]
+
+
+def test_what_the_source_says_wins_over_an_answer_from_before() -> None:
+    line = "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2"
+    remembered = {question(line, MAYBE).key: "per_rank"}
+    outright = MAYBE.replace(
+        "per = a.train_batch_size // chunk",
+        "a.train_batch_size = a.train_batch_size // a.gradient_accumulation_steps",
+    )
+    found = job(line, outright, answers=remembered)
+    assert found.answered is None
+    plan = oom_plan(found)
+    assert isinstance(plan, OomPlan)
+    assert [(c.knob, c.new) for c in plan.changes] == [("--gradient_accumulation_steps", "4")]
+
+
+def test_an_answer_from_before_is_used_and_its_day_stands_in_the_source() -> None:
+    line = "--nproc-per-node 2 train.py --train_batch_size {} --gradient_accumulation_steps 2"
+    remembered = {question(line.format(24), MAYBE).key: "per_rank"}
+    found = job(line.format(32), MAYBE, answers=remembered)
+    assert found.question is None
+    assert found.answered is not None
+    assert found.batch == BatchSpec(32, 2, 2)
+    plan = build_plan(
+        found, attempt=1, interpreter="python", run_dir="r", attempt_dir="a", base_env={}, port=1
+    )
+    said = answer(found, plan)
+    source = said["batch"]["micro"]["source"]
+    assert source.startswith("command line, you answered on 2026-11-22")
+    assert source.endswith(": --batch-scope per_rank")
+    assert said["on_oom"]["changes"][0] == {"knob": "--train_batch_size", "from": "32", "to": "16"}
+
+
+@pytest.mark.parametrize("value", ["sideways", "", "--batch_size", "per_node"])
+def test_a_remembered_word_that_is_no_answer_is_nothing(value: str) -> None:
+    line = "--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2"
+    key = question(line, MAYBE).key
+    found = job(line, MAYBE, answers={key: value})
+    assert found.answered is None
+    assert found.question is not None
+
+
+def test_an_answer_that_does_not_divide_here_refuses() -> None:
+    line = "--nproc-per-node {} train.py --train_batch_size 24 --gradient_accumulation_steps 2"
+    remembered = {question(line.format(2), MAYBE).key: "global"}
+    plan = oom_plan(job(line.format(5), MAYBE, answers=remembered))
+    assert isinstance(plan, OomRefusal)
+    assert "24 is not divisible by 5" in plan.why
+
+
+REFUSED = [
+    ("--nproc-per-node 2 train.py --batch_size 24", BARE),
+    ("--nproc-per-node 2 train.py --train_batch_size 24 --gradient_accumulation_steps 2", MAYBE),
+    ("--nproc-per-node 2 train.py --batch_size 16 --accum_iter 2 --grad_accum 4", TWO),
+    ("--nproc-per-node 2 -- ./launcher --batch_size 24 --gradient_accumulation_steps 2", None),
+    ("--nproc-per-node 2 -- ./launcher --batch_size 24", None),
+    ("-- ./launcher --micro_batch_size 24", None),
+    ("-- ./launcher --batch_size 24 --gradient_accumulation_steps 2", None),
+    ("--nproc-per-node 2 train.py --per_device_train_batch_size 24 --per_gpu_train_batch_size 12 --grad_accum 2", PARSER + "p.add_argument('--per_device_train_batch_size', type=int)\np.add_argument('--per_gpu_train_batch_size', type=int)\np.add_argument('--grad_accum', type=int)\nrun(p.parse_args())\n"),
+    ("--nproc-per-node 2 train.py --train_batch_size 24", PARSER + "p.add_argument('--train_batch_size', type=int)\nrun(p.parse_args())\n"),
+    ("--nproc-per-node 2 train.py --batch_size 8", BARE.replace("train(vars(a))", "loss.backward()")),
+    ("--nproc-per-node 2 train.py --batch_size 8 --accum 2", PARSER + "p.add_argument('--batch_size', type=int)\np.add_argument('--accum', type=int, default=1)\na = p.parse_args()\nloss.backward(a.batch_size)\n"),
+    ("--nproc-per-node 2 --batch-knob --bs train.py --bs 24", PARSER + "p.add_argument('--bs', type=int)\nrun(p.parse_args())\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "source"), REFUSED)
+def test_every_flag_that_a_refusal_names_helps(line: str, source: str | None) -> None:
+    """Typed as it stands there, each leads to a plan, or with ``--allow-smaller-global`` to a smaller global batch."""
+    refused = job(line, source)
+    plan = oom_plan(refused)
+    assert isinstance(plan, OomRefusal), plan
+    shared, _, rest = plan.help.partition(" with ")
+    ways = [f"{shared} {way}" for way in rest.split(", or ")] if rest else plan.help.split(", or ")
+    flags = [way for way in ways if way.startswith("--")]
+    assert flags or not plan.help.startswith("--"), plan.help
+    for flag in flags:
+        done = job(f"{flag.replace(' N', ' 2')} {line}", source)
+        if done.retry.allow_smaller_global:
+            known = done.knobs.batch_scope is not KnobScope.UNKNOWN and done.knobs.unread is None
+            assert done.batch is not None, (flag, done.knobs)
+            assert known, (flag, done.knobs)
+        else:
+            assert isinstance(oom_plan(done), OomPlan), (flag, oom_plan(done))
+
+
+def test_a_batch_that_is_a_default_in_the_script_is_named_with_its_line() -> None:
+    source = (
+        "import torch\n\ndef get_batch(batch_size=32):\n    return torch.randn(batch_size)\n\nget_batch()\n"
+    )
+    plan = oom_plan(job("train.py", source))
+    assert isinstance(plan, OomRefusal)
+    assert plan.why == "the batch is written in train.py:3 (batch_size=32)"
+    assert plan.help == "change it in train.py"
+
+
+def test_a_setting_named_as_lightnings_is_not_lightnings_where_the_source_says_otherwise() -> None:
+    """minGPT's own ``--trainer.batch_size``: it has no ``--trainer.accumulate_grad_batches`` beside it."""
+    line = "-- python train.py --trainer.batch_size=64"
+    own = oom_plan(job(line, "import sys\nimport torch\nconfig.merge_from_args(sys.argv[1:])\n"))
+    assert isinstance(own, OomRefusal)
+    assert "no gradient accumulation beside --trainer.batch_size" in own.why
+    theirs = oom_plan(job(line, "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n"))
+    assert isinstance(theirs, OomPlan)
+    assert theirs.changes[1].knob == "--trainer.accumulate_grad_batches"

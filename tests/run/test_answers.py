@@ -1,0 +1,97 @@
+"""What a person answered, on disk: for its owner alone, replaced whole, bounded, and of no harm where it is damaged."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisor.run.history.answers import (
+    FILE,
+    MAX_ANSWERS,
+    MAX_BYTES,
+    AnswerLine,
+    recall_answer,
+    remember_answer,
+)
+
+
+def home(tmp_path: Path) -> tuple[dict[str, str], Path]:
+    return {"XDG_STATE_HOME": str(tmp_path)}, tmp_path / "stoker" / FILE
+
+
+def line(value: str = "per_rank", script: str = "abc", question: str = "q", t: float = 1.0) -> AnswerLine:
+    return AnswerLine(script=script, question=question, value=value, t=t)
+
+
+def test_the_newest_answer_to_a_question_of_a_script_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
+    env, path = home(tmp_path)
+    assert recall_answer("abc", "q", env) is None
+    for given in (line("global"), line("per_node", question="other"), line("per_rank", t=2.0)):
+        remember_answer(given, env)
+    assert recall_answer("abc", "q", env) == line("per_rank", t=2.0)
+    assert recall_answer("abd", "q", env) is None, "another text of the script"
+    assert recall_answer("abc", "other", env) == line("per_node", question="other")
+    assert len(path.read_bytes().splitlines()) == 2, "in place of the earlier one"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert os.listdir(path.parent) == [FILE], "no half-written file is left"
+
+
+def test_only_so_many_are_kept(tmp_path: Path) -> None:
+    env, path = home(tmp_path)
+    path.parent.mkdir()
+    many = [line(script=f"{at:064d}") for at in range(MAX_ANSWERS + 50)]
+    path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in many))
+    remember_answer(line(script="new"), env)
+    kept = path.read_bytes().splitlines()
+    assert len(kept) == MAX_ANSWERS
+    assert recall_answer("new", "q", env) is not None
+    assert recall_answer(f"{0:064d}", "q", env) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"\x00\xff{{{",
+        b'{"script": "abc", "question": "q"',
+        b'{"script": "abc", "question": "q", "value": 7, "t": 1}\n',
+        b'{"script": "abc", "question": "q", "value": "per_rank", "t": 1e300}\n',
+        b"[" * 100_000,
+        b"x" * (MAX_BYTES + 1),
+    ],
+)
+def test_a_damaged_file_holds_nothing_and_is_written_anew(tmp_path: Path, damage: bytes) -> None:
+    env, path = home(tmp_path)
+    path.parent.mkdir()
+    path.write_bytes(damage)
+    assert recall_answer("abc", "q", env) is None
+    remember_answer(line(), env)
+    assert recall_answer("abc", "q", env) == line()
+
+
+def test_whole_lines_beside_a_damaged_one_are_kept(tmp_path: Path) -> None:
+    env, path = home(tmp_path)
+    remember_answer(line(), env)
+    path.write_bytes(path.read_bytes() + b'{"script": "torn\n')
+    assert recall_answer("abc", "q", env) == line()
+    remember_answer(line("global", question="other"), env)
+    assert recall_answer("abc", "q", env) == line()
+
+
+def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    env, path = home(tmp_path)
+    path.parent.mkdir()
+    os.mkfifo(path)
+    assert recall_answer("abc", "q", env) is None
+
+
+def test_where_it_cannot_be_written_that_is_an_error_of_the_system(tmp_path: Path) -> None:
+    env, _ = home(tmp_path)
+    (tmp_path / "stoker").write_text("a file in the folder's place")
+    with pytest.raises(OSError):
+        remember_answer(line(), env)

@@ -1,0 +1,131 @@
+"""What cannot be read of a batch is asked on the card: the numbers of each answer, one key for it, then Enter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+from textual.pilot import Pilot
+
+from supervisor.job.batch import BatchChange, BatchSpec
+from supervisor.job.spec import BatchAnswer, BatchQuestion, Knobs, KnobScope, Unread
+from supervisor.run import events as ev
+from supervisor.run.events import RequestKind
+from supervisor.run.journal import JournalWriter
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.runfile import read_run_file, write_run_file
+from supervisor.views.tui.app import StokerApp
+from tests.views.tui import recorded
+from tests.views.tui.driving import drive, pane, requests, shown, until
+from tests.views.tui.recording import Recording
+
+PER_RANK, WHOLE = BatchSpec(16, 2, 2), BatchSpec(4, 2, 2)
+QUESTION = BatchQuestion(
+    Unread.SCOPE,
+    "--batch_size",
+    16,
+    (
+        BatchAnswer("per_rank", BatchChange(PER_RANK, BatchSpec(8, 4, 2))),
+        BatchAnswer("global", BatchChange(WHOLE, BatchSpec(2, 4, 2))),
+    ),
+)
+REASON = "cuda_oom: --batch_size may be divided by --grad_accum in the source (--batch-scope per_rank, or --batch-scope global)"
+PLAN = SpecChange(batch=BatchChange(PER_RANK, BatchSpec(8, 4, 2)))
+
+
+def held(root: Path) -> RunPaths:
+    """Memory ran out before the first step, and what the batch counts is not known."""
+    rec = Recording(root)
+    rec.launch("first launch")
+    rec.fact(ev.AttemptEnded(t=rec.t, attempt=1, exit_code=1))
+    rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=rec.out_of_memory()))
+    decision = Decision(DecisionKind.HOLD, REASON, change=SpecChange(), asks=True)
+    rec.fact(ev.Decided(t=rec.t, attempt=1, decision=decision))
+    rec.fact(ev.BatchAsked(t=rec.t, attempt=1, question=QUESTION))
+    rec.fact(ev.Held(t=rec.t, attempt=1, reason=REASON, until=rec.t + 86_400))
+    run = rec.close()
+    record = read_run_file(run.run_json)
+    settled = replace(record.job.knobs, self_resuming=True)
+    job = replace(
+        record.job,
+        batch=None,
+        knobs=Knobs(batch="--batch_size", refusal="--batch_size may be divided", unread=Unread.SCOPE),
+        question=QUESTION,
+        if_answered=((settled, PER_RANK), (replace(settled, batch_scope=KnobScope.GLOBAL), WHOLE)),
+    )
+    write_run_file(run.run_json, msgspec.structs.replace(record, job=job))
+    return run
+
+
+def answered(run: RunPaths, value: str) -> None:
+    """What the keeper journals of an answer."""
+    writer = JournalWriter(run.node().journal)
+    for fact in (
+        ev.BatchAnswered(t=recorded.T0, question=QUESTION, value=value, by="ada", batch=PER_RANK),
+        ev.Decided(
+            t=recorded.T0, attempt=1, decision=Decision(DecisionKind.HOLD, "steps were made", change=PLAN)
+        ),
+        ev.Held(t=recorded.T0, attempt=1, reason="steps were made", until=recorded.T0 + 86_400),
+    ):
+        writer.append(fact)
+    writer.close()
+
+
+def test_the_card_has_the_numbers_of_each_answer_and_one_key_gives_it(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "what does --batch_size 16 count?" in card
+        assert "6      16 is per rank: 8 × accumulation 4 × 2 ranks = global batch 64" in card
+        assert "7      16 is global: 2 × accumulation 4 × 2 ranks = global batch 16" in card
+        assert "one key answers, then Enter restarts" in card
+        assert "on offer" not in card, "nothing is before it is answered"
+        assert "6 answer 6" in pane(app, "footer")
+        assert "8 answer" not in pane(app, "footer")
+        await pilot.press("8")
+        await until(pilot, lambda: "that is no answer" in shown(app), "no third")
+        await pilot.press("b")
+        await until(pilot, lambda: "6 or 7 answers what is asked" in shown(app), "b points to it")
+        assert not requests(run)
+        await pilot.press("6")
+        await until(pilot, lambda: bool(requests(run)), "a request")
+
+    drive(run, play)
+    (request,) = requests(run)
+    assert (request.kind, request.args.answer, request.if_attempt) == (RequestKind.ANSWER, "per_rank", 1)
+
+
+def test_after_the_answer_enter_restarts_and_another_answer_can_be_given(tmp_path: Path) -> None:
+    run = held(tmp_path / "run")
+    answered(run, "per_rank")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        card = pane(app, "card")
+        assert "on offer micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged" in card
+        assert "answer   ada answered: 16 is per rank" in card
+        assert "7      16 is global" in card
+        assert "6      16" not in card
+        await pilot.press("7")
+        await until(pilot, lambda: len(requests(run)) == 1, "the other answer")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(requests(run)) == 2, "the restart")
+
+    drive(run, play)
+    other, restart = requests(run)
+    assert other.args.answer == "global"
+    assert (restart.kind, restart.args.offered) == (RequestKind.RESTART_WITH, True)
+
+
+def test_where_nothing_is_asked_the_keys_say_so(tmp_path: Path) -> None:
+    run = recorded.held(tmp_path / "run")
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert "answer" not in pane(app, "footer")
+        await pilot.press("6")
+        await until(pilot, lambda: "nothing is asked" in shown(app), "why it does nothing")
+
+    drive(run, play)
+    assert not requests(run)
