@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from supervisor.views.appearance import Appearance
 
 LEFT_BEHIND_S = 3600.0
-# Bytes of a log's end that are read to see whether its lines name ranks.
 PIPE_BYTES = 1 << 18
 JOIN_S = 0.2
 

@@ -16,6 +16,7 @@ from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import origin_of_path, split_prefix
 
 MOST_FILES = 4096
+# Bytes of a log's end that are read to see whether its lines name ranks.
 NAMED_BYTES = 1 << 18
 _AT_END = " on rank 0"
 _LOG_NAMES = Lazy(

@@ -15,7 +15,7 @@ from supervisor.run.records import Sameness
 from supervisor.run.state import Running
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.condition_words import is_live
+from supervisor.views.tui.dashboard.state_words import is_live
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, between, cells, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import values_of

@@ -9,8 +9,8 @@ from supervisor.run.events import Phase
 from supervisor.run.state import Finished, HeldOpen, Running, RunState, Stopping
 from supervisor.views import format as fm
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.condition_words import condition_span, hang_ends_in, is_live
 from supervisor.views.tui.dashboard.layout import LOW
+from supervisor.views.tui.dashboard.state_words import condition_span, hang_ends_in, is_live
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, bar, between, cells, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.kinds import unread_text

@@ -21,9 +21,9 @@ from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel
 from supervisor.views.tui.charts.zoomable import ChartPanel
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
-from supervisor.views.tui.dashboard.condition_words import leave_word
 from supervisor.views.tui.dashboard.panes import PaneScreen
 from supervisor.views.tui.dashboard.ranks import RanksPanel
+from supervisor.views.tui.dashboard.state_words import leave_word
 from supervisor.views.tui.dialogs.prompts import AskLine
 from supervisor.views.tui.feeder import Feeder
 from supervisor.views.tui.logs.controls import LogControls

@@ -12,12 +12,12 @@ from textual.screen import Screen
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.charts.live import LossPanel, UsePanel
 from supervisor.views.tui.dashboard.bars import FooterBar, NoticeBar
-from supervisor.views.tui.dashboard.condition_words import shows_failure
 from supervisor.views.tui.dashboard.devices import DevicesPanel
 from supervisor.views.tui.dashboard.failure_card import FailureCard
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.layout import WIDE, Layout, Needs, plan
 from supervisor.views.tui.dashboard.ranks import RanksPanel
+from supervisor.views.tui.dashboard.state_words import shows_failure
 from supervisor.views.tui.dashboard.tiles import TilesPanel
 from supervisor.views.tui.dashboard.timeline import AttemptsBar, TimelinePanel
 from supervisor.views.tui.dashboard.trends import TrendPanel

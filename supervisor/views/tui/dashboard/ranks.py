@@ -16,7 +16,7 @@ from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.history import median
 from supervisor.views.model.snapshot import Rank, Snapshot
-from supervisor.views.tui.dashboard.rank_words import rank_state
+from supervisor.views.tui.dashboard.state_words import rank_state
 from supervisor.views.tui.saved_layout import memory_of
 from supervisor.views.tui.widgets.lists import ListPanel
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, cells, fit, row, spark

@@ -27,10 +27,10 @@ from supervisor.views.tui.dashboard.actions import (
     why_no_batch,
     why_not,
 )
-from supervisor.views.tui.dashboard.condition_words import failures, hang_ends_in
 from supervisor.views.tui.dashboard.header import HeaderPanel
 from supervisor.views.tui.dashboard.keys import GROUPS, KEYS, action_name, silence_of
 from supervisor.views.tui.dashboard.navigation import BEHIND_S, LookingScreen
+from supervisor.views.tui.dashboard.state_words import failures, hang_ends_in
 from supervisor.views.tui.dialogs.help import HelpLine, HelpScreen
 from supervisor.views.tui.dialogs.prompts import AskLine, Confirm
 from supervisor.views.tui.feeder import Feeder

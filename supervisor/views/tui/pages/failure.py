@@ -16,8 +16,8 @@ from supervisor.views.logs.commands import LogAt
 from supervisor.views.model.cause_context import AFTER_LINES, BEFORE_LINES
 from supervisor.views.model.snapshot import Snapshot
 from supervisor.views.tui.dashboard.actions import declared_again, resume_text, suggested_batch
-from supervisor.views.tui.dashboard.condition_words import failures
 from supervisor.views.tui.dashboard.failure_card import LABEL, UNSURE, change_text, compared_rows, own_code
+from supervisor.views.tui.dashboard.state_words import failures
 from supervisor.views.tui.pages.page import Page, labelled, section
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, cells, fit, row, wrap
 from supervisor.views.tui.widgets.panel import View

@@ -8,7 +8,7 @@ from supervisor.run import state as st
 from supervisor.views import format as fm
 from supervisor.views.logs.sources import rank_label
 from supervisor.views.model.snapshot import Snapshot
-from supervisor.views.tui.dashboard.rank_words import rank_state
+from supervisor.views.tui.dashboard.state_words import rank_state
 from supervisor.views.tui.pages.page import Page, section
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, row
 from supervisor.views.tui.widgets.panel import View

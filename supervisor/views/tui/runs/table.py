@@ -14,7 +14,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.state import Finished
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunList, RunRow, Scope, SortKey, filter_trouble, filtered, ordered
-from supervisor.views.tui.dashboard.condition_words import outcome_span
+from supervisor.views.tui.dashboard.state_words import outcome_span
 from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, clip, fit, row, spoken
 from supervisor.views.tui.widgets.panel import Panel
 from supervisor.views.wording.translate import Tr

@@ -1,0 +1,145 @@
+"""What `stoker attach LOG|FOLDER|PID|-` watches, and what becomes of the directories that it makes."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.attaching import observe_target
+from supervisor.cli.attaching.observe_target import LEFT_BEHIND_S
+from supervisor.cli.attaching.targets import resolve
+from supervisor.cli.diagnosing.job_logs import BadInputError
+from supervisor.cli.main import main
+from supervisor.keeper.observer.target import Target
+from supervisor.run.access.lock import KeeperLock
+from supervisor.run.paths import RunPaths
+from supervisor.sources.processes import identify
+from supervisor.views.appearance import USUAL
+from tests.conftest import wait_until
+
+WAIT = "import sys, time; print('ready', flush=True); time.sleep(600)"
+
+
+def target_of(words: str, tmp_path: Path) -> Target:
+    return resolve(words, RunPaths(tmp_path / "observed"))[0]
+
+
+def test_a_finished_log_and_one_that_is_still_written(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n")
+    found = target_of(str(log), tmp_path)
+    assert (found.name, found.source, found.ended, found.pipe) == ("train.log", str(log), True, None)
+    assert [(each.path, each.packed) for each in found.logs] == [(str(log), False)]
+    with log.open("a"):
+        assert not target_of(str(log), tmp_path).ended
+    with log.open("r"):
+        assert target_of(str(log), tmp_path).ended, "who only reads does not write"
+
+
+def test_a_packed_log_is_marked_and_a_binary_file_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"step 1\n"))
+    assert target_of(str(tmp_path / "a.log.gz"), tmp_path).logs[0].packed
+    (tmp_path / "model.pt").write_bytes(bytes(range(256)) * 20)
+    with pytest.raises(BadInputError, match="a binary file, not a log"):
+        target_of(str(tmp_path / "model.pt"), tmp_path)
+
+
+def test_text_behind_the_hole_that_a_truncation_left_is_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    with log.open("wb") as out:
+        out.seek(1 << 20)
+        out.write(b"step 1\n")
+    assert target_of(str(log), tmp_path).logs[0].path == str(log)
+
+
+def test_a_folders_logs_have_their_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for rank in (0, 1):
+        (folder / f"rank_{rank}.log").write_text("step 1\n")
+    found = target_of(str(folder), tmp_path)
+    assert sorted((log.name, log.origin.rank) for log in found.logs) == [
+        (str(folder / "rank_0.log"), 0),
+        (str(folder / "rank_1.log"), 1),
+    ]
+
+
+def test_a_process_is_watched_with_the_files_that_it_writes(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "out.log").open("w") as out,
+        subprocess.Popen([sys.executable, "-c", WAIT], stdout=out, stderr=subprocess.DEVNULL) as process,
+    ):
+        try:
+            assert wait_until(lambda: bool((tmp_path / "out.log").read_text()), 20)
+            found = target_of(str(process.pid), tmp_path)
+            assert found.processes == ((0, identify(process.pid)),)
+            assert [log.path for log in found.logs] == [str(tmp_path / "out.log")]
+            assert (found.source, found.unseen) == (f"pid {process.pid}", "")
+        finally:
+            process.kill()
+
+
+def test_the_ranks_below_a_launcher_are_watched_under_their_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = (
+        "import os, subprocess, sys\n"
+        f"ranks = [subprocess.Popen([sys.executable, '-c', {WAIT!r}], env={{**os.environ, 'RANK': r}}) for r in '01']\n"
+        "[rank.wait() for rank in ranks]\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        try:
+            assert [launcher.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+            found = resolve(str(launcher.pid), RunPaths(tmp_path), report_unseen=True)[0]
+            assert [rank for rank, _ in found.processes] == [0, 1]
+            assert all(process.pid != launcher.pid for _, process in found.processes)
+            assert "cannot be seen" in found.unseen
+            assert found.unseen in capsys.readouterr().err
+        finally:
+            os.killpg(launcher.pid, 9)
+
+
+def test_a_pid_of_nobody_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no process with this pid"):
+        target_of("999999999", tmp_path)
+
+
+def test_where_no_directory_can_be_made_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n")
+    monkeypatch.setenv("XDG_STATE_HOME", str(log))
+    assert main(["attach", "--no-ui", str(log)]) == 3
+    assert "set XDG_STATE_HOME to a folder of yours" in capsys.readouterr().err
+    run, what = RunPaths(log / "run"), Target("x", "x")
+    args = argparse.Namespace(interval=1.0, keep=False, read_only=True)
+    assert observe_target._with_screen(run, str(log), what, args, USUAL) == 3
+    assert "set XDG_STATE_HOME to a folder of yours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("age_s", "kept"), [(LEFT_BEHIND_S - 60, True), (LEFT_BEHIND_S + 60, False)])
+def test_what_a_killed_observer_left_is_removed_after_an_hour(
+    tmp_path: Path, age_s: float, kept: bool
+) -> None:
+    left, held = RunPaths(tmp_path / "left"), RunPaths(tmp_path / "held")
+    for run in (left, held):
+        run.node().root.mkdir(parents=True)
+    lock = KeeperLock(held.node().lock, start_time=1.0)
+    for run in (left, held):
+        os.utime(run.root, (time.time() - age_s,) * 2)
+    observe_target._clear_away(tmp_path)
+    assert left.root.exists() is kept
+    assert held.root.exists(), "its observer lives"
+    lock.release()
+    observe_target._clear_away(tmp_path / "none")
