@@ -102,8 +102,13 @@ $(FRAMEWORKS_OLD_VENV)/.installed: $(FRAMEWORKS_VENV)/.installed
 	$(FRAMEWORKS_OLD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) transformers==4.57.1
 	touch $@
 
+# Fetched, never kept here; where the network has it not its test is skipped and says so. NANOGPT=… names a checkout of one's own.
+NANOGPT ?= $(CURDIR)/$(FRAMEWORKS_VENV)/nanoGPT
+NANOGPT_COMMIT := 3adf61e154c3fe3fca428ad6bc3818b27a3b8291
 frameworks: $(STAMP) $(FRAMEWORKS_VENV)/.installed $(FRAMEWORKS_OLD_VENV)/.installed
-	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_VENV)/bin/python" \
+	-test -f "$(NANOGPT)/train.py" || (git init -q "$(NANOGPT)" && cd "$(NANOGPT)" && \
+		git fetch -q --depth 1 https://github.com/karpathy/nanoGPT $(NANOGPT_COMMIT) && git checkout -q FETCH_HEAD)
+	FRAMEWORKS_PYTHON="$(CURDIR)/$(FRAMEWORKS_VENV)/bin/python" FRAMEWORKS_NANOGPT="$(NANOGPT)" \
 	FRAMEWORKS_OLD_PYTHON="$(CURDIR)/$(FRAMEWORKS_OLD_VENV)/bin/python" $(BIN)/python -m pytest -q -m frameworks tests/frameworks
 
 format: $(STAMP)

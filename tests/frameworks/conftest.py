@@ -11,6 +11,8 @@ import pytest
 PYTHON = os.environ.get("FRAMEWORKS_PYTHON", "")
 # transformers 4.57.1, which takes the micro-batch from the checkpoint that it resumes from.
 OLD_PYTHON = os.environ.get("FRAMEWORKS_OLD_PYTHON", "")
+# A checkout of karpathy/nanoGPT; it is not part of this repository.
+NANOGPT_TREE = os.environ.get("FRAMEWORKS_NANOGPT", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -270,6 +270,8 @@ class _Finder:
         counts = (
             self.given.counts if self.given.counts is not AccumulationCounts.PER_RANK else self._counts(small)
         )
+        if scope is KnobScope.UNKNOWN and counts is AccumulationCounts.ALL_RANKS:
+            scope = KnobScope.PER_RANK  # it would be divided by the ranks too, were it that of all of them
         if total is not None:
             self._require_product(micro, steps, total, counts)
         self._require_same_rate(micro, {small})
