@@ -30,8 +30,10 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
 
 
 def complain(verb: str, message: str, code: int = 2) -> int:
-    """One line on stderr; returns the exit code."""
-    print(f"stoker {verb}: {message}", file=sys.stderr)
+    """One line on stderr; returns the exit code. What it quotes, of an argument or a file, may hold a secret."""
+    from supervisor.text.redact import redact_text
+
+    print(redact_text(f"stoker {verb}: {message}"), file=sys.stderr)
     return code
 
 

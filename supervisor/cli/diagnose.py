@@ -22,6 +22,7 @@ from supervisor.sources.signature_files import Engine, default_cache_dir, load_e
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.prefixes import NOWHERE, origin_of_path
+from supervisor.text.redact import Redactor, redact_lines
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
@@ -129,6 +130,7 @@ def _print_json(path: str, attempt: int | None, found: Examination, *, explain: 
     wire = to_wire(path, attempt, found.verdict)
     if explain:
         wire["explanation"] = explanation_to_wire(found)
+    wire = Redactor.of(os.environ.items()).data(wire)
     print(json.dumps(wire, ensure_ascii=True, separators=(",", ":")))
 
 
@@ -141,7 +143,7 @@ def _print_text(
     lines = verdict_lines(path, attempt, verdict, context, again, tr)
     if explain:
         lines += explanation_lines(found, tr)
-    print("\n".join(lines))
+    print(Redactor.of(os.environ.items()).text("\n".join(lines)))
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
@@ -207,6 +209,8 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
                     break
     except OSError:
         return [], None
+    shown = redact_lines([text for _, text in found])
+    found = [(number, text) for (number, _), text in zip(found, shown, strict=True)]
     at = next((place for place, (number, _) in enumerate(found) if number == line), None)
     own = own_line([text for _, text in found], at) if at is not None else None
     return [(number, text) for number, text in found if number >= line - around], own

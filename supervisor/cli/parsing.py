@@ -26,5 +26,7 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[1].split("=")[0], flags, n=1, cutoff=0.6)
             message = f"unknown argument {unknown[1]!r}"
             hint = f"did you mean {near[0]}?" if near else hint
-        print(f"{self.prog}: {message}: {hint}", file=sys.stderr)
+        from supervisor.text.redact import redact_text  # of what is wrong, a part may be a secret
+
+        print(redact_text(f"{self.prog}: {message}: {hint}"), file=sys.stderr)
         sys.exit(2)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.events import RequestKind
+from supervisor.text.redact import redact_text
 
 SCHEMA_VERSION = 1
 MAX_REQUEST_BYTES = 1 << 20
@@ -76,6 +77,8 @@ def send(
         user = getpass.getuser()
     except (KeyError, OSError):
         user = ""
+    if args is not None and args.text:
+        args = msgspec.structs.replace(args, text=redact_text(args.text))
     request = Request(
         id=new_id(),
         kind=kind,

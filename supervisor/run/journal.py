@@ -10,12 +10,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from supervisor.run.events import Event
 from supervisor.run.fold import fold
 from supervisor.run.state import RunState
+from supervisor.text.redact import Redactor
+
+T = TypeVar("T", bound=Event)
+
+
+def without_secrets(event: T, redactor: Redactor) -> T:
+    """The event as it may be written: the texts in it that came from outside are redacted."""
+    data = msgspec.to_builtins(event)
+    shown = redactor.data(data)
+    return event if shown == data else msgspec.convert(shown, type(event))
 
 
 class JournalWriter:

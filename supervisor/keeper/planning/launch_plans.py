@@ -20,8 +20,8 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.find import SIZE_NOT_KNOWN, why_not_changeable
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
-from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_secrets
 from supervisor.preflight.ports import free_port
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import Decided
@@ -30,6 +30,7 @@ from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
+from supervisor.text.redact import redact, redact_argv
 
 
 class BadChange(Exception):  # noqa: N818 - named for what it is
@@ -95,7 +96,7 @@ def plan_next(
     """The plan of attempt ``len(state.attempts) + 1``.
 
     Raises:
-        JobError: the changes cannot be applied to this job, or no port is free.
+        JobError: the changes cannot be applied to this job, no port is free, or a secret is not known here.
     """
     job, changes = with_secrets(record.job, env), changes_so_far(state)
     if changes.nproc_per_node is not None:
@@ -134,6 +135,7 @@ def plan_next(
         stop_file=str(paths.stop_file),
         torchrun_dir=str(paths.torchrun),
     )
+    require_nothing_hidden(plan)
     return replace(plan, copy=point.copy, resume_at=point.at)
 
 
@@ -233,36 +235,6 @@ def _check_words(args: RequestArgs) -> None:
         raise BadChange(
             "an argument holds a secret, which the journal would keep: start the job again with it"
         )
-
-
-def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with the redacted values of its environment taken from ours.
-
-    Raises:
-        JobError: a secret that only the dead keeper knew.
-    """
-    if any(HIDDEN in arg for arg in job.entry_args):
-        raise JobError(
-            "an argument held a secret, which is not kept on disk: start the job again with `stoker run`"
-        )
-    hidden = [name for name, value in job.env if HIDDEN in value]
-    missing = [name for name in hidden if name not in env]
-    if missing:
-        raise JobError(
-            f"{', '.join(missing)}: a secret, not kept on disk: set it and start the job again with `stoker run`"
-        )
-    return replace(job, env=tuple((name, env[name] if name in hidden else value) for name, value in job.env))
-
-
-def without_secrets(record: RunFile) -> RunFile:
-    """The record as it is written to disk."""
-    job = replace(
-        record.job,
-        env=tuple((name, redact(name, value)) for name, value in record.job.env),
-        entry_args=redact_argv(record.job.entry_args),
-        origins=tuple((key, redact(key, value), origin) for key, value, origin in record.job.origins),
-    )
-    return msgspec.structs.replace(record, job=job)
 
 
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:

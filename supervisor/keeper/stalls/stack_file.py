@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_text import Frame, main_thread, parse_stack
-from supervisor.job.redact import redact
 from supervisor.sources.stacks.python_stacks import Stack
+from supervisor.text.redact import redact_text
 
 # Two rounds, one for a person and one for the watch, may end within a second, and so may some more.
 MOST_A_SECOND = 9
@@ -54,7 +54,7 @@ def write_stacks(
     names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
     name = next((name for name in names if not (artifacts / name).exists()), names[-1])
     try:
-        (artifacts / name).write_text("\n".join(parts), encoding="utf-8")
+        (artifacts / name).write_text("\n".join(map(redact_text, parts)), encoding="utf-8")
     except OSError as error:
         log.error("artifacts/%s: %s", name, error.strerror)
         return StackFile(None, lines)
@@ -106,7 +106,7 @@ class _SourceLines:
         if frame.line > len(rows):
             return ""
         text = rows[frame.line - 1].decode("utf-8", "replace").strip()
-        return "".join(char for char in redact("", text[:SHOWN_CHARS]) if char.isprintable())
+        return "".join(char for char in redact_text(text)[:SHOWN_CHARS] if char.isprintable())
 
 
 def _rows(path: str) -> list[bytes]:

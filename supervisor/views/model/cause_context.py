@@ -16,6 +16,7 @@ from supervisor.run.records import Cause
 from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
+from supervisor.text.redact import redact_lines, redact_text
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 BEFORE_LINES = 14
@@ -120,8 +121,9 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
         return Context(cause.path, cause.line, trouble=f"{error.strerror}: {path}")
     at = cause.line - first
     own = own_line(lines, at) if at < len(lines) else None
+    own = own._replace(text=redact_text(own.text)) if own is not None else None
     above = max(0, at - BEFORE_LINES)
-    shown = tuple(lines[above:])
+    shown = redact_lines(lines)[above:]
     if not shown:
         return Context(cause.path, cause.line, trouble=f"there is no line {cause.line} any more: {path}")
     return Context(cause.path, cause.line, first + above, shown, own=own)
