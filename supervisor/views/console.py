@@ -23,7 +23,7 @@ from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
 from supervisor.run.journal import StateReader, without_secrets
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
 from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import moment_of
@@ -99,7 +99,9 @@ class ConsoleView:
         self._file: TextIO | None = None
         if settings.log_file is not None:
             with contextlib.suppress(OSError):
-                self._file = settings.log_file.open("a", encoding="utf-8", errors="backslashreplace")
+                self._file = open(  # noqa: SIM115 - closed by finish
+                    settings.log_file, "a", encoding="utf-8", errors="backslashreplace", opener=private
+                )
 
     @property
     def state(self) -> RunState:

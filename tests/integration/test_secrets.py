@@ -105,4 +105,6 @@ def test_no_planted_secret_is_in_anything_that_stoker_writes(tmp_path: Path) -> 
         assert secret.decode() not in done.out + done.err
     assert held_by(run.root, secrets) == []
     assert held_by(tmp_path / "state", secrets) == []
+    ours = [p for p in run.root.rglob("*") if p.is_file() and not p.is_symlink() and p.name not in THEIRS]
+    assert [path for path in ours if path.stat().st_mode & 0o077] == []
     assert "<redacted>" in "".join(texts)

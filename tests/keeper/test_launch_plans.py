@@ -160,6 +160,15 @@ def test_two_secrets_in_one_argument_need_the_whole_job_again(tmp_path: Path) ->
     assert given_again(record, {"STOKER_ARGUMENT_2": "abc"})[0] == record
 
 
+def test_the_copy_of_a_config_loses_its_secrets_once_its_attempt_is_over(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path).node().attempt(1)
+    (paths.root / "config").mkdir(parents=True)
+    copy = paths.root / "config" / "job.yaml"
+    copy.write_text(f"batch: 4\nhub:\n  token: {TOKEN_VALUE}\n  password: 'a b'\n", encoding="utf-8")
+    plans.redact_copies(paths)
+    assert copy.read_text(encoding="utf-8") == f"batch: 4\nhub:\n  token: {HIDDEN}\n  password: '{HIDDEN}'\n"
+
+
 def test_a_plan_with_something_hidden_is_never_launched(tmp_path: Path) -> None:
     record = job_of(tmp_path, "train", "--api-key", "abc")
     state = state_of([SpecChange(argv=("--api-key", HIDDEN))])

@@ -7,6 +7,7 @@ exactly what the dead one would have.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,11 +27,13 @@ from supervisor.preflight.ports import free_port
 from supervisor.run.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
-from supervisor.text.redact import redact, redact_argv
+from supervisor.text.redact import redact, redact_argv, redact_lines
+
+log = logging.getLogger("stoker.keeper")
 
 
 class BadChange(Exception):  # noqa: N818 - named for what it is
@@ -241,7 +244,8 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     """Write plan.json, secrets redacted."""
     make_private(paths.root)
     part = paths.plan.with_suffix(".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
+    with open(part, "wb", opener=private) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
     part.replace(paths.plan)
 
 
@@ -265,6 +269,18 @@ def write_edits(plan: LaunchPlan) -> None:
             copy.write_text(with_values(edit.source, source, edit.values), encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise JobError(f"{edit.source}: {error}: its changed copy cannot be made") from error
+
+
+def redact_copies(paths: AttemptPaths) -> None:
+    """Take the secrets out of the changed config files of an attempt that is over: nobody reads them as a config again."""
+    for copy in (paths.root / "config").glob("*"):
+        try:
+            lines = copy.read_text(encoding="utf-8").split("\n")
+            shown = redact_lines(lines)
+            if list(shown) != lines:
+                copy.write_text("\n".join(shown), encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("%s: its secrets were not taken out: %s", copy, error)
 
 
 def planned_change(

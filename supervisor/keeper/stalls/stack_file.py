@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_text import Frame, main_thread, parse_stack
+from supervisor.run.paths import private
 from supervisor.sources.stacks.python_stacks import Stack
 from supervisor.text.redact import redact_text
 
@@ -54,7 +55,8 @@ def write_stacks(
     names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
     name = next((name for name in names if not (artifacts / name).exists()), names[-1])
     try:
-        (artifacts / name).write_text("\n".join(map(redact_text, parts)), encoding="utf-8")
+        with open(artifacts / name, "w", encoding="utf-8", opener=private) as file:
+            file.write("\n".join(map(redact_text, parts)))
     except OSError as error:
         log.error("artifacts/%s: %s", name, error.strerror)
         return StackFile(None, lines)
