@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.cli.common import user_settings
+from supervisor.run.regular import read_regular
 
 if TYPE_CHECKING:
     import argparse
@@ -48,7 +49,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
 def _ui_table(path: Path) -> dict[str, Any]:
     """The ``[ui]`` table of a file; empty where there is none."""
     try:
-        data = path.read_bytes()[:MOST_BYTES]
+        data = read_regular(path)[:MOST_BYTES]
     except OSError:
         return {}
 

@@ -18,6 +18,7 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Verdict
+from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
@@ -190,7 +191,7 @@ def _code(verdict: Verdict) -> int:
 
 def _unreadable(path: str) -> float:
     """The share of control characters in a file's head."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")[:HEAD_BYTES]
     written = head.translate(None, b"\0")  # a log with a hole in it is full of zeros
     odd = len(written) - len(written.translate(None, _CONTROLS))
@@ -201,7 +202,7 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     """The lines around a cause, read again from the file, and the user's own line in the traceback that ends there."""
     found: list[tuple[int, str]] = []
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             chunks = plain_chunks(iter(lambda: file.read(1 << 20), b""))
             for item in lines_from(chunks, max(1, line - LOOKED_AT)):
                 found.append((item.number, clean(item.raw, 400)))

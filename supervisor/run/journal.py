@@ -16,6 +16,7 @@ import msgspec
 
 from supervisor.run.events import Event
 from supervisor.run.fold import fold
+from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 from supervisor.text.redact import Redactor
 
@@ -42,7 +43,7 @@ class JournalWriter:
         self._torn = False
         size = os.fstat(self._fd).st_size
         if size:
-            with path.open("rb") as existing:
+            with open_regular(path) as existing:
                 existing.seek(size - 1)
                 if existing.read(1) != b"\n":
                     os.write(self._fd, b"\n")
@@ -87,7 +88,7 @@ class JournalReader:
         caller folds from an empty state.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 info = os.fstat(file.fileno())
                 if info.st_ino != self._inode or info.st_size < self._offset:
                     self.restarted = self._inode != 0

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.run.jsonl import read_regular
 from supervisor.run.lock import keeper_is_alive
 from supervisor.run.paths import RunPaths
+from supervisor.run.regular import read_regular
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
     from supervisor.run.control import RequestArgs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from supervisor.run.regular import open_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
 from supervisor.text.prefixes import split_prefix
 
@@ -17,7 +18,7 @@ def names_ranks(path: str) -> bool:
     Raises:
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if is_packed(file.read(HEAD_BYTES)):
             return True
         size = file.seek(0, os.SEEK_END)

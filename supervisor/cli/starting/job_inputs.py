@@ -17,6 +17,7 @@ from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.errors import JobError
 from supervisor.job.spec import EntryKind, JobSpec, RetrySettings
 from supervisor.run.records import FailureClass
+from supervisor.run.regular import open_regular
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
@@ -153,7 +154,7 @@ def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -
 
 def _read(path: Path, limit: int, what: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise JobError(f"{what}: {error.strerror}") from error

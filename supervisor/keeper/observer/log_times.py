@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from supervisor.run.regular import open_regular
 from supervisor.text.decode import clean
 from supervisor.text.stamps import span_of
 
@@ -27,7 +28,7 @@ def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
 def _span(path: str, plain: str) -> tuple[float, float] | None:
     try:
         written_t = os.stat(path).st_mtime  # a plain copy's own time says nothing
-        with open(plain, "rb") as file:
+        with open_regular(plain) as file:
             size = os.fstat(file.fileno()).st_size
             head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
             tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))

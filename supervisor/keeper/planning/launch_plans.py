@@ -29,6 +29,7 @@ from supervisor.run.events import Decided
 from supervisor.run.fold import fold
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 from supervisor.text.redact import redact, redact_argv, redact_lines
@@ -261,7 +262,7 @@ def write_edits(plan: LaunchPlan) -> None:
         make_copy(plan.copy)
     for edit in plan.edits:
         try:
-            source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")
+            source = read_text(Path(plan.cwd, edit.source))
             copy = Path(edit.copy)
             make_private(copy.parent)
             # A job's config may hold a key: the copy is its owner's alone, whatever the original is.
@@ -275,7 +276,7 @@ def redact_copies(paths: AttemptPaths) -> None:
     """Take the secrets out of the changed config files of an attempt that is over: nobody reads them as a config again."""
     for copy in (paths.root / "config").glob("*"):
         try:
-            lines = copy.read_text(encoding="utf-8").split("\n")
+            lines = read_text(copy).split("\n")
             shown = redact_lines(lines)
             if list(shown) != lines:
                 copy.write_text("\n".join(shown), encoding="utf-8")
@@ -290,9 +291,9 @@ def planned_change(
     before = node.attempt(len(state.attempts)).plan
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
-        old = msgspec.json.decode(before.read_bytes())
+        old = msgspec.json.decode(read_regular(before))
         values = {
-            edit.source: read_values(edit.source, Path(plan.cwd, edit.source).read_text(encoding="utf-8"))
+            edit.source: read_values(edit.source, read_text(Path(plan.cwd, edit.source)))
             for edit in plan.edits
         }
     except (JobError, OSError, UnicodeDecodeError, msgspec.DecodeError):
@@ -310,7 +311,7 @@ def script_hash(job: JobSpec) -> str | None:
     if job.entry_kind is not EntryKind.SCRIPT:
         return None
     try:
-        data = Path(job.cwd, job.entry).read_bytes()
+        data = read_regular(Path(job.cwd, job.entry))
     except OSError:
         return None
     return hashlib.sha256(data).hexdigest()[:12]

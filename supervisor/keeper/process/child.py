@@ -23,6 +23,7 @@ from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.process.members import bears_mark
 from supervisor.run.paths import AttemptPaths
+from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
     ProcessId,
     boot_id,
@@ -255,7 +256,7 @@ def _identity(paths: AttemptPaths, pid_key: str, ticks_key: str) -> ProcessId | 
 
 def _read_json(path: Path) -> dict[str, object] | None:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None

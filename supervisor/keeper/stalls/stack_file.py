@@ -13,6 +13,7 @@ from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_text import Frame, main_thread, parse_stack
 from supervisor.run.paths import private
+from supervisor.run.regular import open_regular
 from supervisor.sources.stacks.python_stacks import Stack
 from supervisor.text.redact import redact_text
 
@@ -115,7 +116,7 @@ def _rows(path: str) -> list[bytes]:
     try:
         if not os.path.isfile(path):
             return []
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(SOURCE_LIMIT_BYTES).split(b"\n")
     except OSError:
         return []

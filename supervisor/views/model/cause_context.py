@@ -13,6 +13,7 @@ import msgspec
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
+from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
@@ -112,7 +113,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
     first, last = max(1, cause.line - LOOKED_AT), cause.line + AFTER_LINES
     lines: list[str] = []
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for line in lines_from(plain_chunks(_chunks(file.fileno())), first):
                 if line.number > last:
                     break
@@ -147,7 +148,7 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 def _read_stacks(path: str, name: str, taken_t: float) -> StackDump | None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(STACKS_LIMIT_BYTES)
     except OSError:
         return None
