@@ -23,7 +23,7 @@ from supervisor.sources.signature_files import Engine, default_cache_dir, load_e
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.prefixes import NOWHERE, origin_of_path
-from supervisor.text.redact import Redactor, redact_lines
+from supervisor.text.redact import Redactor, redact_lines, redact_text
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
@@ -210,8 +210,11 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
                     break
     except OSError:
         return [], None
-    shown = redact_lines([text for _, text in found])
-    found = [(number, text) for (number, _), text in zip(found, shown, strict=True)]
     at = next((place for place, (number, _) in enumerate(found) if number == line), None)
     own = own_line([text for _, text in found], at) if at is not None else None
-    return [(number, text) for number, text in found if number >= line - around], own
+    own = own._replace(text=redact_text(own.text)) if own is not None else None
+    near = [(number, text) for number, text in found if number >= line - around]
+    shown = redact_lines(
+        [text for _, text in near]
+    )  # before they are cut: half a token is recognised by nobody
+    return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own

@@ -205,17 +205,23 @@ _SCHEMES: Final = word_set(
 _BEARER = Lazy(r"(?i)\b(?:bearer|basic)[ \t]+([A-Za-z0-9._~+/\-]{12,}={0,2})")
 _COOKIE = Lazy(r"(?i)\b(?:set-)?cookie[\"']?[ \t]{0,4}:[ \t]{0,4}[\"']?(?P<value>[^\"'\n=]{0,200}=[^\"'\n]*)")
 _NAMED = Lazy(
-    r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z_][\w.\-]{1,80})(?P<close>\\?[\"'])?(?P<sep>[ \t]{0,20}(?:=>|:=|==?|:)[ \t]{0,20})[bru]{0,2}"
-    r"(?:(?P<esc>\\[\"'])(?P<escaped>[^\\\n]*)|\"(?P<double>(?:[^\"\\\n]|\\.)*)|'(?P<single>(?:[^'\\\n]|\\.)*)|(?P<value>[^\s\"',]{1,2048}))"
+    r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z_][\w.\-]{1,80})(?P<close>\\?[\"'])?\]?(?P<sep>[ \t]{0,20}(?:=>|:=|==?|:)[ \t]{0,20}|[ \t]is:?[ \t])[bru]{0,2}"
+    r"(?:(?P<esc>\\[\"'])(?P<escaped>[^\\\n]*)|\"(?P<double>(?:[^\"\\\n]|\\.)*)|'(?P<single>(?:[^'\\\n]|\\.)*)|(?P<value>[^\s\"',]{1,512}))"
+)
+_TUPLE = Lazy(r"[\"']([A-Za-z_]\w{2,60})\\?[\"'][ \t]{0,4},[ \t]{0,4}\\?[\"']([^\"'\n\\]+)")
+_ELEMENT = Lazy(r"<([A-Za-z_][\w.\-]{2,60})>([^<>\s]+)</")
+_NAME_AND_VALUE = Lazy(
+    r"\bname[\"']?:[ \t]*[\"']?([A-Za-z_]\w{2,60})[\"']?,?\s{1,40}[\"']?value[\"']?:[ \t]*[\"']?([^\s\"']+)"
 )
 # Where a value without quotes ends in a connection string or a query.
 _NEXT_PAIR = Lazy(r"[;&](?=[\w .\-]{1,40}=)")
-_VALUE_CHARS: Final = 2048
+_VALUE_CHARS: Final = 512
 _SPACE = Lazy(r"\s")
 _FLAG = Lazy(
     r"(?<![^\s\"'=(\[,`])(?P<name>--?[A-Za-z][\w.\-]{1,80})(?P<sep>=|[ \t]+|\\?[\"'][ \t]{0,4},[ \t]{0,4}\\?[\"'])"
     r"(?:\"(?P<double>[^\"\n]*)|'(?P<single>[^'\n]*)|(?P<value>[^\s\"'\\]+))"
 )
+_SHORT_FLAG = Lazy(r"-\w")
 _NETRC = Lazy(r"\b(?:login|account)\s+\S+\s+password\s+(\S+)")
 _PASSWORD_LINE = Lazy(r"(?m)^[ \t]*(?:password|_authToken)[ \t]+(\S+)[ \t]*$")
 _PASSPHRASE = Lazy(r"(?im)\bpassphrase\s{0,4}[:=]\s{0,4}[\"']?([^\"'\n]+)")
@@ -241,21 +247,37 @@ def _headers(text: str, low: str) -> Iterator[Span]:
 
 
 def _named(text: str, low: str) -> Iterator[Span]:
+    hidden_to = 0
     for found in _from_each_name(_NAMED, text):
+        if found.start() < hidden_to:
+            continue
         group = found.lastgroup or "value"
         start, end = found.span(group)
         if group == "value" and (cut := _NEXT_PAIR.search(text[start:end])):
             end = start + cut.start()
         spaced = found["sep"][-1:].isspace()
         if hides_in_text(found["name"], text[start:end], quoted=group != "value", spaced=spaced, text=low):
-            yield start, _end_of_word(text, end) if end - start == _VALUE_CHARS else end
+            hidden_to = _end_of_word(text, end) if end - start == _VALUE_CHARS else end
+            yield start, hidden_to
+
+
+def _pairs(text: str, low: str) -> Iterator[Span]:
+    """Name and value apart: ``('HF_TOKEN', 'x')``, ``<password>x</password>``, ``name: HF_TOKEN`` above ``value: x``."""
+    if "'" not in text and '"' not in text and "<" not in text and "value" not in low:
+        return
+    for pattern in (_TUPLE, _ELEMENT, _NAME_AND_VALUE):
+        for found in pattern.finditer(text):
+            name, value = found[1], found[2]
+            sure = kind_of_name(name) is Kind.SURE or name.isupper()
+            if sure and hides(name, value) and not value.startswith("-"):
+                yield found.span(2)
 
 
 def _flags(text: str, _low: str) -> Iterator[Span]:
     for found in _from_each_name(_FLAG, text):
         group = found.lastgroup or "value"
         value, name = found[group], found["name"].lstrip("-")
-        if not value.startswith("--") and hides(name, value):
+        if not value.startswith("--") and not _SHORT_FLAG.fullmatch(value) and hides(name, value):
             yield found.span(group)
 
 
@@ -323,7 +345,7 @@ def _in_command(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
             is_login, flag = True, "-p" if login else ""
             if keyed and (looks_secret(following) or (len(following) >= 16 and HEX.fullmatch(following))):
                 yield from _whole(index + 1, following)
-        elif flag and word == flag:
+        elif flag and (word == flag or (flag == "-u" and word in {"--user", "--proxy-user"})):
             yield from _whole(index + 1, following, pair=flag in {"-u", "-U"})
         elif flag in {"-p", "-P"} and not is_login and word.startswith(flag) and not word.startswith("--"):
             yield from ((at, start + 2, end + 2) for at, start, end in _whole(index, word[2:]))
@@ -368,7 +390,7 @@ def _commands(text: str, low: str) -> Iterator[Span]:
 
 # -- the redactor ---------------------------------------------------------------------------------
 
-_RULES: Final = (_tokens, _urls, _headers, _named, _flags, _passwords, _commands)
+_RULES: Final = (_tokens, _urls, _headers, _named, _pairs, _flags, _passwords, _commands)
 
 
 def secret_spans(text: str) -> list[Span]:

@@ -146,7 +146,7 @@ def looks_secret(value: str) -> bool:
     """Whether a value under a name that need not be a secret's is one: random, or with the odd characters of passwords."""
     if len(value) < 8 or is_plain(value) or HEX.fullmatch(value):
         return False
-    if any(char.isspace() for char in value):
+    if len(value.split()) != 1:
         return False
     has_digit, has_letter = any(map(str.isdigit, value)), any(map(str.isalpha, value))
     return is_random(value) or (has_digit and has_letter and len(_ODD.findall(value)) >= 2)

@@ -28,6 +28,8 @@ LINES: Final = (
     "bearer authentication is required", "Basic configuration loaded", "cookie jar is empty", "cookies: enabled",
     "secret_name: hf-credentials", "password_file: /run/secrets/db", "credentials_path=/etc/gcp/key.json", "GOOGLE_APPLICATION_CREDENTIALS=/etc/gcp.json",
     "ssh_key_file=~/.ssh/id_ed25519", "key_file: ./certs/server.pem", "token_url: https://auth.example.com/token", "auth_type=basic",
+    "the password is required", "the token is invalid or has expired", "key is missing from the state dict", "getenv('HF_TOKEN', 'default')",
+    'add_argument("--token", "-t", type=str)', "('API_KEY', None)", "<token>", "name: train\n  value: 3", "('key', 'label')", "secret is set",
     # hashes, ids, digests, sizes
     "commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", "git commit: 5c3f1e2", "HEAD is now at 5c3f1e2 keeper: fix", "sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     "image docker.io/pytorch/pytorch@sha256:4c7f4e1f9a7d3b0e8b6a5c2d1e0f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c4d3e2f", 'etag: "d41d8cd98f00b204e9800998ecf8427e"',

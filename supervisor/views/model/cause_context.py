@@ -124,7 +124,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
     own = own_line(lines, at) if at < len(lines) else None
     own = own._replace(text=redact_text(own.text)) if own is not None else None
     above = max(0, at - BEFORE_LINES)
-    shown = redact_lines(lines)[above:]
+    shown = redact_lines(lines[above:])
     if not shown:
         return Context(cause.path, cause.line, trouble=f"there is no line {cause.line} any more: {path}")
     return Context(cause.path, cause.line, first + above, shown, own=own)
