@@ -155,6 +155,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
 
 def _adopt(paths: RunPaths) -> int:
     """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
+    from supervisor.keeper.planning.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
     from supervisor.run.access.ownership import has_keeper
@@ -162,9 +163,11 @@ def _adopt(paths: RunPaths) -> int:
     if has_keeper(paths):
         print(f"{paths.run_id}: nothing to adopt: it has a keeper")
         return 0
-    offer, _ = examine_adoption(paths)
+    offer, record = examine_adoption(paths)
     for warning in offer.warnings:
         print(f"stoker attach: {warning}", file=sys.stderr)
+    if record is not None and not offer.refusals and (missing := missing_secrets(record.job, os.environ)):
+        print(f"stoker attach: it is watched, but not restarted: {asks_for(missing)}", file=sys.stderr)
     try:
         adopt(paths, os.environ)
     except NotAdopted as refused:
@@ -186,12 +189,20 @@ def follow(root: Path, *, as_json: bool) -> int:
     from supervisor.run.access.ownership import has_keeper, place_of
     from supervisor.run.paths import RunPaths
     from supervisor.run.state import Finished
+    from supervisor.text.redact import Redactor
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
 
     paths = RunPaths(root)
     colour = wants_colour(sys.stdout, os.environ)
     console = ConsoleView(
-        paths, ConsoleSettings(stdout=sys.stdout, log_file=None, colour=colour, as_json=as_json)
+        paths,
+        ConsoleSettings(
+            stdout=sys.stdout,
+            log_file=None,
+            colour=colour,
+            as_json=as_json,
+            redactor=Redactor.of(os.environ.items()),
+        ),
     )
     console.start()
     try:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from supervisor.run.regular import read_regular
+
 if TYPE_CHECKING:
     from supervisor.views.appearance import Appearance
 
@@ -32,8 +34,10 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
 
 
 def complain(verb: str, message: str, code: int = 2) -> int:
-    """One line on stderr; returns the exit code."""
-    print(f"stoker {verb}: {message}", file=sys.stderr)
+    """One line on stderr; returns the exit code. What it quotes, of an argument or a file, may hold a secret."""
+    from supervisor.text.redact import redact_text
+
+    print(redact_text(f"stoker {verb}: {message}"), file=sys.stderr)
     return code
 
 
@@ -68,7 +72,9 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[1].split("=")[0], flags, n=1, cutoff=0.6)
             message = f"unknown argument {unknown[1]!r}"
             hint = f"did you mean {near[0]}?" if near else hint
-        print(f"{self.prog}: {message}: {hint}", file=sys.stderr)
+        from supervisor.text.redact import redact_text  # of what is wrong, a part may be a secret
+
+        print(redact_text(f"{self.prog}: {message}: {hint}"), file=sys.stderr)
         sys.exit(2)
 
 
@@ -107,7 +113,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
 def _ui_table(path: Path) -> dict[str, Any]:
     """The ``[ui]`` table of a file; empty where there is none."""
     try:
-        data = path.read_bytes()[:MOST_BYTES]
+        data = read_regular(path)[:MOST_BYTES]
     except OSError:
         return {}
 

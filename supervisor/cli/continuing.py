@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance) -> int:
     from supervisor.cli.starting.start_run import user_name
     from supervisor.job.errors import JobError
+    from supervisor.keeper.planning.job_secrets import given_again
     from supervisor.keeper.planning.launch_plans import plan_continued
     from supervisor.keeper.process.takeover import examine_continuation
     from supervisor.run.access.lock import LockTaken
@@ -80,14 +82,15 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         if isinstance(state.condition, Finished) and state.condition.exit_code == 0:
             print(f"{paths.run_id}: {state.condition.reason}: it had succeeded, nothing is started")
             return 0
-        plan = plan_continued(record, state, paths, os.environ, by)
+        record, env = given_again(record, {**os.environ, **_asked_for(record, args)})
+        plan = plan_continued(record, state, paths, env, by)
         size = paths.node().journal.stat().st_size
         _show(paths, state, plan)
         if not args.yes and not _says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
-        return _start(paths, record, args, appearance, by)
+        return _start(paths, record, env, args, appearance, by)
     except (LockTaken, OSError) as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
     except JobError as error:
@@ -131,16 +134,36 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
         keeper.close("it is settled how the attempt ended")
 
 
+def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
+    """Secrets that are not on disk nor in the environment, as a person types them; without a terminal nobody is asked."""
+    from supervisor.keeper.planning.job_secrets import missing_secrets
+
+    if args.yes or not _has_terminal():
+        return {}
+    import getpass
+
+    return {
+        item.variable: getpass.getpass(f"{item.what} is a secret, not kept on disk. In place of <redacted>: ")
+        for item in missing_secrets(record.job, os.environ)
+        if item.variable is not None
+    }
+
+
 def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
     """How it ended, and what would run."""
     from supervisor.job.plan import plan_as_shell
     from supervisor.run.access.ownership import printable
+    from supervisor.text.redact import redact_text
 
     view = state.attempt
     if view is not None:
         verdict = view.verdict
         title = verdict.title if verdict is not None else "nobody knows how it ended"
-        cause = f": {verdict.cause.text[:200]}" if verdict is not None and verdict.cause is not None else ""
+        cause = (
+            f": {redact_text(verdict.cause.text)[:200]}"
+            if verdict is not None and verdict.cause is not None
+            else ""
+        )
         print(f"{paths.run_id}: attempt {view.number}: {printable(title + cause)}", file=sys.stderr)
         found = (
             f"finds its checkpoint at step {plan.resume_at} by itself" if plan.resume_at is not None else ""
@@ -155,7 +178,12 @@ def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
 
 
 def _start(
-    paths: RunPaths, record: RunFile, args: argparse.Namespace, appearance: Appearance, by: str
+    paths: RunPaths,
+    record: RunFile,
+    env: Mapping[str, str],
+    args: argparse.Namespace,
+    appearance: Appearance,
+    by: str,
 ) -> int:
     from msgspec.structs import replace
 
@@ -165,24 +193,22 @@ def _start(
         from supervisor.cli.starting.start_run import carry_headless
         from supervisor.keeper.loop import Keeper
 
-        keeper = Keeper(paths, record, env=os.environ, continued_by=by)
-        return carry_headless(VERB, keeper, paths, record, os.environ, as_json=args.json, only_news=True)
+        keeper = Keeper(paths, record, env=env, continued_by=by)
+        return carry_headless(VERB, keeper, paths, record, env, as_json=args.json, only_news=True)
     from supervisor.cli.open_app import load_app, show
     from supervisor.keeper.process.detach import KeeperDidNotStart, start_detached, teardown_warning
 
-    if warning := teardown_warning(os.environ):
+    if warning := teardown_warning(env):
         print(f"stoker {VERB}: {warning}", file=sys.stderr)
     has_screen = _has_terminal() and not args.detach
     try:
-        start_detached(
-            paths, os.environ, record=record, continued_by=by, meanwhile=load_app if has_screen else None
-        )
+        start_detached(paths, env, record=record, continued_by=by, meanwhile=load_app if has_screen else None)
     except KeeperDidNotStart as error:
         return complain(VERB, f"{paths.run_id}: {error}", 1)
     if not has_screen:
         print(paths.run_id)
         return 0
-    return show(paths, read_only=False, env=os.environ, appearance=appearance)
+    return show(paths, read_only=False, env=env, appearance=appearance)
 
 
 def _has_terminal() -> bool:

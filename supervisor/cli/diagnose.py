@@ -23,10 +23,12 @@ from supervisor.diagnosis.evidence import JobEvidence
 from supervisor.diagnosis.verdict import Examination, examine
 from supervisor.run.failures import FailureClass
 from supervisor.run.records import Verdict
+from supervisor.run.regular import open_regular
 from supervisor.sources.signature_files import Engine, default_cache_dir, load_engine
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.prefixes import NOWHERE, origin_of_path
+from supervisor.text.redact import Redactor, redact_lines, redact_text
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
@@ -134,6 +136,7 @@ def _print_json(path: str, attempt: int | None, found: Examination, *, explain: 
     wire = to_wire(path, attempt, found.verdict)
     if explain:
         wire["explanation"] = explanation_to_wire(found)
+    wire = Redactor.of(os.environ.items()).data(wire)
     print(json.dumps(wire, ensure_ascii=True, separators=(",", ":")))
 
 
@@ -146,7 +149,7 @@ def _print_text(
     lines = verdict_lines(path, attempt, verdict, context, again, tr)
     if explain:
         lines += explanation_lines(found, tr)
-    print("\n".join(lines))
+    print(Redactor.of(os.environ.items()).text("\n".join(lines)))
 
 
 def _of_known_rank(path: str, attempt: int | None, verdict: Verdict) -> Verdict:
@@ -193,7 +196,7 @@ def _code(verdict: Verdict) -> int:
 
 def _unreadable(path: str) -> float:
     """The share of control characters in a file's head."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = next(plain_chunks(iter(lambda: file.read(HEAD_BYTES), b"")), b"")[:HEAD_BYTES]
     written = head.translate(None, b"\0")  # a log with a hole in it is full of zeros
     odd = len(written) - len(written.translate(None, _CONTROLS))
@@ -204,7 +207,7 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
     """The lines around a cause, read again from the file, and the user's own line in the traceback that ends there."""
     found: list[tuple[int, str]] = []
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             chunks = plain_chunks(iter(lambda: file.read(1 << 20), b""))
             for item in lines_from(chunks, max(1, line - LOOKED_AT)):
                 found.append((item.number, clean(item.raw, 400)))
@@ -214,4 +217,9 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
         return [], None
     at = next((place for place, (number, _) in enumerate(found) if number == line), None)
     own = own_line([text for _, text in found], at) if at is not None else None
-    return [(number, text) for number, text in found if number >= line - around], own
+    own = own._replace(text=redact_text(own.text)) if own is not None else None
+    near = [(number, text) for number, text in found if number >= line - around]
+    shown = redact_lines(
+        [text for _, text in near]
+    )  # before they are cut: half a token is recognised by nobody
+    return [(number, text) for (number, _), text in zip(near, shown, strict=True)], own

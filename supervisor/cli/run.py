@@ -63,6 +63,11 @@ def _help() -> str:
 
 
 def _show_config(origins: tuple[tuple[str, str, str], ...]) -> int:
+    from supervisor.text.redact import redact
+
+    origins = tuple(
+        (name, redact(name.removeprefix("env."), value), origin) for name, value, origin in origins
+    )
     width = max((len(name) for name, _, _ in origins), default=0)
     value_width = min(max((len(value) for _, value, _ in origins), default=0), 60)
     for name, value, origin in origins:

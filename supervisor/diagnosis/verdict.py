@@ -27,6 +27,7 @@ from supervisor.diagnosis.wording.titles import is_bare_kill, is_sent_kill, titl
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_text
 
 MOST_CONSEQUENCES = 24
 # DDP's message names its parameters some 800 bytes below its first line.
@@ -105,7 +106,9 @@ def _verdict(case: Case, root: Root) -> Verdict:
         ranks=root.ranks,
         node=root.node,
         title=title or title_of(root),
-        cause=Cause(root.path, root.line, root.text.strip()[:600]) if root.line > 0 or root.text else None,
+        cause=Cause(root.path, root.line, redact_text(root.text.strip())[:600])
+        if root.line > 0 or root.text
+        else None,
         consequences=consequences,
         advice=advice,
         action=action_for(root.failure, root.reason, root.text, job),
@@ -140,7 +143,9 @@ def _consequences(case: Case, root: Root) -> tuple[Consequence, ...]:
             continue
         seen.add(key)
         words = _what_it_was(item, case.job)
-        found.append(Consequence(item.failure, item.rank, path, item.line, item.text.strip()[:200], words))
+        found.append(
+            Consequence(item.failure, item.rank, path, item.line, redact_text(item.text.strip())[:200], words)
+        )
     return tuple(found)
 
 

@@ -18,8 +18,8 @@ from supervisor.job.knobs.batch_settings.set_batch import batch_values, why_not_
 from supervisor.job.knobs.places import is_argument
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.plan import LaunchPlan
-from supervisor.job.redact import redact, redact_argv
 from supervisor.job.spec import AccumulationCounts, JobSpec, Knobs
+from supervisor.text.redact import redact, redact_argv
 
 SCHEMA: Final = 1
 # In place of a value: the step of the newest checkpoint.

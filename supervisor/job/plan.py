@@ -15,8 +15,8 @@ from supervisor.job.env import EnvChange, environment
 from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings import find as kn
 from supervisor.job.knobs.places import ENV, Place, place_of, with_config
-from supervisor.job.redact import is_secret_name, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.redact import HIDDEN, redact, redact_argv, redact_text
 
 __all__ = ["EnvChange", "LaunchPlan", "build_plan", "plan_as_record", "plan_as_shell", "wants_port"]
 
@@ -275,13 +275,13 @@ def plan_as_shell(plan: LaunchPlan) -> str:
     Every environment change stands above the command with its reason. A secret variable is passed on
     from the shell that pastes it.
     """
-    lines = [f"# note: {_printable(note)}" for note in plan.notes]
+    lines = [f"# note: {_printable(redact_text(note))}" for note in plan.notes]
     if plan.batch is not None:
         lines.append(f"# batch: {describe(plan.batch)}")
     removed, assigned = [], []
     reasons: dict[str, list[str]] = {}
     for change in plan.env:
-        hidden = change.value is not None and is_secret_name(change.name)
+        hidden = change.value is not None and redact(change.name, change.value) == HIDDEN
         reason = _printable(change.reason) + (" (value not shown: export it first)" if hidden else "")
         reasons.setdefault(reason, []).append(change.name)
         if change.value is None:
@@ -324,10 +324,17 @@ def plan_as_record(plan: LaunchPlan) -> dict[str, Any]:
         },
         "world_size": plan.world_size,
         "local_world_size": plan.local_world_size,
-        "resume": plan.resume,
-        "notes": list(plan.notes),
+        "resume": None if plan.resume is None else redact_text(plan.resume),
+        "notes": list(map(redact_text, plan.notes)),
         "port": plan.port,
-        "edits": [{"source": e.source, "copy": e.copy, "values": dict(e.values)} for e in plan.edits],
+        "edits": [
+            {
+                "source": e.source,
+                "copy": e.copy,
+                "values": {key: redact(key, value) for key, value in e.values},
+            }
+            for e in plan.edits
+        ],
         "resume_copy": None
         if plan.copy is None
         else {

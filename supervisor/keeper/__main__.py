@@ -10,7 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 from supervisor.keeper.loop import Keeper
 from supervisor.keeper.process.detach import taken_over
@@ -18,11 +21,12 @@ from supervisor.run.access.lock import LockTaken
 from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import BadRunFile
 from supervisor.sources.processes import become_subreaper
+from supervisor.text.redact import redact_text
 
 
 def main(argv: list[str]) -> int:
     """Carry the run in `argv[0]` to its end; the exit code of the run."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    _log_without_secrets()
     run = RunPaths(Path(argv[0]))
     try:
         record, findings, continued_by = taken_over(sys.stdin.buffer.read())
@@ -41,6 +45,26 @@ def main(argv: list[str]) -> int:
         # go, and `stoker attach --adopt` takes them over.
         keeper.close(why)
     return code
+
+
+class _Formatter(logging.Formatter):
+    """keeper.log quotes commands, paths and errors, which may hold a secret."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact_text(super().format(record))
+
+
+def _log_without_secrets() -> None:
+    """Set up keeper.log: what is logged, and what a crash of ours prints there."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+    def report(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        print(redact_text("".join(traceback.format_exception(kind, error, trace))), file=sys.stderr, end="")
+
+    sys.excepthook = report
+    threading.excepthook = lambda found: report(found.exc_type, found.exc_value, found.exc_traceback)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,18 @@ from supervisor.keeper.clock import Clock
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import fold
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.journal import JournalWriter, read_state, without_secrets
 from supervisor.run.paths import NodePaths, RunPaths
 from supervisor.run.runfile import RunFile
+from supervisor.text.redact import Redactor
 
 log = logging.getLogger("stoker.keeper")
 
 
 class Ledger:
     """The journal of one node and its state. Only the keeper that holds the lock may have one.
+
+    `redactor`: takes secrets out of every event before it is written and counts, so that a replay gives the same state.
 
     Attributes:
         state: the fold of all events so far.
@@ -29,7 +32,8 @@ class Ledger:
         OSError: the journal cannot be opened.
     """
 
-    def __init__(self, node: NodePaths) -> None:
+    def __init__(self, node: NodePaths, redactor: Redactor | None = None) -> None:
+        self.redactor = redactor or Redactor()
         self.adopted = node.journal.exists() and node.journal.stat().st_size > 0
         self.state = read_state(node.journal) if self.adopted else st.RunState()
         self._journal = JournalWriter(node.journal)
@@ -37,6 +41,7 @@ class Ledger:
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal an event, then fold it. What a full disk refuses is written later, in order."""
+        event = without_secrets(event, self.redactor)
         self._unwritten.append((event, durable))
         self.flush()
         self.state = fold(self.state, event)

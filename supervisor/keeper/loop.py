@@ -18,6 +18,7 @@ from supervisor.keeper.background import BackgroundTask
 from supervisor.keeper.clock import SET_S, Clock, ClockWatch, SystemClock
 from supervisor.keeper.context import Ledger, RunContext
 from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.job_secrets import redactor_of
 from supervisor.keeper.process.child import ExitStatus, own_identity, read_exit
 from supervisor.keeper.process.launch import Launching, StillAlive
 from supervisor.keeper.process.takeover import recorded_processes
@@ -81,7 +82,7 @@ class Keeper:
             make_private(folder)
         me = own_identity()
         self._lock = KeeperLock(self._node.lock, start_time=me.start_time)
-        self._ledger = Ledger(self._node)
+        self._ledger = Ledger(self._node, redactor_of(record.job, self._env))
         self._same_boot = self._ledger.state.boot_id in {None, boot_id()}
         self._engine = EngineLoader(begin=False)
         self._control = ControlInput(run, self, self._clock)
@@ -341,6 +342,7 @@ class Keeper:
         if verdict is None:
             return
         self.emit(ev.Diagnosed(t=self._clock.wall(), attempt=number, verdict=verdict))
+        plans.redact_copies(self._node.attempt(number))
         self._components.monitor.find_checkpoints()
         self._components.recovery_report.measure(self.state)
 

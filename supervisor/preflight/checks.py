@@ -19,6 +19,7 @@ from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.memory import check_memory
 from supervisor.preflight.ports import is_free, port_holder
 from supervisor.run.records import Finding, FindingLevel
+from supervisor.run.regular import open_regular
 
 GIB: Final = 2**30
 # Logs and series of a long run stay well below this; checkpoints come on top and are the user's.
@@ -58,7 +59,7 @@ def check_script(context: CheckContext) -> Finding | None:
         return None
     path = Path(spec.cwd) / spec.entry
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             source = file.read(MAX_SOURCE_BYTES)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -15,6 +15,7 @@ import msgspec
 from supervisor.run.access.ownership import has_keeper
 from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.paths import RunPaths, is_run_directory
+from supervisor.run.regular import read_regular
 
 INDEX = "index.jsonl"
 # The words of run ids, such as `brave-otter`: short, friendly, easy to say and to tell apart.
@@ -171,7 +172,7 @@ def is_under(run: RunPaths, runs: Path) -> bool:
 
 def _index_lines(env: Mapping[str, str]) -> list[IndexLine]:
     try:
-        data = (state_home(env) / INDEX).read_bytes()
+        data = read_regular(state_home(env) / INDEX)
     except OSError:
         return []
     return list(decoded(msgspec.json.Decoder(IndexLine), data))

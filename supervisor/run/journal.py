@@ -12,12 +12,25 @@ import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from supervisor.run.events import Event
 from supervisor.run.fold import fold
+from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
+from supervisor.text.redact import Redactor
+
+T = TypeVar("T", bound=Event)
+
+
+def without_secrets(event: T, redactor: Redactor) -> T:
+    """The event as it may be written: the texts in it that came from outside are redacted."""
+    data = msgspec.to_builtins(event)
+    shown = redactor.data(data)
+    return event if shown == data else msgspec.convert(shown, type(event))
+
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
@@ -40,7 +53,7 @@ class JournalWriter:
         self._torn = False
         size = os.fstat(self._fd).st_size
         if size:
-            with path.open("rb") as existing:
+            with open_regular(path) as existing:
                 existing.seek(size - 1)
                 self._torn = existing.read(1) != b"\n"
         self._begun, self._reserved = size, 0
@@ -109,7 +122,7 @@ class JournalReader:
         caller folds from an empty state.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 info = os.fstat(file.fileno())
                 if info.st_ino != self._inode or info.st_size < self._offset:
                     self.restarted = self._inode != 0

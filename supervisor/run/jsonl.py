@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -38,15 +36,3 @@ def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
                 yield decoder.decode(line)
             except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
                 continue
-
-
-def read_regular(path: Path) -> bytes:
-    """The bytes of a file that was found in a folder which anybody may have made: of a pipe one would wait for ever.
-
-    Raises:
-        OSError: it is missing, or no regular file.
-    """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return file.read()

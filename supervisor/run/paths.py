@@ -10,6 +10,7 @@ Layout (docs/run-directory.md)::
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,3 +144,8 @@ def make_private(folder: Path) -> None:
     if not folder.is_dir():
         make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def private(path: str, flags: int) -> int:
+    """The opener of a file that only its owner may read, whatever the umask is."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

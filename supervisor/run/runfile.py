@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.spec import JobSpec
-from supervisor.run.jsonl import read_regular
+from supervisor.run.regular import read_regular
 
 SCHEMA_VERSION = 1
 SAMPLE_INTERVAL_S = 1.0

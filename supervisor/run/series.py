@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.jsonl import decoded
+from supervisor.run.regular import open_regular
 
 METRICS = "metrics"
 GPU = "gpu"
@@ -201,7 +202,7 @@ def _raise(found: dict[str, float], name: str, value: float) -> None:
 
 def _read_from(path: Path, offset: int, limit_bytes: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
             return file.read(limit_bytes)
     except OSError:

@@ -17,6 +17,8 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
+from supervisor.run.regular import open_regular, read_regular
+
 MAX_ENTRIES = 20_000
 MAX_DEPTH = 5
 MAX_STATE_BYTES = 64 << 20
@@ -99,7 +101,7 @@ class _Listing:
         """A short text file's only line."""
         if not self.is_file(name):
             return None
-        with open(self.inner(name), "rb") as file:
+        with open_regular(self.inner(name)) as file:
             data = file.read(MAX_TEXT_BYTES + 1)
         return data.decode("utf-8", "replace").strip() if len(data) <= MAX_TEXT_BYTES else None
 
@@ -137,7 +139,7 @@ def _transformers(here: _Listing, _file: str) -> FoundCheckpoint | None:
         return None
     if here.entries["trainer_state.json"].stat().st_size > MAX_STATE_BYTES:
         return None
-    parsed = json.loads(Path(here.inner("trainer_state.json")).read_bytes())
+    parsed = json.loads(read_regular(Path(here.inner("trainer_state.json"))))
     step = int(match[1])
     if not isinstance(parsed, dict) or parsed.get("global_step") != step or not here.matching(_WEIGHTS):
         return None
@@ -171,7 +173,7 @@ def _distributed(here: _Listing, _file: str) -> FoundCheckpoint | None:
         last = "meta.pt"
         if not here.is_file(last) or not is_zip(here.inner(last)):
             return None
-    with open(here.inner(".metadata"), "rb") as file:
+    with open_regular(here.inner(".metadata")) as file:
         file.seek(-1, os.SEEK_END)
         if file.read(1) != b".":  # the end of a pickle
             return None

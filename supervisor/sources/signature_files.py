@@ -20,6 +20,7 @@ from supervisor.diagnosis.scan.matcher import (
     load_matcher,
 )
 from supervisor.diagnosis.scan.signature_tables import Signatures, digest_of, pack, parse_tables, unpack
+from supervisor.run.regular import open_regular
 from supervisor.sources.tail.scan_ahead import AheadMatcher
 
 _MAGIC = b"stoker-signatures-2\n"
@@ -46,7 +47,7 @@ def read_tables() -> dict[str, bytes]:
     tables = {}
     for name in sorted(os.listdir(folder)):
         if name.endswith(".toml"):
-            with open(os.path.join(folder, name), "rb") as file:
+            with open_regular(os.path.join(folder, name)) as file:
                 tables[name.removesuffix(".toml")] = file.read()
     return tables
 
@@ -67,7 +68,7 @@ def load_engine(cache_dir: str | None = None) -> Engine:
 
 def _stored(path: str, digest: str) -> Engine | None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             info = os.fstat(file.fileno())
             # A file that somebody else wrote is no cache of ours: the engine would trust its bytes.
             if hasattr(os, "getuid") and info.st_uid != os.getuid():

@@ -20,6 +20,9 @@ CAP_MARK = " …[cut]"
 HEAD_BYTES = 4096
 """How much of a file's beginning tells what it is."""
 
+MOST_NESTED = 4
+"""A log that a collector packed, an archive and a person each once more; a thousand layers exhaust the stack."""
+MOST_UNPACKED_BYTES = 1 << 36
 _GZIP_MAGIC = b"\x1f\x8b"
 # Control characters that no log holds: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR and ESC.
 _FOREIGN = bytes([*range(1, 7), *range(14, 27), *range(28, 32), 127])
@@ -75,8 +78,17 @@ def is_binary(head: bytes) -> bool:
     return broken or len(rest.translate(None, _FOREIGN)) < len(rest)
 
 
-def gunzip(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None) -> Iterator[bytes]:
-    """Unpack gzip members as they come; a cut or damaged end gives what could be read before it, and `on_torn` is called."""
+def gunzip(
+    chunks: Iterable[bytes],
+    on_torn: Callable[[], None] = lambda: None,
+    *,
+    most_bytes: int = MOST_UNPACKED_BYTES,
+) -> Iterator[bytes]:
+    """Unpack gzip members as they come; a cut or damaged end gives what could be read before it, and `on_torn` is called.
+
+    So does what unpacks to more than `most_bytes`: some megabytes may hold as many terabytes.
+    """
+    left = most_bytes
     window = 1 << 20
     unpacker = zlib.decompressobj(wbits=31)
     begun = False
@@ -90,6 +102,10 @@ def gunzip(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None) 
                 return
             if out:
                 yield out
+                left -= len(out)
+                if left <= 0:
+                    on_torn()
+                    return
             begun = not unpacker.eof
             if unpacker.eof:
                 rest = unpacker.unused_data.lstrip(b"\0")
@@ -100,10 +116,13 @@ def gunzip(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None) 
         on_torn()
 
 
-def plain_chunks(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+def plain_chunks(
+    chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None, *, depth: int = 0
+) -> Iterator[bytes]:
     """Give a log as UTF-8 bytes whatever it came as: gzip is unpacked, UTF-16 recoded, a BOM dropped.
 
-    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file. `on_torn`: see `gunzip`.
+    Ordinary UTF-8 chunks pass through untouched, so byte offsets stay those of the file. `on_torn`: see `gunzip`;
+    also called where gzip lies within gzip more than `MOST_NESTED` times, which is then not read.
     """
     source = iter(chunks)
     head = b""
@@ -115,7 +134,10 @@ def plain_chunks(chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: 
         return
     whole = _joined(head, source)
     if head.startswith(_GZIP_MAGIC):
-        yield from plain_chunks(gunzip(whole, on_torn), on_torn)
+        if depth >= MOST_NESTED:
+            on_torn()
+            return
+        yield from plain_chunks(gunzip(whole, on_torn), on_torn, depth=depth + 1)
         return
     name = sniff_encoding(head)
     if name == "utf-8":

@@ -26,13 +26,17 @@ class Lazy:
             self._made = re.compile(self.text, self._flags)
         return self._made
 
-    def search(self, text: str) -> re.Match[str] | None:
-        """The first match anywhere."""
-        return self._pattern().search(text)
+    def search(self, text: str, at: int = 0) -> re.Match[str] | None:
+        """The first match anywhere from `at` on."""
+        return self._pattern().search(text, at)
 
     def match(self, text: str) -> re.Match[str] | None:
         """A match at the beginning."""
         return self._pattern().match(text)
+
+    def fullmatch(self, text: str) -> re.Match[str] | None:
+        """A match of the whole text."""
+        return self._pattern().fullmatch(text)
 
     def findall(self, text: str) -> list[str]:
         """All matches, or their one group."""

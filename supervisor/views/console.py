@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
@@ -22,12 +22,13 @@ from supervisor.job.batch import BatchSpec, describe, describe_change
 from supervisor.run import events as ev
 from supervisor.run.fold import merge_progress
 from supervisor.run.history.recurrence import recurrence_lines, same_failure
-from supervisor.run.journal import StateReader
-from supervisor.run.paths import RunPaths
+from supervisor.run.journal import StateReader, without_secrets
+from supervisor.run.paths import RunPaths, private
 from supervisor.run.records import Cause, DecisionKind, FailureClass, FindingLevel, Reason, Sameness, Verdict
 from supervisor.run.state import AttemptState, RunState
 from supervisor.run.timeline import moment_of
 from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import Redactor, redact_text
 from supervisor.views import format as fm
 from supervisor.views.chart import draw, loss_points
 from supervisor.views.model.cause_context import read_context
@@ -64,7 +65,7 @@ class ConsoleSettings:
     """Where lines go and how.
 
     `as_json`: journal lines on stdout, words only in the file. `least`: the least level that is printed
-    (a key of `LEAST`); the file gets all.
+    (a key of `LEAST`); the file gets all. `redactor`: knows the secrets of the environment; a journal of an older stoker may hold them.
     """
 
     stdout: TextIO
@@ -72,6 +73,7 @@ class ConsoleSettings:
     colour: bool = False
     as_json: bool = False
     least: str = "info"
+    redactor: Redactor = field(default_factory=Redactor)
 
 
 class ConsoleView:
@@ -98,7 +100,9 @@ class ConsoleView:
         self._file: TextIO | None = None
         if settings.log_file is not None:
             with contextlib.suppress(OSError):
-                self._file = settings.log_file.open("a", encoding="utf-8", errors="backslashreplace")
+                self._file = open(  # noqa: SIM115 - closed by finish
+                    settings.log_file, "a", encoding="utf-8", errors="backslashreplace", opener=private
+                )
 
     @property
     def state(self) -> RunState:
@@ -115,7 +119,7 @@ class ConsoleView:
         self._thread.join()
         self._print_news()
         if with_story:
-            text = story(self.state, self._run, colour=self._settings.colour)
+            text = self._settings.redactor.text(story(self.state, self._run, colour=self._settings.colour))
             self._write(self._file, text)
             if not self._settings.as_json:
                 self._write(self._settings.stdout, text)
@@ -130,13 +134,14 @@ class ConsoleView:
         while news := self._reader.refresh():
             for event in news:
                 if self._settings.as_json:
-                    self._write(self._settings.stdout, self._encoder.encode(event).decode("utf-8"))
+                    shown = without_secrets(event, self._settings.redactor)
+                    self._write(self._settings.stdout, self._encoder.encode(shown).decode("utf-8"))
                 for level, text in self._lines(event):
                     self._print(event.t, level, text)
 
     def _print(self, t: float, level: Level, text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
-        line = strip_escapes(text).replace("\r", " ").replace("\n", " ")
+        line = self._settings.redactor.text(strip_escapes(text).replace("\r", " ").replace("\n", " "))
         self._write(self._file, f"[{level}] {stamp} {line}")
         if self._settings.as_json or WEIGHTS[level] < LEAST[self._settings.least]:
             return
@@ -371,7 +376,7 @@ def code_text(cause: Cause, run: RunPaths, attempt: int) -> str:
 
 def shortened(text: str, limit: int) -> str:
     """`text` in one line of at most `limit` characters."""
-    line = strip_escapes(text).strip()
+    line = redact_text(strip_escapes(text).strip())  # before it is cut: half a token is recognised by nobody
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -248,15 +249,26 @@ def test_a_secret_is_never_started_as_stars(folder: Path, monkeypatch: pytest.Mo
     assert "token s3cr3t-0123456789" in logs
 
 
-@pytest.mark.e2e
-def test_a_secret_argument_is_never_started_as_stars(folder: Path) -> None:
+def test_a_secret_argument_is_asked_for_and_never_started_as_stars(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "how").write_text("3", encoding="utf-8")
     assert stoker(*job("--no-ui"), "--api-key", "s3cr3t-0123456789", cwd=folder).code == 1
     run = only_run(folder)
     refused = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
     assert refused.code == 2
-    assert "an argument held a secret" in refused.err
+    line = next(line for line in refused.err.splitlines() if "not kept on disk" in line)
+    assert "(--api-key <redacted>)" in line
+    variable = re.search(r"STOKER_ARGUMENT_\d+", line)
+    assert variable is not None
     assert outcome(run) == (Outcome.FAILED, 1)
+    monkeypatch.setenv(variable[0], "s3cr3t-0123456789")
+    done = stoker("continue", run.run_id, "--yes", "--no-ui", cwd=folder)
+    assert done.code == 0, done.err
+    is_continued(run)
+    for path in run.root.rglob("*"):
+        if path.is_file() and path.name != "agent.log":
+            assert b"s3cr3t" not in path.read_bytes(), path
 
 
 def test_what_policy_had_decided_to_change_is_changed(

@@ -17,8 +17,8 @@ from supervisor.job.config.settings import ConfigFile, spec_key_names
 from supervisor.job.env import applied
 from supervisor.job.errors import JobError
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_record, plan_as_shell, wants_port
-from supervisor.job.redact import HIDDEN, is_secret_name, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.text.redact import HIDDEN, is_secret_name, redact, redact_argv
 
 PRESET = "device_batch_size = 8\ntotal_batch_size = 49152\nmax_seq_len = 2048\n[run]\nnproc_per_node = 2\n"
 

@@ -14,14 +14,15 @@ from hypothesis import strategies as some
 
 from supervisor.job.batch import BatchChange, with_micro_batch
 from supervisor.job.errors import JobError
-from supervisor.job.redact import HIDDEN
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.planning import launch_plans as plans
+from supervisor.keeper.planning.job_secrets import given_again, with_secrets, without_secrets
 from supervisor.run import events as ev
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
+from supervisor.text.redact import HIDDEN
 from tests.keeper.fakes import BATCH, KNOBS, job_of
 
 TOKEN_VALUE = "hf_" + "a" * 24
@@ -126,23 +127,54 @@ def test_nothing_secret_is_written_and_an_adopting_keeper_takes_it_from_its_own_
         env=(("HF_TOKEN", TOKEN_VALUE), ("URL", url), ("PLAIN", "x")),
         origins=(("env.HF_TOKEN", TOKEN_VALUE, "flag --env"), ("env.URL", url, "flag --env"), ("lr", "1", "flag")),
     )  # fmt: skip
-    kept = plans.without_secrets(record)
+    kept = without_secrets(record)
     written = msgspec.json.encode(kept).decode()
     assert TOKEN_VALUE not in written
     assert "p" * 12 not in written
     mine = {"HF_TOKEN": "other", "URL": "mine", "PLAIN": "not this one"}
-    again = plans.with_secrets(kept.job, mine)
+    again = with_secrets(kept.job, mine)
     assert dict(again.env) == {"HF_TOKEN": "other", "URL": "mine", "PLAIN": "x"}
     with pytest.raises(JobError, match="HF_TOKEN, URL"):
-        plans.with_secrets(kept.job, {})
-    assert plans.with_secrets(record.job, {}) == record.job, "who has them needs no environment"
+        with_secrets(kept.job, {})
+    assert with_secrets(record.job, {}) == record.job, "who has them needs no environment"
 
 
-def test_a_secret_argument_cannot_be_recovered(tmp_path: Path) -> None:
-    record = plans.without_secrets(job_of(tmp_path, "train", "--api-key", "abc"))
+def test_a_secret_argument_is_asked_for(tmp_path: Path) -> None:
+    record = without_secrets(job_of(tmp_path, "train", "--api-key", "abc"))
     assert "abc" not in msgspec.json.encode(record).decode()
-    with pytest.raises(JobError, match="argument"):
-        plans.with_secrets(record.job, {})
+    with pytest.raises(
+        JobError, match=r"argument 2 \(--api-key <redacted>\).*set STOKER_ARGUMENT_2"
+    ) as raised:
+        with_secrets(record.job, {})
+    assert "\n" not in raised.value.message
+    assert with_secrets(record.job, {"STOKER_ARGUMENT_2": "abc"}).entry_args == ("--api-key", "abc")
+    given, env = given_again(record, {"STOKER_ARGUMENT_2": "abc", "X": "1"})
+    assert given.job.entry_args == ("--api-key", "abc")
+    assert env == {"X": "1"}, "the job has no use for it"
+
+
+def test_two_secrets_in_one_argument_need_the_whole_job_again(tmp_path: Path) -> None:
+    record = without_secrets(job_of(tmp_path, "bash", "-c", f"A_TOKEN={TOKEN_VALUE} B_PASSWORD=xyz1 train"))
+    with pytest.raises(JobError, match="start the job again with `stoker run`"):
+        with_secrets(record.job, {"STOKER_ARGUMENT_2": "abc"})
+    assert given_again(record, {"STOKER_ARGUMENT_2": "abc"})[0] == record
+
+
+def test_the_copy_of_a_config_loses_its_secrets_once_its_attempt_is_over(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path).node().attempt(1)
+    (paths.root / "config").mkdir(parents=True)
+    copy = paths.root / "config" / "job.yaml"
+    copy.write_text(f"batch: 4\nhub:\n  token: {TOKEN_VALUE}\n  password: 'a b'\n", encoding="utf-8")
+    plans.redact_copies(paths)
+    assert copy.read_text(encoding="utf-8") == f"batch: 4\nhub:\n  token: {HIDDEN}\n  password: '{HIDDEN}'\n"
+
+
+def test_a_plan_with_something_hidden_is_never_launched(tmp_path: Path) -> None:
+    record = job_of(tmp_path, "train", "--api-key", "abc")
+    state = state_of([SpecChange(argv=("--api-key", HIDDEN))])
+    run = RunPaths(tmp_path / "run-1")
+    with pytest.raises(JobError, match="<redacted>: a secret, not kept on disk"):
+        plans.plan_next(record, state, run, run.node().attempt(2), {})
 
 
 def test_plan_json_is_private_text_without_secrets(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from supervisor.cli.diagnosing.job_logs import BadInputError, file_chunks, read_
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run.paths import RunPaths
+from supervisor.run.regular import open_regular
 from supervisor.sources.file_facts import any_is_written
 from supervisor.sources.processes import ProcessId, descendants, identify, read_cmdline, read_environ
 from supervisor.text.decode import HEAD_BYTES, is_binary, is_packed
@@ -85,7 +86,7 @@ def _logs(path: Path, *, check_writers: bool) -> tuple[Target, Callable[[], JobE
 
 def _is_binary(path: Path) -> bool:
     """Whether a file's first bytes are no text of any kind. Zeros before the text are a hole that truncation left."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         head = file.read(HEAD_BYTES)
         if head and not head.strip(b"\0"):
             try:
@@ -99,7 +100,7 @@ def _is_binary(path: Path) -> bool:
 def _is_packed(path: str) -> bool:
     """Whether a log must be unpacked to be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return is_packed(file.read(HEAD_BYTES))
     except OSError:
         return False

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from supervisor.diagnosis.attribution.slurm_states import state_in
 from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, MachineRecords
 from supervisor.diagnosis.scan.windows import window_bytes
+from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import origin_of_path, split_prefix
@@ -81,17 +82,22 @@ def read_jobs(
                     path,
                     None,
                     JobEvidence(
-                        logs=(LogSource(path, file_chunks(path), origin_of_path(os.path.basename(path))),)
+                        logs=(
+                            LogSource(
+                                path, file_chunks(path, named=True), origin_of_path(os.path.basename(path))
+                            ),
+                        )
                     ),
                 )
             )
     return jobs
 
 
-def file_chunks(path: str) -> Iterator[bytes]:
-    """A file's bytes in pieces; it is opened at the first piece."""
+def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
+    """A file's bytes in pieces; it is opened at the first piece. `named`: by a person, and may be a pipe."""
     seen = 0
-    with open(path, "rb", buffering=0) as file:
+    is_pipe = named and stat.S_ISFIFO(os.stat(path).st_mode)
+    with open(path, "rb", buffering=0) if is_pipe else open_regular(path) as file:
         while chunk := file.read(window_bytes(seen)):
             seen += len(chunk)
             yield chunk
@@ -108,8 +114,8 @@ def _check(path: str) -> None:
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise BadInputError(f"{path}: not a file that can be read; give a log, a folder of logs, or -")
-        with open(path, "rb"):
-            pass
+        if stat.S_ISREG(mode):
+            open_regular(path).close()
     except OSError as error:
         raise BadInputError(
             f"{path}: {error.strerror or error}; give a log, a folder of logs, or -"
@@ -149,7 +155,7 @@ def evidence_of(
     files = []
     for name in sorted(errors):
         try:
-            with open(name, "rb") as file:
+            with open_regular(name) as file:
                 files.append(ErrorFile(name, file.read(1 << 20), origin_of_path(_inside(name, root))))
         except OSError:
             continue
@@ -237,7 +243,7 @@ def _any_text(root: str) -> list[str]:
     for name in sorted(os.listdir(root)):
         path = os.path.join(root, name)
         if os.path.isfile(path) and "." not in name:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 if b"\0" not in file.read(4096):
                     found.append(path)
     return found
@@ -269,8 +275,7 @@ def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
 def _slurm_state(records: Iterable[str]) -> str | None:
     for name in records:
         try:
-            with open(name, encoding="utf-8", errors="replace") as file:
-                text = file.read(65536)
+            text = read_regular(name, 65536).decode("utf-8", "replace")
         except OSError:
             continue
         if state := state_in(text, by_sacct="sacct" in os.path.basename(name)):
@@ -281,8 +286,7 @@ def _slurm_state(records: Iterable[str]) -> str | None:
 def _launcher_exit(roots: Sequence[str]) -> int | None:
     for root in roots:
         try:
-            with open(os.path.join(root, "exit"), encoding="ascii", errors="replace") as file:
-                text = file.read(64)
+            text = read_regular(os.path.join(root, "exit"), 64).decode("ascii", "replace")
         except OSError:
             continue
         if match := re.match(r"\s*(-?\d+)", text):
@@ -296,7 +300,7 @@ def names_ranks(path: str) -> bool:
     Raises:
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if is_packed(file.read(HEAD_BYTES)):
             return True
         size = file.seek(0, os.SEEK_END)

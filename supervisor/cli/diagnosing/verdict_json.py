@@ -7,6 +7,7 @@ from supervisor.diagnosis.scan.hit import Candidate
 from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import Examination
 from supervisor.run.records import Verdict
+from supervisor.text.redact import redact_text
 
 WIRE_SCHEMA = 1
 
@@ -52,7 +53,7 @@ def _candidate(item: Candidate, case: Case) -> dict[str, object]:
         "path": case.scans[item.source].path,
         "line": item.line,
         "rank": item.rank,
-        "text": item.text.strip()[:600],
+        "text": redact_text(item.text.strip())[:600],
         "signature": item.signature.id,
         "failure": item.failure.value,
         "role": item.signature.role.value,

@@ -9,6 +9,7 @@ from supervisor.diagnosis.scan.signature_tables import strength_word
 from supervisor.diagnosis.verdict import Examination
 from supervisor.run.records import Cause, Consequence, Verdict
 from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_text
 from supervisor.text.user_line import CodeLine
 
 MOST_CONSEQUENCES = 5
@@ -112,7 +113,7 @@ def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:
     )
     return [
         _safe(f"    {path}:{item.line}{who} · {item.signature.id} · {kind}"),
-        _safe(f"      {item.text.strip()[:SHOWN_CHARACTERS]}"),
+        _safe(f"      {redact_text(item.text.strip())[:SHOWN_CHARACTERS]}"),
     ]
 
 

@@ -19,6 +19,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import AnswerGiven, BatchQuestion, EntryKind, JobSpec, RetrySettings
 from supervisor.run.history.answers import recall_answer
 from supervisor.run.records import FailureClass
+from supervisor.run.regular import open_regular
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_SCRIPT_BYTES = 4 << 20
@@ -163,7 +164,7 @@ def _script_configs(parsed: ParsedRun, job_file: ConfigFile | None, cwd: Path) -
 
 def _read(path: Path, limit: int, what: str) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise JobError(f"{what}: {error.strerror}") from error

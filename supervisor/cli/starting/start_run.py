@@ -22,7 +22,8 @@ from supervisor.job.errors import JobError
 from supervisor.job.oom_plan import answer, four_lines
 from supervisor.job.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.keeper.planning.launch_plans import trainer_main, without_secrets
+from supervisor.keeper.planning.job_secrets import redactor_of, without_secrets
+from supervisor.keeper.planning.launch_plans import trainer_main
 from supervisor.preflight.checks import run_checks
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.preflight.ports import free_port
@@ -32,6 +33,7 @@ from supervisor.run.records import Finding, FindingLevel
 from supervisor.run.runfile import KeeperSettings, RunFile, write_run_file
 from supervisor.sources.processes import become_subreaper
 from supervisor.text.decode import strip_escapes
+from supervisor.text.redact import redact_text
 from supervisor.views.appearance import Appearance, BadAppearance
 from supervisor.views.wording.translate import words_in
 
@@ -81,7 +83,9 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         import supervisor.keeper.loop  # noqa: F401 - while the interpreter answers
     spec = job.spec
     if has_screen:
-        print(strip_escapes(f"{words_in(appearance.spoken)('starting')} {spec.name}"), flush=True)
+        print(
+            strip_escapes(f"{words_in(appearance.spoken)('starting')} {redact_text(spec.name)}"), flush=True
+        )
     interpreter = find_interpreter(spec, env, probes.interpreter)
     runs = runs_dir(parsed.flag("runs_dir"), env)
     findings = run_checks(spec, runs_dir=runs, env=env)
@@ -89,7 +93,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     if refused:
         for finding in refused:
             fix = f": {finding.fix}" if finding.fix else ""
-            print(f"stoker run: {finding.check}: {finding.what}{fix}", file=sys.stderr)
+            print(redact_text(f"stoker run: {finding.check}: {finding.what}{fix}"), file=sys.stderr)
         return 3
     if has_screen:
         _print_findings(findings, appearance)
@@ -106,7 +110,7 @@ def start(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
     except OSError as error:
         shutil.rmtree(run.root, ignore_errors=True)
         raise JobError(f"{run.root}: {error.strerror}: choose another place with --runs-dir", 3) from error
-    register(run, spec.name, env)
+    register(run, redact_text(spec.name), env)
     link_latest(run)
     notable = tuple(f for f in findings if f.level is not FindingLevel.OK)
     if not record.settings.interactive:
@@ -119,7 +123,7 @@ def _print_findings(findings: Sequence[Finding], appearance: Appearance) -> None
     tr = words_in(appearance.spoken)
     for finding in findings:
         mark = (_PLAIN_MARKS if appearance.ascii else _MARKS)[finding.level]
-        print(strip_escapes(f"{mark} {tr(finding.check)}: {tr(finding.what)}"), flush=True)
+        print(redact_text(strip_escapes(f"{mark} {tr(finding.check)}: {tr(finding.what)}")), flush=True)
 
 
 def _appearance(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
@@ -218,6 +222,7 @@ def carry_headless(
         colour=wants_colour(sys.stdout, env),
         as_json=as_json,
         least=record.job.log_level,
+        redactor=redactor_of(record.job, env),
     )
     become_subreaper()
     undo = keeper.install_signal_handlers()
@@ -228,7 +233,7 @@ def carry_headless(
         code = keeper.carry()
         why = "the run ended"
     except Exception as error:  # noqa: BLE001 - a fault of ours must not pass for training's end
-        traceback.print_exc()
+        print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
         print(
             f"stoker {verb}: the keeper failed ({type(error).__name__}); what it launched goes on: `stoker attach --adopt {run.run_id}` takes it over",
             file=sys.stderr,
@@ -255,7 +260,7 @@ def _detached(
 
     for finding in findings:
         if finding.level is FindingLevel.WARNING and parsed.switch("detach"):
-            print(f"stoker run: {finding.check}: {finding.what}", file=sys.stderr)
+            print(redact_text(f"stoker run: {finding.check}: {finding.what}"), file=sys.stderr)
     warning = teardown_warning(env)
     if not has_screen:
         _warn(warning)

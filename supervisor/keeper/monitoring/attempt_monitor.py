@@ -90,7 +90,13 @@ class AttemptMonitor:
         self._found = FoundCheckpoints(
             context.record.job, context.clock, context.ledger.emit, context.node.series
         )
-        self._recorder = Recorder(context.node.series, context.ledger.emit, context.clock, self._backlog)
+        self._recorder = Recorder(
+            context.node.series,
+            context.ledger.emit,
+            context.clock,
+            self._backlog,
+            redact=context.ledger.redactor.text,
+        )
         self._viewers = Viewers(context.run.control)
         self._health = Health(
             context.node,

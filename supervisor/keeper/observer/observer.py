@@ -31,6 +31,7 @@ from supervisor.policy import EXIT_FAILED, EXIT_LOST
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Action, FailureClass, Verdict
+from supervisor.run.regular import open_regular
 from supervisor.run.runfile import SAMPLE_INTERVAL_S
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, is_alive
@@ -440,7 +441,7 @@ def span_of_logs(logs: Iterable[tuple[str, str]]) -> tuple[float, float] | None:
 def _span(path: str, plain: str) -> tuple[float, float] | None:
     try:
         written_t = os.stat(path).st_mtime  # a plain copy's own time says nothing
-        with open(plain, "rb") as file:
+        with open_regular(plain) as file:
             size = os.fstat(file.fileno()).st_size
             head = os.pread(file.fileno(), LOOKED_AT_BYTES, 0)
             tail = os.pread(file.fileno(), LOOKED_AT_BYTES, max(size - LOOKED_AT_BYTES, 0))

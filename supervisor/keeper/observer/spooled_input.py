@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from supervisor.run.regular import open_regular
 from supervisor.text.decode import plain_chunks
 
 TICK_S = 0.1
@@ -111,7 +112,7 @@ class Unpacking:
         self.torn = True
 
     def _chunks(self) -> Iterator[bytes]:
-        with open(self._source, "rb", buffering=0) as file:
+        with open_regular(self._source) as file:
             while data := file.read(PIPE_BYTES):
                 if self._stop.is_set():
                     self.torn = True

@@ -15,10 +15,11 @@ from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
 from supervisor.run.fold import fold
-from supervisor.run.journal import JournalWriter, read_state
+from supervisor.run.journal import JournalWriter, read_state, without_secrets
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify
+from supervisor.text.redact import Redactor
 
 ATTEMPT = 1
 
@@ -37,6 +38,7 @@ class ObservedRun:
         self.lock = lock
         self.journal = JournalWriter(self.node.journal)
         self.state = state
+        self._redactor = Redactor.of(os.environ.items())
 
     @classmethod
     def fresh(cls, run: RunPaths, target: Target, *, host: str, clock: Clock) -> ObservedRun:
@@ -84,6 +86,7 @@ class ObservedRun:
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
+        event = without_secrets(event, self._redactor)
         self.journal.append(event, durable=durable)
         self.state = fold(self.state, event)
 

@@ -250,6 +250,7 @@ class Prober:
             steps=len(self._steps),
         )
         self._emit(ended)
+        plans.redact_copies(self._paths(number))
 
     def _take_over(self, probing: ev.ProbeStarted) -> None:
         """A probe that a dead keeper left: it is ended, and asked again."""

@@ -7,6 +7,7 @@ exactly what the dead one would have.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,16 +21,20 @@ from supervisor.job.errors import JobError
 from supervisor.job.knobs.batch_settings.find import why_not_changeable, why_size_unknown
 from supervisor.job.plan import CheckpointCopy, LaunchPlan, build_plan, plan_as_record, wants_port
 from supervisor.job.plan_diff import diff_lines
-from supervisor.job.redact import HIDDEN, redact, redact_argv
 from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.keeper.planning.job_secrets import require_nothing_hidden, with_secrets
 from supervisor.preflight.ports import free_port
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
-from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private
+from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
+from supervisor.run.regular import read_regular, read_text
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
+from supervisor.text.redact import redact, redact_argv, redact_lines
+
+log = logging.getLogger("stoker.keeper")
 
 
 class BadChange(Exception):  # noqa: N818 - named for what it is
@@ -95,7 +100,7 @@ def plan_next(
     """The plan of attempt ``len(state.attempts) + 1``.
 
     Raises:
-        JobError: the changes cannot be applied to this job, or no port is free.
+        JobError: the changes cannot be applied to this job, no port is free, or a secret is not known here.
     """
     job, changes = with_secrets(state.answered_job(record.job), env), changes_so_far(state)
     if changes.nproc_per_node is not None:
@@ -134,6 +139,7 @@ def plan_next(
         stop_file=str(paths.stop_file),
         torchrun_dir=str(paths.torchrun),
     )
+    require_nothing_hidden(plan)
     return replace(plan, copy=point.copy, resume_at=point.at)
 
 
@@ -235,41 +241,12 @@ def _check_words(args: RequestArgs) -> None:
         )
 
 
-def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """The job with the redacted values of its environment taken from ours.
-
-    Raises:
-        JobError: a secret that only the dead keeper knew.
-    """
-    if any(HIDDEN in arg for arg in job.entry_args):
-        raise JobError(
-            "an argument held a secret, which is not kept on disk: start the job again with `stoker run`"
-        )
-    hidden = [name for name, value in job.env if HIDDEN in value]
-    missing = [name for name in hidden if name not in env]
-    if missing:
-        raise JobError(
-            f"{', '.join(missing)}: a secret, not kept on disk: set it and start the job again with `stoker run`"
-        )
-    return replace(job, env=tuple((name, env[name] if name in hidden else value) for name, value in job.env))
-
-
-def without_secrets(record: RunFile) -> RunFile:
-    """The record as it is written to disk."""
-    job = replace(
-        record.job,
-        env=tuple((name, redact(name, value)) for name, value in record.job.env),
-        entry_args=redact_argv(record.job.entry_args),
-        origins=tuple((key, redact(key, value), origin) for key, value, origin in record.job.origins),
-    )
-    return msgspec.structs.replace(record, job=job)
-
-
 def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
     """Write plan.json, secrets redacted."""
     make_private(paths.root)
     part = paths.plan.with_suffix(".part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
+    with open(part, "wb", opener=private) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(plan_as_record(plan)), indent=1) + b"\n")
     part.replace(paths.plan)
 
 
@@ -285,7 +262,7 @@ def write_edits(plan: LaunchPlan) -> None:
         make_copy(plan.copy)
     for edit in plan.edits:
         try:
-            source = Path(plan.cwd, edit.source).read_text(encoding="utf-8")
+            source = read_text(Path(plan.cwd, edit.source))
             copy = Path(edit.copy)
             make_private(copy.parent)
             # A job's config may hold a key: the copy is its owner's alone, whatever the original is.
@@ -295,6 +272,18 @@ def write_edits(plan: LaunchPlan) -> None:
             raise JobError(f"{edit.source}: {error}: its changed copy cannot be made") from error
 
 
+def redact_copies(paths: AttemptPaths) -> None:
+    """Take the secrets out of the changed config files of an attempt that is over: nobody reads them as a config again."""
+    for copy in (paths.root / "config").glob("*"):
+        try:
+            lines = read_text(copy).split("\n")
+            shown = redact_lines(lines)
+            if list(shown) != lines:
+                copy.write_text("\n".join(shown), encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            log.error("%s: its secrets were not taken out: %s", copy, error)
+
+
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
@@ -302,9 +291,9 @@ def planned_change(
     before = node.attempt(len(state.attempts)).plan
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)
-        old = msgspec.json.decode(before.read_bytes())
+        old = msgspec.json.decode(read_regular(before))
         values = {
-            edit.source: read_values(edit.source, Path(plan.cwd, edit.source).read_text(encoding="utf-8"))
+            edit.source: read_values(edit.source, read_text(Path(plan.cwd, edit.source)))
             for edit in plan.edits
         }
     except (JobError, OSError, UnicodeDecodeError, msgspec.DecodeError):
@@ -322,7 +311,7 @@ def script_hash(job: JobSpec) -> str | None:
     if job.entry_kind is not EntryKind.SCRIPT:
         return None
     try:
-        data = Path(job.cwd, job.entry).read_bytes()
+        data = read_regular(Path(job.cwd, job.entry))
     except OSError:
         return None
     return hashlib.sha256(data).hexdigest()[:12]

@@ -30,6 +30,7 @@ from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
 from supervisor.run.paths import RunPaths, make_private
+from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
 from supervisor.sources.checkpoints import TRANSFORMERS, whole_at
@@ -342,7 +343,7 @@ def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
     if checkpoint.layout not in {TRANSFORMERS, ""}:
         return None
     try:
-        parsed = json.loads(Path(checkpoint.path, TRAINER_STATE).read_bytes())
+        parsed = json.loads(read_regular(Path(checkpoint.path, TRAINER_STATE)))
     except (OSError, ValueError, RecursionError):
         return None
     held = parsed.get("train_batch_size") if isinstance(parsed, dict) else None
@@ -372,7 +373,7 @@ def make_copy(copy: CheckpointCopy) -> None:
         make_private(target.parent)
         shutil.copytree(copy.source, target, copy_function=_link)
         state = target / TRAINER_STATE
-        parsed = json.loads(state.read_bytes())
+        parsed = json.loads(read_regular(state))
         parsed[copy.field] = copy.after
         part = target / f"{TRAINER_STATE}.part"
         part.write_text(json.dumps(parsed, indent=2, sort_keys=True) + "\n", encoding="utf-8")

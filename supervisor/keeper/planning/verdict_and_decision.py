@@ -41,6 +41,7 @@ from supervisor.policy import Gpus, PastAttempt, PolicyInput, StopCause, decide
 from supervisor.run.events import CheckpointCommitted
 from supervisor.run.paths import AttemptPaths, NodePaths
 from supervisor.run.records import Decision, FailureClass, Verdict
+from supervisor.run.regular import open_regular
 from supervisor.run.runfile import RunFile
 from supervisor.run.series import HOST, METRICS, SeriesReader
 from supervisor.run.state import AttemptState, RunState
@@ -332,7 +333,7 @@ def _error_files(paths: AttemptPaths, view: AttemptState) -> Iterator[ErrorFile]
     for local_rank, folder in paths.rank_folders().items():
         file = folder / "error.json"
         try:
-            with file.open("rb") as stream:
+            with open_regular(file) as stream:
                 content = stream.read(MAX_ERROR_FILE_BYTES)
         except OSError:
             continue
@@ -343,7 +344,7 @@ def _error_files(paths: AttemptPaths, view: AttemptState) -> Iterator[ErrorFile]
 
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except OSError:
@@ -353,7 +354,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 def _ends(path: Path) -> Iterator[bytes]:
     """A large log's head and tail, with as many newlines between them as there are: the lines keep their numbers."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > ENDS_FROM_BYTES:
                 yield file.read(HEAD_BYTES)

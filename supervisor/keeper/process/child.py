@@ -24,6 +24,7 @@ from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.process.members import bears_mark
 from supervisor.run.paths import AttemptPaths
+from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
     ProcessId,
     boot_id,
@@ -285,7 +286,7 @@ def _identity(record: Mapping[str, object], key: str) -> ProcessId:
 
 def _read_json(path: Path) -> dict[str, object] | None:
     try:
-        record = json.loads(path.read_bytes())
+        record = json.loads(read_regular(path))
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None

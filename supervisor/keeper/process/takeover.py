@@ -116,11 +116,13 @@ def adopt(run: RunPaths, env: Mapping[str, str]) -> None:
         NotAdopted: something does.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
+    from supervisor.keeper.planning.job_secrets import given_again
     from supervisor.keeper.process.detach import start_detached
 
     offer, record = examine_adoption(run)
     if offer.refusals or record is None:
         raise NotAdopted(offer.refusals)
+    record, env = given_again(record, env)
     start_detached(run, env, record=record)
 
 

@@ -39,6 +39,7 @@ from supervisor.run.series import JOB_KEY, METRICS, RANKS, SeriesReader, SeriesW
 from supervisor.run.state import MomentKind, RunState
 from supervisor.run.timeline import EVIDENCE_CHARS
 from supervisor.sources.tail.tailer import Backlog
+from supervisor.text.redact import redact_text
 
 Minimum: TypeAlias = tuple[int | None, float]
 """A step (None before any was named) and its loss."""
@@ -130,7 +131,8 @@ class _Memory:
 class Recorder:
     """Writes what was observed of the current attempt. One a keeper, used by its one thread.
 
-    `backlog()`: how far the attempt's logs are read; None where nothing is being read.
+    `backlog()`: how far the attempt's logs are read; None where nothing is being read. `redact`: takes secrets out of a line, as
+    the journal does: evidence that an earlier keeper recorded is recognised by its text.
     """
 
     def __init__(
@@ -139,9 +141,12 @@ class Recorder:
         emit: Callable[[ev.Event], None],
         clock: Clock,
         backlog: Callable[[], Backlog | None] = lambda: None,
+        *,
+        redact: Callable[[str], str] = redact_text,
     ) -> None:
         self._folder = series
         self._backlog = backlog
+        self._redact = redact
         self._series = SeriesWriter(series)
         self._emit = emit
         self._clock = clock
@@ -366,8 +371,11 @@ class Recorder:
         return True
 
     def _evidence(self, attempt: int, hit: EvidenceHit) -> None:
-        known = (hit.rank, hit.failure, hit.text[:EVIDENCE_CHARS])
-        if self._m.evidence_count >= MAX_EVIDENCE or known in self._m.evidence:
+        if self._m.evidence_count >= MAX_EVIDENCE:
+            return
+        text = self._redact(hit.text)[:400]  # cut afterwards: half a token is recognised by nobody
+        known = (hit.rank, hit.failure, text[:EVIDENCE_CHARS])
+        if known in self._m.evidence:
             return
         self._m.evidence_count += 1
         self._m.evidence.add(known)
@@ -377,7 +385,7 @@ class Recorder:
                 attempt=attempt,
                 failure=hit.failure,
                 role=hit.role,
-                text=hit.text[:400],
+                text=text,
                 path=hit.path,
                 line=hit.line,
                 rank=hit.rank,
@@ -388,7 +396,7 @@ class Recorder:
         if code in self._m.advised or len(self._m.advised) >= MAX_ADVISORIES:
             return
         self._m.advised.add(code)
-        self._emit(ev.Advisory(t=t, attempt=attempt, code=code, text=text[:400], rank=rank))
+        self._emit(ev.Advisory(t=t, attempt=attempt, code=code, text=self._redact(text)[:400], rank=rank))
 
     def _append(
         self,

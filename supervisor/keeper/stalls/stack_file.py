@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.diagnosis.hang.stack_text import Frame, main_thread, parse_stack
-from supervisor.job.redact import redact
+from supervisor.run.paths import private
+from supervisor.run.regular import open_regular
 from supervisor.sources.stacks.python_stacks import Stack
+from supervisor.text.redact import redact_text
 
 # Two rounds, one for a person and one for the watch, may end within a second, and so may some more.
 MOST_A_SECOND = 9
@@ -54,7 +56,8 @@ def write_stacks(
     names = (f"{stem}.txt", *(f"{stem}-{number}.txt" for number in range(2, MOST_A_SECOND + 1)))
     name = next((name for name in names if not (artifacts / name).exists()), names[-1])
     try:
-        (artifacts / name).write_text("\n".join(parts), encoding="utf-8")
+        with open(artifacts / name, "w", encoding="utf-8", opener=private) as file:
+            file.write("\n".join(map(redact_text, parts)))
     except OSError as error:
         log.error("artifacts/%s: %s", name, error.strerror)
         return StackFile(None, lines)
@@ -106,14 +109,14 @@ class _SourceLines:
         if frame.line > len(rows):
             return ""
         text = rows[frame.line - 1].decode("utf-8", "replace").strip()
-        return "".join(char for char in redact("", text[:SHOWN_CHARS]) if char.isprintable())
+        return "".join(char for char in redact_text(text)[:SHOWN_CHARS] if char.isprintable())
 
 
 def _rows(path: str) -> list[bytes]:
     try:
         if not os.path.isfile(path):
             return []
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(SOURCE_LIMIT_BYTES).split(b"\n")
     except OSError:
         return []

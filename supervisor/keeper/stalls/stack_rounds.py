@@ -20,6 +20,7 @@ from supervisor.keeper.stalls.stack_file import write_stacks
 from supervisor.policy.health.stall import Activity
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths
+from supervisor.run.regular import open_regular
 from supervisor.run.state import AttemptState
 from supervisor.sources.host.activity import helper_cpu_s, io_bytes, own_cpu_s
 from supervisor.sources.processes import ProcessId, is_alive, read_environ
@@ -214,7 +215,7 @@ def _group_timeout(paths: AttemptPaths) -> float | None:
     found = []
     for log in logs:
         try:
-            with log.open("rb") as file:
+            with open_regular(log) as file:
                 found.append(timeout_in_log(file.read(HEAD_BYTES)))
         except OSError:
             continue

@@ -16,6 +16,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.events import RequestKind
+from supervisor.run.regular import open_regular
+from supervisor.text.redact import redact_text
 
 SCHEMA_VERSION = 1
 MAX_REQUEST_BYTES = 1 << 20
@@ -77,6 +79,8 @@ def send(
         user = getpass.getuser()
     except (KeyError, OSError):
         user = ""
+    if args is not None and args.text:
+        args = msgspec.structs.replace(args, text=redact_text(args.text))
     request = Request(
         id=new_id(),
         kind=kind,
@@ -108,7 +112,7 @@ def pending(control: Path) -> list[Request | BadRequest]:
 
 def _load(path: Path) -> Request | BadRequest:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_REQUEST_BYTES + 1)
         if len(data) > MAX_REQUEST_BYTES:
             return BadRequest(id=path.stem, reason="larger than 1 MiB")

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.run.regular import read_regular
+
 TRIES = 5
 TRY_AGAIN_S = 0.03
 
@@ -96,7 +98,7 @@ def _locked(path: Path) -> int:
 def read_holder(path: Path) -> Holder | None:
     """Who wrote the lock file last, dead or alive."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Holder)
+        return msgspec.json.decode(read_regular(path), type=Holder)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):
         return None
 

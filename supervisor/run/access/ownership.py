@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.jsonl import read_regular
 from supervisor.run.paths import RunPaths
+from supervisor.run.regular import read_regular
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
     from supervisor.run.access.control import RequestArgs

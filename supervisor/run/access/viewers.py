@@ -11,6 +11,8 @@ import os
 import socket
 from pathlib import Path
 
+from supervisor.run.regular import open_regular
+
 REFRESH_S = 3.0
 STALE_S = 15.0
 FORGOTTEN_S = 60.0
@@ -66,7 +68,7 @@ class Viewers:
         found: dict[str, tuple[bytes, float, bool]] = {}
         for name in names:
             try:
-                with (self._control / name).open("rb") as file:
+                with open_regular(self._control / name) as file:
                     data = file.read(_MOST_BYTES)
             except OSError:
                 continue

@@ -15,6 +15,7 @@ import msgspec
 from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import append_line, decoded
+from supervisor.run.regular import open_regular
 
 FILE = "memory.jsonl"
 # Runs are some a day; what lies further back was another version of the script.
@@ -54,7 +55,7 @@ def remember(line: MemoryLine, env: Mapping[str, str]) -> None:
 def recall(kind: JobKind, env: Mapping[str, str], *, but_run: str = "") -> list[MemoryLine]:
     """The lines of one kind of job, oldest first; of `but_run` none. Half or foreign lines are passed over."""
     try:
-        with (state_home(env) / FILE).open("rb") as file:
+        with open_regular(state_home(env) / FILE) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(file.tell() - MAX_BYTES, 0))
             lines = file.read().split(b"\n")[-MAX_LINES:]

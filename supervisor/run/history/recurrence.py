@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.run.paths import RunPaths
+from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 
 MOST_RUNS = 40
@@ -65,7 +66,7 @@ def recurrence_lines(same: tuple[int, ...], sighting: Sighting | None) -> list[s
 def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
     """The last verdict with this fingerprint; whole journals are not decoded for it."""
     try:
-        with run.node().journal.open("rb") as file:
+        with open_regular(run.node().journal) as file:
             data = file.read(MOST_JOURNAL_BYTES)
     except OSError:
         return None

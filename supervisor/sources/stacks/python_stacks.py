@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from supervisor.run.regular import open_regular
 from supervisor.sources.processes import ProcessId, is_alive, send_signal
 from supervisor.text.decode import clean
 
@@ -153,7 +154,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
         last, size = size, path.stat().st_size
         if size > offset and size == last:
             break
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(offset)
         return _lines(file.read(_CAP_BYTES))
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from supervisor.run.regular import open_regular
+
 MAX_BYTES = 64 << 20
 MAX_INSTRUCTIONS = 8_000_000
 _ALLOWED = frozenset(
@@ -101,7 +103,7 @@ def load_dumps(paths: Mapping[int, Path]) -> tuple[dict[int, dict[str, Any]], li
     trouble: list[str] = []
     for rank, path in paths.items():
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 found[rank] = read_dump(file.read(MAX_BYTES + 1))
         except (OSError, BadDump) as error:
             trouble.append(f"{path}: {error}")

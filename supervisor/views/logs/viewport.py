@@ -10,6 +10,7 @@ from typing import assert_never
 
 from supervisor.run.paths import NodePaths
 from supervisor.run.state import RunState
+from supervisor.text.redact import redact_lines
 from supervisor.views.logs import commands as lc
 from supervisor.views.logs.file import TextLine
 from supervisor.views.logs.merge import Place, Row, rows_before, rows_from
@@ -459,7 +460,7 @@ class LogViewport:
     # -- what is taken along -------------------------------------------------------------------------------
 
     def copied(self, first: Row, last: Row) -> lc.Copied:
-        """The lines from one row to another, each as it is shown, without who wrote it."""
+        """The lines from one row to another, each as it is shown, without who wrote it and without secrets."""
         if last.place < first.place:
             first, last = last, first
         texts: list[str] = []
@@ -470,7 +471,7 @@ class LogViewport:
             if size > COPY_CHARS:
                 break
             texts.append(row.text)
-        return lc.Copied("\n".join(texts), len(texts))
+        return lc.Copied("\n".join(redact_lines(texts)), len(texts))
 
     def point(self, row: Row) -> lc.LogPoint:
         """The step that a row or the lines above it name, and when it was written."""

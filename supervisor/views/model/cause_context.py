@@ -13,9 +13,11 @@ import msgspec
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
+from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
+from supervisor.text.redact import redact_lines, redact_text
 from supervisor.text.user_line import LOOKED_AT, CodeLine, own_line
 
 BEFORE_LINES = 14
@@ -111,7 +113,7 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
     first, last = max(1, cause.line - LOOKED_AT), cause.line + AFTER_LINES
     lines: list[str] = []
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for line in lines_from(plain_chunks(_chunks(file.fileno())), first):
                 if line.number > last:
                     break
@@ -120,8 +122,9 @@ def read_context(run: RunPaths, attempt: int, cause: Cause) -> Context:
         return Context(cause.path, cause.line, trouble=f"{error.strerror}: {path}")
     at = cause.line - first
     own = own_line(lines, at) if at < len(lines) else None
+    own = own._replace(text=redact_text(own.text)) if own is not None else None
     above = max(0, at - BEFORE_LINES)
-    shown = tuple(lines[above:])
+    shown = redact_lines(lines[above:])
     if not shown:
         return Context(cause.path, cause.line, trouble=f"there is no line {cause.line} any more: {path}")
     return Context(cause.path, cause.line, first + above, shown, own=own)
@@ -145,7 +148,7 @@ def _chunks(fd: int) -> Iterator[bytes]:
 
 def _read_stacks(path: str, name: str, taken_t: float) -> StackDump | None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(STACKS_LIMIT_BYTES)
     except OSError:
         return None

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from supervisor.run import series as se
 from supervisor.run.events import Event, EvidenceSeen
 from supervisor.run.paths import NodePaths, RunPaths
+from supervisor.run.regular import open_regular
 from supervisor.run.series import Sample
 from supervisor.run.state import RunState
 from supervisor.sources.metrics import MetricReader
@@ -188,7 +189,7 @@ def _read(
 ) -> _Part:
     """The newest `budget` bytes of a log, with the times that are known."""
     try:
-        with ref.path.open("rb") as file:
+        with open_regular(ref.path) as file:
             size, written_t = os.fstat(file.fileno()).st_size, os.fstat(file.fileno()).st_mtime
             start = max(size - budget, 0)
             before = sum(block.count(b"\n") for block in _blocks(file.fileno(), start))

@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from supervisor.run.regular import open_regular
+
 MOST_BYTES = 1 << 16
 
 
@@ -52,7 +54,7 @@ def load(path: Path | None) -> Kept:
     if path is None:
         return Kept()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return msgspec.json.decode(file.read(MOST_BYTES), type=Kept)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError):
         return Kept()

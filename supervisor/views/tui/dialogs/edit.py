@@ -15,9 +15,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Label, TextArea
 
-from supervisor.job.redact import redact
 from supervisor.run import state as st
 from supervisor.run.runfile import RunFile
+from supervisor.text.redact import redact
 from supervisor.views.tui.dashboard.actions import arguments_now
 from supervisor.views.tui.dialogs.prompts import key_line
 from supervisor.views.tui.screen_base import OverScreen

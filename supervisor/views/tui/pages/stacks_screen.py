@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from supervisor.run.regular import open_regular
 from supervisor.text.decode import clean
 from supervisor.views.tui.dashboard.bars import FooterBar, Hint
 from supervisor.views.tui.screen_base import QuickFrames
@@ -29,7 +30,7 @@ def read_stacks(path: Path) -> tuple[str, ...]:
     Raises:
         OSError: it is gone, or may not be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return tuple(clean(raw, SHOWN_BYTES) for raw in file.read(READ_BYTES).splitlines())
 
 

@@ -1,0 +1,110 @@
+"""Secrets of all shapes, in the environment, arguments, a config, URLs and the log of a real run that fails: none in what stoker writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.run.journal import read_state
+from tests.integration.harness import only_run, stoker
+from tests.text.planted import IN_ARGV, IN_ENV, IN_TEXT
+
+pytestmark = pytest.mark.timeout(500)
+
+# Prints what it was given and what its file says, each line as an error would be, and fails with one in its traceback.
+SCRIPT = """
+import os, sys
+from pathlib import Path
+lines = Path("lines.txt").read_text(encoding="utf-8").split("\\0")
+print("step 1 loss: 2.0", flush=True)
+for line in lines:
+    print(f"RuntimeError: {line}", file=sys.stderr)
+for name in os.environ["NAMES"].split():
+    print(f"ValueError: {name} is wrong: {os.environ[name]}", file=sys.stderr)
+print("RuntimeError: given", sys.argv[1:], file=sys.stderr)
+password = os.environ["PGPASSWORD"]
+raise RuntimeError(f"CUDA error: no access for {password} with {lines[0]} and {sys.argv[2]}")
+"""
+# What the job itself writes: everything else is ours.
+THEIRS = ("stdout.log", "stderr.log", "agent.log", "error.json")
+SHORT = 6
+"""A shorter secret may stand somewhere by chance."""
+
+
+def pieces(secret: str) -> list[bytes]:
+    """What of a secret must be nowhere: each of its lines."""
+    return [line.strip().encode() for line in secret.splitlines() if len(line.strip()) > SHORT]
+
+
+def held_by(folder: Path, secrets: list[bytes]) -> list[tuple[str, bytes]]:
+    """Files below a folder that stoker wrote, and which secrets are in them."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink() and path.name not in THEIRS:
+            data = path.read_bytes()
+            plain = json.dumps(data.decode("utf-8", "replace")).encode()
+            found += [(path.name, secret) for secret in secrets if secret in data or secret in plain]
+    return found
+
+
+def test_no_planted_secret_is_in_anything_that_stoker_writes(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "train.py").write_text(SCRIPT, encoding="utf-8")
+    (job / "lines.txt").write_text("\0".join(planted.text for planted in IN_TEXT), encoding="utf-8")
+    of_config = "Zq8!kW2#mN5x"
+    (job / "conf.yaml").write_text(f"api_key: {of_config}\nbatch_size: 4\n", encoding="utf-8")
+    given = [word for _, argv, secret in IN_ARGV if len(secret) > SHORT for word in argv]
+    of_flag = "Tr0ub4dor-flag"
+    env = {
+        **{name: value for name, value, _ in IN_ENV},
+        "NAMES": " ".join(name for name, _, _ in IN_ENV),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    secrets = [
+        piece
+        for secret in (
+            of_config,
+            of_flag,
+            *(planted.secret for planted in IN_TEXT),
+            *(secret for _, _, secret in IN_ARGV),
+            *(secret for _, _, secret in IN_ENV),
+        )
+        for piece in pieces(secret)
+    ]
+    assert len(set(secrets)) >= 60
+    words = ["--python", sys.executable, "--env", f"JOB_PASSWORD={of_flag}"]
+    command = ["--", sys.executable, "train.py", "--api_key", "k3y-0f-arg!", "--config", "conf.yaml", *given]
+    done = stoker("run", "--no-ui", "--max-retries", "1", *words, *command, cwd=job, env=env)
+    run = only_run(job)
+    assert done.code in {1, 4}, done.err
+    verdict = read_state(run.node().journal).attempts[-1].verdict
+    assert verdict is not None
+    assert verdict.cause is not None
+    logs = run.node().attempt(1).agent_log.read_bytes()
+    assert sum(secret in logs for secret in set(secrets)) >= 60, "the script's own log has them"
+    texts = [done.out, done.err]
+    for verb in (
+        ["diagnose", str(run.root)], ["diagnose", "--json", "--explain", str(run.root)], ["diagnose", str(run.node().attempt(1).agent_log)],
+        ["diagnose", "--explain", str(run.node().attempt(1).agent_log)], ["attach", "--no-ui", run.run_id], ["attach", "--no-ui", "--json", run.run_id],
+        ["runs"], ["metrics", str(run.node().attempt(1).agent_log), "--json"], ["policy", "explain", run.run_id], ["continue", "--yes", run.run_id],
+        ["run", "--dry-run", *words, *command], ["run", "--dry-run", "--json", *words, *command], ["run", "--show-config", *words, *command],
+        ["run", f"--no-such-password={of_flag}"],
+    ):  # fmt: skip
+        said = stoker(*verb, cwd=job, env=env)
+        texts += [said.out, said.err]
+        assert "Traceback" not in said.err, verb
+        for secret in secrets:
+            assert secret.decode() not in said.out + said.err, verb
+    # Of no known shape, printed bare: only whoever was given the argument can know it, and no later `stoker diagnose`.
+    secrets.append(b"k3y-0f-arg!")
+    for secret in secrets:
+        assert secret.decode() not in done.out + done.err
+    assert held_by(run.root, secrets) == []
+    assert held_by(tmp_path / "state", secrets) == []
+    ours = [p for p in run.root.rglob("*") if p.is_file() and not p.is_symlink() and p.name not in THEIRS]
+    assert [path for path in ours if path.stat().st_mode & 0o077] == []
+    assert "<redacted>" in "".join(texts)

@@ -1,0 +1,164 @@
+"""Pipes, devices and endless files where stoker looks for regular ones: nothing waits for them, and nothing is lost by them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.keeper.process.child import read_exit, read_pid
+from supervisor.run.access import control
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.regular import open_regular, read_regular
+from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.text.decode import gunzip, plain_chunks
+from tests.integration.harness import STOKER, environment, only_run, stoker
+
+pytestmark = pytest.mark.timeout(300)
+HANG_S = 60.0
+
+ERROR = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.15 GiB\n"
+
+
+def fifo(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"abc")
+    with open_regular(plain) as file:
+        assert file.read() == b"abc"
+    assert read_regular(plain, 2) == b"ab"
+    (tmp_path / "link").symlink_to(fifo(tmp_path / "pipe"))
+    for path in (
+        tmp_path / "pipe",
+        tmp_path / "link",
+        tmp_path,
+        Path("/dev/zero"),
+        Path("/proc/self/status"),
+        tmp_path / "none",
+    ):
+        with pytest.raises(OSError, match=str(path)):
+            open_regular(path)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        with pytest.raises(OSError, match="no regular file"):
+            open_regular(tmp_path / "pipe")
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_pipes_in_a_run_directory_hold_nobody(tmp_path: Path) -> None:
+    """Each is read as if it were missing; a request is refused."""
+    run = RunPaths(tmp_path)
+    attempt = run.node().attempt(1)
+    for path in (
+        run.run_json,
+        run.node().journal,
+        attempt.exit,
+        attempt.root / "pid",
+        run.control / "x.json",
+    ):
+        fifo(path)
+    assert read_exit(attempt) is None
+    assert read_pid(attempt) is None
+    assert read_state(run.node().journal).started_t is None
+    with pytest.raises(BadRunFile, match="no regular file"):
+        read_run_file(run.run_json)
+    refused = control.pending(run.control)
+    assert [item.id for item in refused] == ["x"]
+    assert isinstance(refused[0], control.BadRequest)
+
+
+def test_a_folder_of_logs_with_pipes_in_it_is_diagnosed(tmp_path: Path) -> None:
+    ranks = tmp_path / "id" / "attempt_0"
+    for rank in (0, 1):
+        (ranks / str(rank)).mkdir(parents=True)
+        fifo(ranks / str(rank) / "error.json")
+    (ranks / "0" / "stderr.log").write_text(ERROR, encoding="utf-8")
+    for name in ("1/stderr.log", "1/stdout.log"):
+        fifo(ranks / name)
+    fifo(tmp_path / "exit")
+    fifo(tmp_path / "sacct.txt")
+    done = stoker("diagnose", str(tmp_path), cwd=tmp_path, timeout_s=HANG_S)
+    assert done.code == 10, done.err
+    assert "out of memory" in done.out.lower()
+
+
+@pytest.mark.parametrize("verb", [["diagnose"], ["metrics"], ["attach", "--no-ui"]], ids=lambda verb: verb[0])
+def test_an_endless_file_of_the_kernel_is_refused_in_one_line(tmp_path: Path, verb: list[str]) -> None:
+    done = stoker(*verb, "/proc/kmsg", cwd=tmp_path, timeout_s=HANG_S)
+    assert done.code == 2, done.out
+    assert done.err.count("\n") == 1
+    assert "/proc/kmsg" in done.err
+
+
+def test_the_one_input_that_a_person_names_may_be_a_pipe(tmp_path: Path) -> None:
+    """A pipe by its name, and a process substitution."""
+    pipe = fifo(tmp_path / "named")
+    words = " ".join([*STOKER, "diagnose", str(pipe)])
+    command = f"cat > {pipe} <<< '{ERROR.strip()}' & exec {words}"
+    for line in (command, f"exec {' '.join([*STOKER, 'diagnose'])} <(echo '{ERROR.strip()}')"):
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=HANG_S, check=False
+        )  # fmt: skip
+        assert done.returncode == 10, done.stderr
+        assert "out of memory" in done.stdout.lower()
+
+
+SCRIPT = """
+import os, sys
+attempt = os.path.join(os.environ["STOKER_RUN_DIR"], "nodes", "0", "attempts", os.environ["STOKER_ATTEMPT"])
+os.mkfifo(os.path.join(os.environ["STOKER_RUN_DIR"], "control", "x.json"))
+os.mkfifo(os.path.join(os.environ["STOKER_RUN_DIR"], "control", "viewer-1@here"))
+os.mkfifo(os.path.join(attempt, "error.json"))
+os.mkfifo(os.path.join(attempt, "telemetry", "rank0.jsonl"))
+print("ValueError: it broke", flush=True)
+sys.exit(1)
+"""
+
+
+def test_a_job_that_makes_pipes_where_its_keeper_looks_holds_nobody(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    words = ("--python", sys.executable, "--no-retry", "--", sys.executable, "train.py")
+    done = stoker("run", "--no-ui", *words, cwd=tmp_path, timeout_s=HANG_S * 2)
+    assert done.code == 1, done.err
+    state = read_state(only_run(tmp_path).node().journal)
+    assert state.answered.get("x") is not None, "the request was answered"
+
+
+def test_gzip_within_gzip_is_read_to_a_depth_and_no_further() -> None:
+    data = ERROR.encode()
+    for _ in range(3):
+        data = gzip.compress(data)
+    assert b"".join(plain_chunks([data])) == ERROR.encode()
+    for _ in range(1200):
+        data = gzip.compress(data, 1)
+    torn: list[bool] = []
+    assert b"".join(plain_chunks([data], lambda: torn.append(True))) == b""
+    assert torn == [True]
+
+
+def test_what_unpacks_to_too_much_is_cut() -> None:
+    torn: list[bool] = []
+    bomb = gzip.compress(bytes(50 << 20))
+    size = sum(map(len, gunzip([bomb], lambda: torn.append(True), most_bytes=3 << 20)))
+    assert 3 << 20 <= size <= 4 << 20
+    assert torn == [True]
+
+
+def test_a_nested_log_is_diagnosed_without_a_traceback(tmp_path: Path) -> None:
+    data = ERROR.encode()
+    for _ in range(1200):
+        data = gzip.compress(data, 1)
+    (tmp_path / "train.log").write_bytes(data)
+    done = stoker("diagnose", str(tmp_path / "train.log"), cwd=tmp_path, timeout_s=HANG_S)
+    assert "Traceback" not in done.err
+    assert done.code in {2, 11}

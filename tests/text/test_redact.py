@@ -1,0 +1,158 @@
+"""What is hidden in texts, arguments and variables, and what is not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact_lines, redact_text
+from tests.text.harmless import ARGV, ENV, LINES
+from tests.text.planted import IN_ARGV, IN_ENV, IN_TEXT, Planted
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(IN_TEXT) >= 60
+    assert len({planted.shape for planted in IN_TEXT} | {shape for shape, _, _ in IN_ARGV}) >= 30
+    assert len(LINES) + len(ARGV) + len(ENV) >= 150
+
+
+@pytest.mark.parametrize("planted", IN_TEXT, ids=lambda planted: planted.shape)
+def test_a_secret_in_a_text_is_hidden_and_nothing_else(planted: Planted) -> None:
+    shown = redact_text(planted.text)
+    assert not any(line in shown for line in planted.secret.splitlines())
+    assert HIDDEN in shown
+    assert redact_text(shown) == shown
+    assert shown.strip().startswith(planted.before.strip(" :")[:6])
+    assert shown.endswith(planted.after[-4:])
+
+
+@pytest.mark.parametrize("prefix", ["[rank3]: ", "2026-11-22 14:12:01,123 ERROR trainer: ", '{"message": "'])
+@pytest.mark.parametrize("planted", IN_TEXT, ids=lambda planted: planted.shape)
+def test_also_behind_what_a_logger_puts_before_it(planted: Planted, prefix: str) -> None:
+    shown = redact_text(f"{prefix}{planted.text}")
+    assert not any(line in shown for line in planted.secret.splitlines())
+
+
+@pytest.mark.parametrize(("shape", "argv", "secret"), IN_ARGV)
+def test_a_secret_in_a_command_line_is_hidden(shape: str, argv: tuple[str, ...], secret: str) -> None:
+    shown = redact_argv(argv)
+    assert not any(secret in word for word in shown), shape
+    assert redact_argv(shown) == shown
+    changed = [index for index, word in enumerate(argv) if word != shown[index]]
+    assert changed == [index for index, word in enumerate(argv) if secret in word]
+
+
+@pytest.mark.parametrize(("name", "value", "secret"), IN_ENV)
+def test_a_secret_variable_is_hidden(name: str, value: str, secret: str) -> None:
+    shown = redact(name, value)
+    assert secret not in shown
+    assert redact(name, shown) == shown
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_harmless_line_stays(line: str) -> None:
+    assert redact_text(line) == line
+
+
+@pytest.mark.parametrize("argv", ARGV)
+def test_a_harmless_command_line_stays(argv: tuple[str, ...]) -> None:
+    assert redact_argv(argv) == argv
+    assert redact_text(" ".join(argv)) == " ".join(argv)
+
+
+@pytest.mark.parametrize(("name", "value"), ENV)
+def test_a_harmless_variable_stays(name: str, value: str) -> None:
+    assert redact(name, value) == value
+
+
+WORDS = st.lists(st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=12), max_size=6).map(
+    " ".join
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(IN_TEXT), WORDS, WORDS)
+def test_a_secret_is_hidden_in_any_surroundings(planted: Planted, before: str, after: str) -> None:
+    """A line of its own between others; within a line, a quote before it may make it a part of something else."""
+    shown = redact_text(f"{before}\n{planted.text}\n{after}")
+    assert not any(line in shown for line in planted.secret.splitlines())
+    assert redact_text(shown) == shown
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(max_size=200))
+def test_to_redact_twice_changes_nothing(text: str) -> None:
+    shown = redact_text(text)
+    assert redact_text(shown) == shown
+    assert shown.count("\n") >= 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.text(max_size=20), max_size=6))
+def test_a_command_line_keeps_its_number_of_words(argv: list[str]) -> None:
+    shown = redact_argv(argv)
+    assert len(shown) == len(argv)
+    assert redact_argv(shown) == shown
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(IN_ENV), WORDS, WORDS)
+def test_a_known_secret_is_hidden_wherever_it_is_printed(
+    planted: tuple[str, str, str], before: str, after: str
+) -> None:
+    name, value, secret = planted
+    redactor = Redactor.of([(name, value)])
+    shown = redactor.text(f"{before} login as kim/{secret}? {after}")
+    if secret != "abc":  # too short to be searched for
+        assert not any(line in shown for line in secret.splitlines())
+    assert redactor.text(shown) == shown
+
+
+def test_what_is_too_plain_is_not_searched_for() -> None:
+    redactor = Redactor.of(
+        [("PASSWORD", "train"), ("API_KEY", "x1"), ("SECRET", "epoch")], ["t", "--api-key", "loss"]
+    )
+    line = "train: epoch 3, loss x1"
+    assert redactor.text(line) == line
+
+
+def test_a_known_argument_is_hidden_in_an_error() -> None:
+    redactor = Redactor.of([], ["mysql", "-p", "hunter2secret"])
+    assert redactor.text("denied for hunter2secret (retry)") == f"denied for {HIDDEN} (retry)"
+    assert redactor.text("hunter2secrets") == "hunter2secrets", "part of another word"
+
+
+def test_data_is_redacted_but_places_are_not() -> None:
+    key = "ghp_" + "a1B2" * 9
+    data = {"path": f"/x/{key}", "text": [f"a {key}", 1, None, {"n": key}], 3: 0.5}
+    assert Redactor().data(data) == {
+        "path": f"/x/{key}",
+        "text": [f"a {HIDDEN}", 1, None, {"n": HIDDEN}],
+        3: 0.5,
+    }
+
+
+def test_a_private_key_over_several_lines_keeps_their_number() -> None:
+    body = next(p for p in IN_TEXT if p.shape == "private key").secret.splitlines()
+    lines = ["before", "-----BEGIN PRIVATE KEY-----", *body, "short==", "-----END PRIVATE KEY-----", "after"]
+    shown = redact_lines(lines)
+    assert len(shown) == len(lines)
+    assert shown[0] == "before"
+    assert shown[-1] == "after"
+    assert not any(line in "\n".join(shown) for line in (*body, "short=="))
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["a", "a.", 'a="', "k='", " ", "://", "a:", "http://a:b@", "--a ", "login ", "cookie:", "mysql -p ", "eyJaaaaaaaaa.", "A1b", "A/",
+     "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", "-a','", "\\", '\\"', "?a=", "\n", "@", "bearer ", "key: ", "password=_"],
+)  # fmt: skip
+def test_a_hostile_line_takes_no_longer_than_it_is_long(part: str) -> None:
+    line = part * (40_000 // len(part))
+    began = time.monotonic()
+    redact_text(line)
+    redact_text(f"https://{line}")
+    assert time.monotonic() - began < 20, "40 kB; quadratic ones took minutes"
