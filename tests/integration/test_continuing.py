@@ -271,6 +271,33 @@ def test_a_secret_argument_is_asked_for_and_never_started_as_stars(
             assert b"s3cr3t" not in path.read_bytes(), path
 
 
+def test_who_adopts_a_run_with_a_secret_argument_is_asked_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lives is watched without it; the next attempt needs it, and is never started as stars."""
+    done = stoker(*job("--detach"), "--api-key", "s3cr3t-0123456789", cwd=folder)
+    assert done.code == 0, done.err
+    run = only_run(folder)
+    wait_for_step(run, 3)
+    first = read_state(run.node().journal).keeper_pid
+    lose_keeper(run)
+    adopted = stoker("attach", "--adopt", run.run_id, cwd=folder)
+    assert adopted.code == 0, adopted.err
+    assert wait_until(lambda: read_state(run.node().journal).keeper_pid != first, 30)
+    line = next(line for line in adopted.err.splitlines() if "not kept on disk" in line)
+    assert "watched, but not restarted" in line
+    variable = re.search(r"STOKER_ARGUMENT_\d+", line)
+    assert variable is not None
+    lose_keeper(run)
+    monkeypatch.setenv(variable[0], "s3cr3t-0123456789")
+    again = stoker("attach", "--adopt", run.run_id, cwd=folder)
+    assert again.code == 0, again.err
+    assert "not kept on disk" not in again.err
+    (folder / "how").write_text("go on", encoding="utf-8")
+    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
+    assert outcome(run) == (Outcome.SUCCEEDED, 1)
+
+
 def test_what_policy_had_decided_to_change_is_changed(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
