@@ -72,13 +72,20 @@ def _changed(before: list[str], after: list[str]) -> list[str]:
         if tag != "equal":
             gone, come = before[a:b], after[c:d]
             # A file that became its copy is told by its values.
-            gone = (
-                [w for w in gone if not any("CONFIG" in new for new in come)]
-                if "CONFIG" in str(come)
-                else gone
-            )
+            gone = _without_files(gone, [word for word in come if "CONFIG" in word])
             lines += [f"- {word}" for word in gone] + [f"+ {word}" for word in come if "CONFIG" not in word]
     return lines
+
+
+def _without_files(words: list[str], copies: list[str]) -> list[str]:
+    """The words without those whose files stand as copies among the new ones: each is found by its flag, or as it has none."""
+    kept = list(words)
+    for copy in copies:
+        flag = copy.partition("CONFIG")[0]
+        mine = (word for word in kept if (word.startswith(flag) if flag else not word.startswith("-")))
+        if (word := next(mine, None)) is not None:
+            kept.remove(word)
+    return kept
 
 
 def _variables(plan: Mapping[str, Any]) -> dict[str, str]:

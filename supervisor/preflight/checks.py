@@ -94,9 +94,12 @@ def check_knobs(context: CheckContext) -> Finding | None:
             if flag is None
             else f"after its first step a crash is restarted only if a whole checkpoint is found for {flag}"
         )
+        told = f"{flag or 'FLAG'}=PATH"
+        if flag is not None and flag == spec.knobs.resume:  # its word for the newest one; a switch has none
+            told = f"{flag}={spec.knobs.resume_value}" if spec.knobs.resume_value else flag
         fixes.append(
             "a script that keeps one file up to date can be told it: --resume-knob "
-            f"'{flag or 'FLAG'}=PATH', handed over from the second attempt on"
+            f"'{told}', handed over from the second attempt on"
         )
     if not missing:
         return Finding(FindingLevel.OK, "restarts", "batch and resume flags are known")

@@ -290,6 +290,20 @@ def test_an_unused_batch_for_sampling_never_wins_by_standing_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "batch"),
+    [
+        ("--nproc-per-node 4 train.py", BatchSpec(12, 10, 4)),
+        ("-- torchrun --nproc_per_node=2 train.py", BatchSpec(12, 20, 2)),
+    ],
+)
+def test_a_batch_beside_an_accumulation_of_all_ranks_is_per_rank(line: str, batch: BatchSpec) -> None:
+    """The source divides the one by its ranks; it would divide the other too, were that the batch of all of them."""
+    spec = job(line, {"train.py": GLOBALS})
+    assert spec.batch == batch
+    assert changes(spec) == {"--batch_size": "6", "--gradient_accumulation_steps": "80"}
+
+
+@pytest.mark.parametrize(
     ("line", "files", "gpus", "ranks"),
     [
         ("-- deepspeed train.py --batch_size 8", {"train.py": ARGPARSE}, 4, 4),

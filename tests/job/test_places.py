@@ -189,6 +189,35 @@ def test_a_restart_passes_a_changed_copy_and_says_so_as_a_diff() -> None:
     )
 
 
+@pytest.mark.parametrize("joined", [" ", "="], ids=["--deepspeed FILE", "--deepspeed=FILE"])
+def test_flags_that_change_beside_a_changed_copy_are_all_shown(joined: str) -> None:
+    """A DeepSpeed JSON and TrainingArguments hold the same numbers."""
+    names = {"micro": "train_micro_batch_size_per_gpu", "accumulation": "gradient_accumulation_steps"}
+    knobs = Knobs(
+        "--bs",
+        KnobScope.PER_RANK,
+        "--accum",
+        same=tuple((f"c.yaml#{name}", what) for what, name in names.items()),
+    )
+    args = (*f"--deepspeed{joined}c.yaml".split(), "--bs", "16", "--accum", "3", "-x")
+    text = "train_micro_batch_size_per_gpu: 16\ngradient_accumulation_steps: 3\n"
+    lines = diff_lines(
+        plan_of(knobs, args, 1),
+        plan_of(knobs, args, 2, BatchSpec(12, 4, 1)),
+        {"c.yaml": read_values("c.yaml", text)},
+    )
+    assert lines == (
+        "- --bs 16",
+        "- --accum 3",
+        "+ --bs 12",
+        "+ --accum 4",
+        "- c.yaml: train_micro_batch_size_per_gpu: 16",
+        "+ c.yaml: train_micro_batch_size_per_gpu: 12",
+        "- c.yaml: gradient_accumulation_steps: 3",
+        "+ c.yaml: gradient_accumulation_steps: 4",
+    )
+
+
 def test_a_restart_sets_flags_and_variables() -> None:
     by_flag = Knobs("--bs", KnobScope.PER_RANK, "--accum", resume="--resume", resume_value="auto")
     first, second = (

@@ -234,6 +234,14 @@ def test_a_script_that_no_resume_is_known_of_is_told_how_to_declare_one(tmp_path
     found = checks.check_knobs(context(by_path, tmp_path))
     assert found is not None
     assert "--resume-knob '--resume=PATH'" in found.fix
+    by_word = replace(SCRIPT.knobs, resume="--init_from", resume_value="resume", resumes="train.py:31")
+    for knobs, wanted in (
+        (by_word, "'--init_from=resume'"),
+        (replace(by_word, resume="--resume", resume_value=""), "'--resume'"),
+    ):
+        found = checks.check_knobs(context(replace(SCRIPT, knobs=knobs), tmp_path))
+        assert found is not None
+        assert f"--resume-knob {wanted}, handed over" in found.fix
     scratch = replace(by_path, retry=replace(SCRIPT.retry, restart_from_scratch=True))
     found = checks.check_knobs(context(scratch, tmp_path))
     assert found is not None
