@@ -148,8 +148,8 @@ def test_a_stall_is_counted_and_promises_no_end(tmp_path: Path) -> None:
 NOT_RESTARTED = Finding(
     FindingLevel.WARNING,
     "restarts",
-    "out of memory will not be restarted smaller: no accumulation is known beside --batch_size: name it with "
-    "--accumulation-knob, or accept a smaller global batch (--allow-smaller-global); "
+    "out of memory will not be restarted smaller: no accumulation is known beside --batch_size "
+    "(--accumulation-knob, or --allow-smaller-global); "
     "after its first step a crash will not be restarted: no resume flag is known (--resume-knob)",
 )
 

@@ -206,7 +206,7 @@ def why_not_changeable(knobs: Knobs) -> str:
         return "the script's batch flag is not known: name it with --batch-knob"
     if not knobs.keeps_global_batch:
         scope = " with --batch-scope" if knobs.batch_scope is KnobScope.UNKNOWN else ""
-        return f"no accumulation is known beside {knobs.batch}: name it with --accumulation-knob, or accept a smaller global batch (--allow-smaller-global{scope})"
+        return f"no accumulation is known beside {knobs.batch} (--accumulation-knob, or --allow-smaller-global{scope})"
     return f"what {knobs.batch} counts is not known: say --batch-scope per_rank, per_node or global"
 
 
