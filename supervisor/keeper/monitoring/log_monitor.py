@@ -55,7 +55,7 @@ STEP = "step"
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
 # wiped last, and the cursor goes up again.
 BLANKS = b"\r" + b" " * 8
-_WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+([^\r\n]{1,1024}))?")
+_WIPED = re.compile(rb"\r {8,512}\r+(?:(?:\x1b\[A)+\r+)?([^\r\n]{1,4096})(?:\n\r+(?! {8})([^\r\n]{1,1024}))?")
 WIPED_BYTES = 8192
 # Where the drawn state ends: a warning that is printed next stands on the bar's own line. Of a state that was read in part the bracket is missing.
 _STATE = re.compile(rb"[^\r\n]*?\d/\d+ \[\d[^\[\]\r\n]*\]")
