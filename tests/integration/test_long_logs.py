@@ -33,7 +33,7 @@ from tests.integration.harness import (
     wait_for_state,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.serial, pytest.mark.timeout(900)]
 
 STEPS = 8000
 LOAD = 10
