@@ -115,6 +115,9 @@ class LogWatch:
         self._waiting = waiting
         self._drain: Drain | None = None
         self._late = late
+        self._newest: dict[
+            str, tuple[float | None, float | None]
+        ] = {}  # the state of a bar that was read last
         self._standing: dict[
             str, tuple[int, float]
         ] = {}  # bytes of a log when it was first followed, its last change
@@ -249,7 +252,9 @@ class LogWatch:
         rows = reader.read_rows([line.raw for line in lines])
         drawn = {state.offset for state in batch.drawn}
         if drawn:
-            stands = standing_states([(columns.step(at), loss) for _, columns, at, loss in rows])
+            states = [(columns.step(at), loss) for _, columns, at, loss in rows]
+            stands = standing_states(states, self._newest.get(key.name))
+            self._newest.update({key.name: states[-1]} if states else {})
             is_line = [lines[row].offset not in drawn for row, *_ in rows]
             rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
