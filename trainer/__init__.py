@@ -11,6 +11,6 @@ To learn from it, read in this order; each file has one subject, and says at its
 6. `hooks`, `telemetry`, `console`, `trackers`: what watches.
 7. `config`, `settings`, `build`, `app`: from a command line to a training, and out again.
 
-One small thing each: `place` (who started this rank), `spawn` (ranks without a launcher), `stop` (wishes to stop), `ema` (averaged weights),
+One small thing each: `place` (who started this rank), `spawn` (ranks without a launcher), `stop` (requests to stop), `ema` (averaged weights),
 `memory` (readings, and a cap), `stacks` (where a rank hangs), `debug` (parameters without gradient), `faults` (failures on request).
 """

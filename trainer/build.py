@@ -26,7 +26,7 @@ from trainer.model import GPT, flops_per_token, shape_of
 from trainer.optim import peak_lr
 from trainer.place import Place, detect
 from trainer.sharding import make_optimizer, split_model, syncing, wrap
-from trainer.stop import StopWish
+from trainer.stop import StopRequest
 from trainer.telemetry import Kind, Phase, Telemetry
 from trainer.trackers import TraceHook, asked_for
 
@@ -46,7 +46,7 @@ class Session:
     train_stream: Stream
     valid_stream: Stream
     faults: fl.Faults
-    wish: StopWish
+    stop_request: StopRequest
     telemetry: Telemetry
     console: Console
     limit: memory.MemoryCap
@@ -63,7 +63,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
     """
     session = open_session(config, env)
     telemetry, state = session.telemetry, TrainState()
-    session.wish.listen()
+    session.stop_request.listen()
     try:
         telemetry.emit(
             Kind.PHASE, 0, phase=Phase.RENDEZVOUS.value, pid=os.getpid(), world_size=session.place.world_size
@@ -91,7 +91,7 @@ def execute(config: Config, env: Mapping[str, str]) -> int:
         raise
     code = 0 if ending is Ending.DONE else EXIT_STOPPED
     if ending is Ending.STOPPED:
-        why = session.wish.reason or "asked on another rank"
+        why = session.stop_request.reason or "asked on another rank"
         session.console.say(f"stopped at step {state.step} ({why}): exit {code}")
     telemetry.emit(Kind.EXIT, state.step, exit_code=code, reason=ending.value)
     telemetry.close()
@@ -122,7 +122,7 @@ def open_session(config: Config, env: Mapping[str, str]) -> Session:
         train_stream=train_stream,
         valid_stream=valid_stream,
         faults=faults,
-        wish=StopWish(env.get("STOKER_STOP_FILE", "")),
+        stop_request=StopRequest(env.get("STOKER_STOP_FILE", "")),
         telemetry=Telemetry(config.telemetry_dir or env.get("STOKER_TELEMETRY_DIR", ""), place.rank),
         console=Console(place.rank),
         limit=memory.MemoryCap(device.torch_device),
@@ -181,7 +181,7 @@ def build_run(session: Session) -> Run:
         probe=Feed(samples, where, pin=config.pin_memory),
         validation=Samples(session.valid_stream, config.max_seq_len, config.seed, shuffled=False),
         autocast=lambda: autocast(where, compute),
-        wish=session.wish,
+        stop_request=session.stop_request,
         faults=session.faults,
         console=console,
         saving=saver,

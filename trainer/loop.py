@@ -28,7 +28,7 @@ from trainer.errors import DataError
 from trainer.faults import Faults
 from trainer.loading import Feed, MicroBatch, of_step
 from trainer.optim import lr_at, set_lr, whole
-from trainer.stop import StopWish
+from trainer.stop import StopRequest
 from trainer.telemetry import Phase
 
 # Steps with an invalid loss that may follow each other before --skip_invalid_loss gives up.
@@ -133,7 +133,7 @@ class Run:
     probe: Feed  # reads here and now, and leaves `feed` where it is
     validation: Samples
     autocast: Callable[[], AbstractContextManager[None]]  # the compute type of forward passes
-    wish: StopWish  # whether this rank was asked to stop
+    stop_request: StopRequest  # whether this rank was asked to stop
     faults: Faults  # failures on request; none unless --fault
     console: Console
     saving: Saving  # checkpoints
@@ -205,7 +205,7 @@ def train_step(run: Run, micro_batches: Iterable[MicroBatch]) -> StepReport:
     finite = math.isfinite(my_loss) and math.isfinite(grad_norm)
     # The one small collective of a step: what each rank must know of all others.
     losses, not_finite, stop, saved = run.group.total(
-        [my_loss, float(not finite), float(run.wish.asked()), float(run.saving.ended())]
+        [my_loss, float(not finite), float(run.stop_request.asked()), float(run.saving.ended())]
     )
     loss_mean = losses / batch.world_size
 

@@ -1,4 +1,4 @@
-"""ControlInput to stop: SIGTERM, SIGUSR1 (SLURM's warning), or the supervisor's stop file."""
+"""Requests to stop: SIGTERM, SIGUSR1 (SLURM's warning), or the supervisor's stop file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 from types import FrameType
 
 
-class StopWish:
+class StopRequest:
     """Remembers that somebody asked this process to checkpoint and leave. A handler only sets a flag."""
 
     def __init__(self, stop_file: str) -> None:

@@ -78,6 +78,14 @@ def test_of_two_states_of_one_step_or_one_loss_the_later_one_is_right(tmp_path: 
         assert [(row["step"], row["loss"]) for row in rows] == [(1, 1.5), (2, 2.5), (3, 3.5)], states
 
 
+def test_equal_losses_are_points_where_no_step_is_drawn_twice(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    states = "".join(f"\r{n}/9 [00:01<00:02, 9.50it/s, loss=0.693]" for n in range(1, 10))
+    log.write_text(f"{states}\n", encoding="utf-8")
+    rows = [json.loads(line) for line in run_verb(str(log), "--json").stdout.splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 10))
+
+
 def test_the_verb_reads_folders_and_runs(tmp_path: Path) -> None:
     # torchrun's tree: one folder a rank.
     for rank in (0, 1):

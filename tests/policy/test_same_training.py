@@ -45,7 +45,7 @@ class Log:
 
     def _row(self, step: int) -> dict[str, float]:
         noise = random.Random(f"{self.order}/{step - self.order_from}").gauss(0, 0.15)
-        own = random.Random(f"own/{id(self)}/{step}").gauss(0, 1) * self.own
+        own = random.Random(f"own/{self.steps}/{step}").gauss(0, 1) * self.own
         later = self.bump if step > self.steps[0] else 0.0
         loss = (1 + 3 * math.exp(-(step - self.age) / 60)) * math.exp(noise + own + later)
         at = self.rate_from + (step - self.rate_from) * self.rate_times - self.rate_shift

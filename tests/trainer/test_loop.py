@@ -46,7 +46,7 @@ def test_a_resumed_run_equals_the_unbroken_one_even_with_another_micro_batch(tmp
     }
     train_here(tmp_path / "whole", **schedule)
     stop = tmp_path / "stop"
-    # The supervisor's wish is there from the start: one step, a checkpoint, exit 75.
+    # The supervisor's request is there from the start: one step, a checkpoint, exit 75.
     stop.touch()
     assert train_here(tmp_path / "broken", {"STOKER_STOP_FILE": str(stop)}, **schedule) == 75
     stop.unlink()

@@ -1,4 +1,7 @@
-"""The failure classes in words: title, meaning, advice. What is done about each is policy's (`policy/rules.py`)."""
+"""The failure classes in words: title, meaning, advice. What is done about each is policy's (`policy/rules.py`).
+
+The English sentences are the keys of their translations: who changes one changes its key in `views/wording/lang/zh.toml` too.
+"""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ _STOPS = {
 }
 # What a signal means to who does not know its number: signal(7).
 _MEANING = {
-    "SIGSEGV": "it touched memory that is not its own",
-    "SIGABRT": "it gave itself up over an error that its native code had found",
+    "SIGSEGV": "invalid memory access",
+    "SIGABRT": "its native code called abort()",
     "SIGBUS": "memory behind a mapping was not there, as when /dev/shm is full",
     "SIGILL": "it met an instruction that this CPU does not have",
     "SIGFPE": "an arithmetic error, as a division of whole numbers by zero",

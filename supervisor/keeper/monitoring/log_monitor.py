@@ -46,10 +46,10 @@ BATCH_SAMPLES = 200
 # Of a batch that holds more than that, a backlog's, about so many where the length of the log is not known: a chart is a few
 # hundred dots wide, and who reads the samples beside it must keep up with some hundred batches a second.
 BACKLOG_SAMPLES = 60
-# Of a log that stood there when it was first followed, about so many in all, whatever its length, but at least so many of a
+# Of a log that already existed when it was first followed, about so many in all, whatever its length, but at least so many of a
 # batch: a sample costs some 60 us until it is in the series, a quarter of the time of reading its log when each batch gave 60.
-STANDING_SAMPLES = 8000
-LEAST_SAMPLES = 12
+EXISTING_LOG_SAMPLES = 8000
+MIN_BATCH_SAMPLES = 12
 STEP = "step"
 # tqdm wipes its bar with blanks, writes the line (here, where both go into one file, or elsewhere) and draws again. The
 # blanks, the return after them and the new state are writes of their own, so each may be read alone. Of two bars the lower is
@@ -115,6 +115,9 @@ class LogWatch:
         self._waiting = waiting
         self._drain: Drain | None = None
         self._late = late
+        self._newest: dict[
+            str, tuple[float | None, float | None]
+        ] = {}  # the state of a bar that was read last
         self._standing: dict[
             str, tuple[int, float]
         ] = {}  # bytes of a log when it was first followed, its last change
@@ -249,7 +252,9 @@ class LogWatch:
         rows = reader.read_rows([line.raw for line in lines])
         drawn = {state.offset for state in batch.drawn}
         if drawn:
-            stands = standing_states([(columns.step(at), loss) for _, columns, at, loss in rows])
+            states = [(columns.step(at), loss) for _, columns, at, loss in rows]
+            stands = standing_states(states, self._newest.get(key.name))
+            self._newest.update({key.name: states[-1]} if states else {})
             is_line = [lines[row].offset not in drawn for row, *_ in rows]
             rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES
@@ -273,7 +278,7 @@ class LogWatch:
         size, _ = self._standing.get(key.name, (0, 0.0))
         if not 0 < size < sys.maxsize:
             return BACKLOG_SAMPLES
-        return max(LEAST_SAMPLES, min(BATCH_SAMPLES, STANDING_SAMPLES * READ_BYTES // size))
+        return max(MIN_BATCH_SAMPLES, min(BATCH_SAMPLES, EXISTING_LOG_SAMPLES * READ_BYTES // size))
 
     def _step_seen(
         self, key: LogKey, batch: Batch, line: Line, sample: MetricSample, now: float, states: set[int]
@@ -283,7 +288,7 @@ class LogWatch:
         if sample.sums_up:
             values.pop("loss", None)  # the curve of a loss does not end with its mean
         size, changed_t = self._standing.get(key.name, (0, now))
-        # A whole helping is never what a training wrote a moment ago: a copy, a pipe from a file.
+        # A full read buffer cannot be fresh output of a live run: it is a copy, or a pipe from a file.
         if line.offset < size or (self._late and len(batch.data) >= READ_BYTES):
             stamp = stamp_of(line.text, changed_t)
             values[LINE_T] = stamp if stamp is not None else math.nan

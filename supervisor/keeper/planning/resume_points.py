@@ -43,7 +43,7 @@ TRAINER_STATE: Final = "trainer_state.json"
 # Outside transformers' `checkpoint-*`, and hidden: nothing in an output folder takes it for a checkpoint.
 COPY_NAME: Final = ".stoker-resume-"
 # transformers 4.36.0 took the micro-batch over for auto_find_batch_size (PR 27568), 5.2.0 for that alone (PRs 43718, 43770).
-FIRST_WRONG, FIRST_RIGHT = (4, 36), (5, 2)
+OVERRIDES_BATCH_FROM, OVERRIDES_BATCH_UNTIL = (4, 36), (5, 2)
 
 
 def usable_checkpoint(job: JobSpec, checkpoints: Sequence[CheckpointCommitted]) -> CheckpointCommitted | None:
@@ -272,7 +272,7 @@ def _unseen_refusal(record: RunFile, state: RunState, env: Mapping[str, str]) ->
 def takes_old_batch(version: str) -> bool:
     """Whether this version of transformers takes the micro-batch from the checkpoint, whatever its arguments say."""
     found = re.match(r"(\d+)\.(\d+)", version)
-    return found is None or FIRST_WRONG <= (int(found[1]), int(found[2])) < FIRST_RIGHT
+    return found is None or OVERRIDES_BATCH_FROM <= (int(found[1]), int(found[2])) < OVERRIDES_BATCH_UNTIL
 
 
 def _named(version: str | None) -> str:

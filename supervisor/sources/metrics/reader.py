@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import count, pairwise, repeat
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from supervisor.sources.metrics.context import State, parse
 from supervisor.sources.metrics.grammar.values import PLAIN, convert
@@ -57,16 +57,25 @@ class _Known(NamedTuple):
     after: _Shapes
 
 
-def standing_states(states: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+DrawnState: TypeAlias = tuple[float | None, float | None]
+
+
+def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
     """Which of the (step, loss) that a bar showed one after the other are points of a curve; the newest state always stands.
 
     Where count and loss are set one after the other, tqdm draws twice a step: ``update`` and then ``set_postfix`` show the same step, first
     with the loss of the step before; in ``for batch in bar`` it is ``set_postfix`` first, which shows the same loss with the step before.
-    Both are written at once, so the newest state is the later one of such a pair, and shows which of the two it is.
+    Both are written at once, so the newest state is the later one of such a pair, and shows which of the two it is. Where no step is
+    drawn twice, an equal loss is nothing but an equal loss.
+
+    Args:
+        states: in the order in which they were drawn.
+        before: the state that was read last, which tells whether the first of these draws its step again.
     """
-    (old_step, old_loss), (new_step, new_loss) = (*states[-2:], (None, None), (None, None))[:2]
-    same_step = len(states) > 1 and old_step == new_step
-    same_loss = not same_step and old_loss == new_loss
+    known = [before, *states] if before is not None else states
+    drawn_twice = any(one[0] == after[0] for one, after in pairwise(known))
+    same_step = len(states) > 1 and states[-2][0] == states[-1][0]
+    same_loss = drawn_twice and not same_step and len(states) > 1 and states[-2][1] == states[-1][1]
     return [
         after is None
         or not (loss is None or (same_step and step == after[0]) or (same_loss and loss == after[1]))
