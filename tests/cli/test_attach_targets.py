@@ -24,7 +24,7 @@ from supervisor.sources.processes import identify
 from supervisor.views.appearance import USUAL
 from tests.conftest import wait_until
 
-WAIT = "import sys, time; print('ready', flush=True); time.sleep(600)"
+WAIT = "import os, time; os.write(1, b'ready\\n'); time.sleep(600)"
 
 
 def target_of(words: str, tmp_path: Path) -> Target:

@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor.job.spec import Unread
 from supervisor.run import events as ev
 from supervisor.run.access import control
@@ -130,6 +132,7 @@ def test_one_key_answers_and_later_runs_of_the_same_script_know(tmp_path: Path) 
     assert "--batch-scope per_rank (24 is per rank: 12 × accumulation 4 × " in out
 
 
+@pytest.mark.e2e
 def test_an_edited_script_is_asked_about_again_and_a_flag_answers_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -150,6 +153,7 @@ def test_an_edited_script_is_asked_about_again_and_a_flag_answers_it(tmp_path: P
     assert told(tmp_path)[2:] == [(24, 2), (12, 4)]
 
 
+@pytest.mark.e2e
 def test_a_keeper_that_takes_over_knows_what_was_answered(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     run = begin(tmp_path)

@@ -125,6 +125,7 @@ def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> N
     check_parent_killed(tmp_path, torchrun=True, after_s=after_s)
 
 
+@pytest.mark.e2e
 def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: Path) -> None:
     folder = family_in(tmp_path)
     by_stranger = subprocess.Popen(["sleep", "300"])

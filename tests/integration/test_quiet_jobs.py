@@ -114,6 +114,7 @@ def advisories(run: RunPaths) -> list[str]:
     return [fact.code for fact in facts(run) if isinstance(fact, ev.Advisory)]
 
 
+@pytest.mark.e2e
 def test_a_pause_survives_however_the_run_is_watched_and_whether_or_not_it_resumes(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         runs: dict[str, Path] = {}

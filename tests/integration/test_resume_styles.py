@@ -226,16 +226,8 @@ def check(cwd: Path, style: Style) -> None:
     assert isinstance(state.condition, Finished)
 
 
-def test_a_script_that_takes_a_path_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    check(tmp_path, STYLES["a path"])
-
-
-def test_a_script_that_resumes_by_itself_is_restarted_also_after_a_step(tmp_path: Path) -> None:
-    check(tmp_path, STYLES["by itself"])
-
-
 @pytest.mark.e2e
-@pytest.mark.parametrize("style", sorted(STYLES.keys() - {"a path", "by itself"}))
+@pytest.mark.parametrize("style", sorted(STYLES))
 def test_each_style_goes_on_from_its_checkpoint(tmp_path: Path, style: str) -> None:
     check(tmp_path, STYLES[style])
 

@@ -49,6 +49,7 @@ def test_a_wrong_resume_is_named(tmp_path: Path, mistake: str, named: Difference
     check_named(tmp_path, mistake, named)
 
 
+@pytest.mark.e2e
 def test_a_wrong_schedule_is_named_in_json(tmp_path: Path) -> None:
     check_named(tmp_path, "schedule", Difference.LR_RESTARTED)
 
