@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 3
 
 
+def says_yes(question: str) -> bool:
+    """Ask on the terminal; anything but y or yes is no."""
+    print(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     """The flag that says where runs lie."""
     parser.add_argument(

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_appearance_flags, add_runs_dir, appearance_from, complain, refuse
+from supervisor.cli.common import (
+    add_appearance_flags,
+    add_runs_dir,
+    appearance_from,
+    complain,
+    refuse,
+    says_yes,
+)
 
 if TYPE_CHECKING:
     from supervisor.job.plan import LaunchPlan
@@ -86,7 +93,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
         plan = plan_continued(record, state, paths, env, by)
         size = paths.node().journal.stat().st_size
         _show(paths, state, plan)
-        if not args.yes and not _says_yes("Start it?"):
+        if not args.yes and not says_yes("Start it?"):
             return refuse(VERB, paths.run_id, ["not continued"])
         if paths.node().journal.stat().st_size != size:
             return refuse(VERB, f"{paths.run_id}: not continued", ["it changed while you were asked"])
@@ -112,7 +119,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     for doubt in found.doubts:
         if not _has_terminal():
             return [f"only a person can answer, on a terminal: {doubt}"]
-        if not _says_yes(doubt):
+        if not says_yes(doubt):
             return ["it may live"]
     return []
 
@@ -213,8 +220,3 @@ def _start(
 
 def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _says_yes(question: str) -> bool:
-    print(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -95,14 +95,12 @@ def columns_of(run: RunPaths) -> Columns:
 
 def _cost(run: RunPaths) -> str:
     """What the process that waits for a person takes of this machine's memory; empty where it is elsewhere."""
-    import socket
-
     import psutil
 
-    from supervisor.run.access.lock import read_holder
+    from supervisor.run.access.lock import holder_here
 
-    holder = read_holder(run.node().lock)
-    if holder is None or holder.host != socket.gethostname():
+    holder = holder_here(run.node().lock)
+    if holder is None:
         return ""
     try:
         return f" ({psutil.Process(holder.pid).memory_info().rss / 1e6:.0f} MB)"

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisor.cli.common import add_runs_dir, complain, refuse
+from supervisor.cli.common import add_runs_dir, complain, refuse, says_yes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,15 +114,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _frozen(run: RunPaths) -> str:
     """Which process keeps the run, and why it cannot answer now; empty where it could, or is not seen from here."""
-    import socket
-
     import psutil
 
-    from supervisor.run.access.lock import read_holder
+    from supervisor.run.access.lock import holder_here
     from supervisor.sources.processes import ProcessId, is_alive
 
-    holder = read_holder(run.node().lock)
-    if holder is None or holder.host != socket.gethostname():
+    holder = holder_here(run.node().lock)
+    if holder is None:
         return ""
     why = {
         psutil.STATUS_STOPPED: f"a signal stopped it: `kill -CONT {holder.pid}` lets it go on",
@@ -140,45 +138,32 @@ def _frozen(run: RunPaths) -> str:
 
 def _stop_without_keeper(run: RunPaths, frozen: str, args: argparse.Namespace) -> int:
     """Kill what is the run's own, re-checked now, where its keeper cannot. The request stays: the keeper ends the run when it goes on."""
-    from supervisor.keeper.process.child import kill_all, read_launcher
-    from supervisor.keeper.process.members import Members, find_members
+    from supervisor.keeper.process.child import alive_of, kill_all
+    from supervisor.keeper.process.members import label_of
     from supervisor.run.journal import read_state
-    from supervisor.sources.processes import command_of
 
-    state = read_state(run.node().journal)
-    launcher = read_launcher(run.node().attempt(state.attempt.number)) if state.attempt is not None else None
-
-    def look() -> Members:
-        return find_members(os.path.realpath(run.root), launchers=[launcher] if launcher is not None else [])
-
-    found = look().ours
+    state, run_dir = read_state(run.node().journal), os.path.realpath(run.root)
+    paths = run.node().attempt(state.attempt.number if state.attempt is not None else 1)
+    found = alive_of(run_dir, paths)
     print(f"{run.run_id}: {frozen}", file=sys.stderr)
     if not found:
         return complain("stop", "no process of the run lives besides it", 1)
     for process in found:
-        print(f"  {process.pid} {command_of(process.pid) or ''}".rstrip(), file=sys.stderr)
-    if not args.now or not (args.without_keeper or _agrees(len(found))):
+        print(f"  {label_of(process)}", file=sys.stderr)
+    question = f"Kill these {len(found)} processes without it?"
+    if not args.now or not (args.without_keeper or (sys.stdin.isatty() and says_yes(question))):
         how = f"`stoker stop --now --without-keeper {run.run_id}` kills these processes"
         return complain("stop", f"nothing was ended: {how}", 1)
     deadline = time.monotonic() + KILL_S
     while found and time.monotonic() < deadline:
         kill_all(list(found))
         time.sleep(0.2)
-        found = look().ours
+        found = alive_of(run_dir, paths)
     if found:
-        left = ", ".join(f"{process.pid} {command_of(process.pid) or ''}".rstrip() for process in found)
+        left = ", ".join(map(label_of, found))
         return complain("stop", f"after {KILL_S:.0f} s there live still: {left}", 1)
     print(f"{run.run_id}: its processes are ended; its supervisor process ends the run when it goes on")
     return 0
-
-
-def _agrees(count: int) -> bool:
-    if not sys.stdin.isatty():
-        return False
-    try:
-        return input(f"Kill these {count} processes without it? [y/N] ").strip().lower() in {"y", "yes"}
-    except EOFError:
-        return False
 
 
 def _still_running(run: RunPaths, state: RunState) -> list[str]:

@@ -26,22 +26,8 @@ from supervisor.views.model.replay import (
     record_of,
 )
 from supervisor.views.wording.translate import words_in
+from tests.views.replaying import Ticks
 from tests.views.tui import recorded
-
-
-class Ticks:
-    """Our own clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.t = 0.0
-
-    def __call__(self) -> float:
-        return self.t
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return record_of(recorded.succeeded(tmp_path_factory.mktemp("runs") / "20261121-1412-brave-otter"))
 
 
 def test_at_its_end_a_replay_shows_what_the_live_app_does(recording: Recording) -> None:

@@ -27,7 +27,7 @@ from supervisor.keeper.monitoring.observations import (
     from_telemetry,
 )
 from supervisor.run.series import LINE_T
-from supervisor.sources.metrics import MetricReader, MetricSample, compile_rules, standing_states
+from supervisor.sources.metrics import DrawnState, MetricReader, MetricSample, compile_rules, standing_states
 from supervisor.sources.metrics.grammar.bars import NOTHING_COUNTED
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.tail.tailer import READ_BYTES, Backlog, Batch, Drain, NoteCode, Tailer, TailNote
@@ -115,9 +115,7 @@ class LogWatch:
         self._waiting = waiting
         self._drain: Drain | None = None
         self._late = late
-        self._newest: dict[
-            str, tuple[float | None, float | None]
-        ] = {}  # the state of a bar that was read last
+        self._newest: dict[str, DrawnState] = {}  # what was read last of a log with bars
         self._standing: dict[
             str, tuple[int, float]
         ] = {}  # bytes of a log when it was first followed, its last change
@@ -254,7 +252,8 @@ class LogWatch:
         if drawn:
             states = [(columns.step(at), loss) for _, columns, at, loss in rows]
             stands = standing_states(states, self._newest.get(key.name))
-            self._newest.update({key.name: states[-1]} if states else {})
+            if states:
+                self._newest[key.name] = states[-1]
             is_line = [lines[row].offset not in drawn for row, *_ in rows]
             rows = [row for row, kept in zip(rows, map(or_, stands, is_line), strict=True) if kept]
         few = len(rows) <= BATCH_SAMPLES

@@ -75,13 +75,17 @@ def with_secrets(job: JobSpec, env: Mapping[str, str]) -> JobSpec:
     """
     if missing := missing_secrets(job, env):
         raise JobError(asks_for(missing))
-    return replace(
-        job,
-        env=tuple((name, env[name] if HIDDEN in value else value) for name, value in job.env),
-        entry_args=tuple(
-            word.replace(HIDDEN, env[f"{GIVEN_AGAIN}{index + 1}"]) if HIDDEN in word else word
-            for index, word in enumerate(job.entry_args)
-        ),
+    variables = tuple((name, env[name] if HIDDEN in value else value) for name, value in job.env)
+    return replace(job, env=variables, entry_args=_arguments(job, env))
+
+
+def _arguments(job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
+    """The script's arguments with what `env` gives again; the rest stays hidden."""
+    return tuple(
+        word.replace(HIDDEN, env[name])
+        if word.count(HIDDEN) == 1 and (name := f"{GIVEN_AGAIN}{index}") in env
+        else word
+        for index, word in enumerate(job.entry_args, 1)
     )
 
 
@@ -102,13 +106,7 @@ def given_again(record: RunFile, env: Mapping[str, str]) -> tuple[RunFile, dict[
 
     What is still missing stays hidden: `with_secrets` refuses to launch it.
     """
-    job = record.job
-    arguments = tuple(
-        word.replace(HIDDEN, env[name])
-        if word.count(HIDDEN) == 1 and (name := f"{GIVEN_AGAIN}{index + 1}") in env
-        else word
-        for index, word in enumerate(job.entry_args)
-    )
+    job, arguments = record.job, _arguments(record.job, env)
     rest = {name: value for name, value in env.items() if not name.startswith(GIVEN_AGAIN)}
     return msgspec.structs.replace(record, job=replace(job, entry_args=arguments)), rest
 
@@ -122,6 +120,4 @@ def require_nothing_hidden(plan: LaunchPlan) -> None:
     hidden = [word for word in plan.argv if HIDDEN in word]
     hidden += [change.name for change in plan.env if change.value is not None and HIDDEN in change.value]
     if hidden:
-        raise JobError(
-            f"{', '.join(hidden)}: a secret, not kept on disk: start the job again with `stoker run`"
-        )
+        raise JobError(asks_for(Missing(word, None) for word in hidden))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
-from supervisor.keeper.process.members import bears_mark
+from supervisor.keeper.process.members import bears_mark, find_members
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
@@ -159,10 +159,10 @@ def spawn(plan: LaunchPlan, paths: AttemptPaths, env: Mapping[str, str]) -> Chil
     except ValueError as error:  # a NUL byte in an argument, "=" in a variable's name
         raise SpawnError(f"cannot start {plan.argv[0]}: {error}") from error
     reported = _first_line(launcher)
-    if reported.get("pid"):
+    if (command_id := _command_in(reported)) is not None:
         # From here on it is known by pid and start time, and reaped so: a Popen complains when it is let go of alive.
         launcher.returncode = 0
-        return Child(paths, _identity(reported, "pid"), _identity(reported, "launcher_pid"))
+        return Child(paths, command_id, _launcher_in(reported) or NOBODY)
     if reported or launcher.poll() is not None:
         _reap(launcher)
         if not reported and (found := read_pid(paths)) is not None:
@@ -203,12 +203,18 @@ def adopt(paths: AttemptPaths, run_dir: str, *, wait_s: float = 0.0) -> Child | 
 
 def read_pid(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launched command, from the launcher's pid file."""
-    return _recorded(paths, "pid")
+    return _command_in(_read_json(paths.root / "pid") or {})
 
 
 def read_launcher(paths: AttemptPaths) -> ProcessId | None:
     """Identity of the launcher itself, from its pid file."""
-    return _recorded(paths, "launcher_pid")
+    return _launcher_in(_read_json(paths.root / "pid") or {})
+
+
+def alive_of(run_dir: str, paths: AttemptPaths) -> tuple[ProcessId, ...]:
+    """The run's own processes that live now; not the launcher of its newest attempt, which ends with them."""
+    launcher = read_launcher(paths)
+    return find_members(run_dir, launchers=[launcher] if launcher is not None else []).ours
 
 
 def read_exit(paths: AttemptPaths) -> ExitStatus | None:
@@ -250,14 +256,6 @@ def _reap(launcher: subprocess.Popen[bytes]) -> None:
         launcher.wait(timeout=REAP_S)
 
 
-def _recorded(paths: AttemptPaths, key: str) -> ProcessId | None:
-    record = _read_json(paths.root / "pid") or {}
-    whole = isinstance(record.get(key), int) and isinstance(
-        record.get(key.replace("pid", "start_ticks")), int
-    )
-    return _identity(record, key) if whole else None
-
-
 def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
     """What the launcher reports of its start; empty where it died before, or takes too long."""
     assert launcher.stdout is not None, "spawn makes it a pipe"
@@ -276,10 +274,19 @@ def _first_line(launcher: subprocess.Popen[bytes]) -> dict[str, object]:
     return record if isinstance(record, dict) else {}
 
 
-def _identity(record: Mapping[str, object], key: str) -> ProcessId:
-    """`key`: pid or launcher_pid. `NOBODY` where the record names none, or one of another boot."""
-    pid, ticks = record.get(key), record.get(key.replace("pid", "start_ticks"))
-    if not isinstance(pid, int) or not isinstance(ticks, int) or record.get("boot_id") != boot_id():
+def _command_in(record: Mapping[str, object]) -> ProcessId | None:
+    return _identity(record, "pid", "start_ticks")
+
+
+def _launcher_in(record: Mapping[str, object]) -> ProcessId | None:
+    return _identity(record, "launcher_pid", "launcher_start_ticks")
+
+
+def _identity(record: Mapping[str, object], pid_key: str, ticks_key: str) -> ProcessId | None:
+    pid, ticks = record.get(pid_key), record.get(ticks_key)
+    if not isinstance(pid, int) or not isinstance(ticks, int):
+        return None
+    if record.get("boot_id") != boot_id():
         return NOBODY  # what was started did not outlive its boot, and its pid may be anybody's
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
 

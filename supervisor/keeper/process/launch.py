@@ -11,14 +11,13 @@ from supervisor.keeper.process.child import (
     Child,
     SpawnError,
     adopt,
+    alive_of,
     raise_open_files_limit,
-    read_launcher,
     spawn,
 )
-from supervisor.keeper.process.members import find_members
+from supervisor.keeper.process.members import label_of
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
-from supervisor.sources.processes import command_of
 
 log = logging.getLogger("stoker.keeper")
 
@@ -62,10 +61,9 @@ class Launching:
         return child
 
     def _require_none_alive(self, last: int) -> None:
-        launcher = read_launcher(self._node.attempt(last))
-        left = find_members(str(self._run.root), launchers=[launcher] if launcher is not None else []).ours
+        left = alive_of(str(self._run.root), self._node.attempt(last))
         if left:
-            names = ", ".join(f"{process.pid} {command_of(process.pid) or ''}".rstrip() for process in left)
+            names = ", ".join(map(label_of, left))
             raise StillAlive(
                 f"processes of this run are still alive and could not be ended: {names}: end them, then restart"
             )

@@ -18,9 +18,11 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from supervisor.run.access.ownership import printable
 from supervisor.sources.processes import (
     ProcessId,
     ProcessStat,
+    command_of,
     descendants,
     environment_value,
     owner_of,
@@ -75,6 +77,11 @@ def find_members(
         if process.pid not in found and _is_there(process, table) and not table[process.pid].is_dead
     ]
     return Members(tuple(ours), tuple(nested.values()), tuple(dict.fromkeys(unknown)))
+
+
+def label_of(process: ProcessId) -> str:
+    """``12 python3``, as one line that cannot act on a terminal: a process names itself as it likes."""
+    return f"{process.pid} {printable(command_of(process.pid) or '')}".rstrip()
 
 
 def is_marked(mark: str | None, run_dir: str) -> bool:

@@ -103,6 +103,12 @@ def read_holder(path: Path) -> Holder | None:
         return None
 
 
+def holder_here(path: Path) -> Holder | None:
+    """The same, where it was a process of this host."""
+    holder = read_holder(path)
+    return holder if holder is not None and holder.host == socket.gethostname() else None
+
+
 def keeper_is_alive(path: Path) -> bool:
     """True while a keeper holds the lock (on this host, or wherever the filesystem's flock reaches).
 

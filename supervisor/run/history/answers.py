@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +17,7 @@ import msgspec
 
 from supervisor.run.index import state_home
 from supervisor.run.jsonl import decoded
+from supervisor.run.regular import read_regular
 
 FILE = "answers.jsonl"
 # Each is one key of one person; a script that was edited since is never asked about under its old hash again.
@@ -74,10 +74,7 @@ def recall_answer(script: str, question: str, env: Mapping[str, str]) -> AnswerL
 def _read(path: Path) -> list[AnswerLine]:
     """Every line that is one, oldest first; nothing of a file that is no regular one, or far too large."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return []
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES + 1)
     except OSError:
         return []
     return list(decoded(msgspec.json.Decoder(AnswerLine), data)) if len(data) <= MAX_BYTES else []

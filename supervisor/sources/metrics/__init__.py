@@ -2,11 +2,18 @@
 
 from supervisor.sources.metrics.memo import Columns, MetricSample
 from supervisor.sources.metrics.names import CANONICAL
-from supervisor.sources.metrics.reader import MetricReader, MetricRule, compile_rules, standing_states
+from supervisor.sources.metrics.reader import (
+    DrawnState,
+    MetricReader,
+    MetricRule,
+    compile_rules,
+    standing_states,
+)
 
 __all__ = [
     "CANONICAL",
     "Columns",
+    "DrawnState",
     "MetricReader",
     "MetricRule",
     "MetricSample",

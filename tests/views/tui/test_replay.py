@@ -14,27 +14,11 @@ from supervisor.run.state import Finished
 from supervisor.views.model.replay import (
     Recording,
     ReplayClock,
-    record_of,
 )
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.terminal import replay_app
-from tests.views.tui import recorded
+from tests.views.replaying import Ticks
 from tests.views.tui.driving import pane, requests, until
-
-
-class Ticks:
-    """Our own clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.t = 0.0
-
-    def __call__(self) -> float:
-        return self.t
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
-    return record_of(recorded.succeeded(tmp_path_factory.mktemp("runs") / "20261121-1412-brave-otter"))
 
 
 @pytest.mark.parametrize("speed", ["0", "-1x", "fast", "1e9"])
