@@ -6,7 +6,7 @@ name; what was hidden in an argument from `STOKER_ARGUMENT_<n>`, n being the arg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -89,7 +89,7 @@ def _arguments(job: JobSpec, env: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
-def asks_for(missing: Iterable[Missing]) -> str:
+def asks_for(missing: Sequence[Missing]) -> str:
     """One line: what is missing, and how it is given again."""
     known = [item for item in missing if item.variable is not None]
     lost = [item.what for item in missing if item.variable is None]
@@ -120,4 +120,4 @@ def require_nothing_hidden(plan: LaunchPlan) -> None:
     hidden = [word for word in plan.argv if HIDDEN in word]
     hidden += [change.name for change in plan.env if change.value is not None and HIDDEN in change.value]
     if hidden:
-        raise JobError(asks_for(Missing(word, None) for word in hidden))
+        raise JobError(asks_for([Missing(word, None) for word in hidden]))
