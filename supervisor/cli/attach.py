@@ -125,9 +125,10 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.run.access.ownership import has_keeper, place_of, printable
+    from supervisor.run.access.ownership import has_keeper, place_of
     from supervisor.run.journal import StateReader
     from supervisor.run.paths import RunPaths
+    from supervisor.text.decode import printable
 
     paths = RunPaths(root)
     if args.adopt:

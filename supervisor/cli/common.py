@@ -40,10 +40,12 @@ def add_scope(parser: argparse.ArgumentParser) -> None:
 
 
 def complain(verb: str, message: str, code: int = 2) -> int:
-    """One line on stderr; returns the exit code. What it quotes, of an argument or a file, may hold a secret."""
+    """A message on stderr, mostly one line; returns the exit code. What it quotes, of an argument or a file, may hold a secret, or act on a terminal."""
+    from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
 
-    print(redact_text(f"stoker {verb}: {message}"), file=sys.stderr)
+    text = redact_text(f"stoker {verb}: {message}")
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
     return code
 
 
@@ -78,10 +80,7 @@ class Parser(argparse.ArgumentParser):
             near = difflib.get_close_matches(unknown[1].split("=")[0], flags, n=1, cutoff=0.6)
             message = f"unknown argument {unknown[1]!r}"
             hint = f"did you mean {near[0]}?" if near else hint
-        from supervisor.text.redact import redact_text  # of what is wrong, a part may be a secret
-
-        print(redact_text(f"{self.prog}: {message}: {hint}"), file=sys.stderr)
-        sys.exit(2)
+        sys.exit(complain(self.prog.removeprefix("stoker "), f"{message}: {hint}"))
 
 
 MOST_BYTES = 1 << 20

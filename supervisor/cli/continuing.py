@@ -107,7 +107,7 @@ def _continue(paths: RunPaths, args: argparse.Namespace, appearance: Appearance)
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
     """Why nobody can be certain that nothing of the run lives: after listening, and asking who may know."""
     from supervisor.keeper.process.takeover import WATCH_S, other_host_with_keeper, scheduler_state
-    from supervisor.run.access.ownership import printable
+    from supervisor.text.decode import printable
 
     if found.listen_to:
         host = printable(found.listen_to)
@@ -159,7 +159,7 @@ def _asked_for(record: RunFile, args: argparse.Namespace) -> dict[str, str]:
 def _show(paths: RunPaths, state: RunState, plan: LaunchPlan) -> None:
     """How it ended, and what would run."""
     from supervisor.job.plan import plan_as_shell
-    from supervisor.run.access.ownership import printable
+    from supervisor.text.decode import printable
     from supervisor.text.redact import redact_text
 
     view = state.attempt

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from supervisor.cli.common import Parser
+from supervisor.cli.common import Parser, complain
 from supervisor.cli.diagnosing.job_logs import (
     BadInputError,
     names_ranks,
@@ -90,8 +90,7 @@ def run(
     try:
         jobs = read_jobs([path_or_run(path) for path in paths], each=each, attempt=attempt)
     except BadInputError as error:
-        print(f"stoker diagnose: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return complain("diagnose", str(error), EXIT_BAD_INPUT)
     engine = load_engine(default_cache_dir())
     tr = str if as_json else _translation(lang)
     codes = []
@@ -99,12 +98,10 @@ def run(
         try:
             found = _examined(path, job, engine)
         except BadInputError as error:
-            print(f"stoker diagnose: {error}", file=sys.stderr)
-            codes.append(EXIT_BAD_INPUT)
+            codes.append(complain("diagnose", str(error), EXIT_BAD_INPUT))
             continue
         except OSError as error:
-            print(f"stoker diagnose: {path}: {error.strerror or error}", file=sys.stderr)
-            return EXIT_BAD_INPUT
+            return complain("diagnose", f"{path}: {error.strerror or error}", EXIT_BAD_INPUT)
         codes.append(_code(found.verdict))
         if as_json:
             _print_json(path, number, found, explain=explain)

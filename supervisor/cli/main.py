@@ -48,9 +48,10 @@ def main(argv: list[str]) -> int:
     except BrokenPipeError:
         return 0  # the reader of our output went away (`stoker runs | head`): not an error of ours
     except OSError as error:
+        from supervisor.cli.common import complain
+
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        print(f"stoker {argv[0]}: {what}", file=sys.stderr)
-        return 2
+        return complain(argv[0], what)
     finally:
         _flush_or_drop()
 

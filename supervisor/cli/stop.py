@@ -186,7 +186,7 @@ def _what_to_do(run: RunPaths, state: RunState) -> str:
     """Where a stop request would be received, for a run without a keeper."""
     import socket
 
-    from supervisor.run.access.ownership import printable
+    from supervisor.text.decode import printable
 
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {printable(state.host)}: stop it there"

@@ -18,6 +18,7 @@ import msgspec
 
 from supervisor.run.events import Event
 from supervisor.run.fold import fold
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 from supervisor.text.redact import Redactor
@@ -147,7 +148,7 @@ class JournalReader:
                 continue
             try:
                 yield self._decoder.decode(line)
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+            except NOT_DECODED:
                 self.skipped += 1
 
 

@@ -6,11 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+# What decoding foreign bytes raises: msgspec's errors and broken UTF-8 are ValueErrors; nesting without end recurses.
+NOT_DECODED: Final = (ValueError, RecursionError)
 
 
 def append_line(path: Path, record: msgspec.Struct) -> None:
@@ -34,5 +36,5 @@ def decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> Iterator[T]:
         if line:
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+            except NOT_DECODED:
                 continue

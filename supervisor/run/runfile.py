@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.job.spec import JobSpec
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.regular import read_regular
 
 SCHEMA_VERSION = 1
@@ -92,7 +93,7 @@ def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
     """
     try:
         record = msgspec.json.decode(data, type=RunFile)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except NOT_DECODED as error:
         raise BadRunFile(f"{name}: not a run file of this version: {error}") from error
     if record.schema != SCHEMA_VERSION:
         raise BadRunFile(f"{name}: schema {record.schema} is newer than this stoker: update it")

@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from supervisor.run.jsonl import NOT_DECODED
+
 _NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "pid", "local_rank", "code"})
 
 
@@ -55,7 +57,7 @@ def parse_telemetry(line: bytes) -> TelemetryRecord | None:
     """Parse one line; None for a half line, a kind unknown to this version, or anything else."""
     try:
         document: Any = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_DECODED:
         document = _lenient(line)
     if not isinstance(document, dict):
         return None
@@ -96,7 +98,7 @@ def _lenient(line: bytes) -> Any:
         return None
     try:
         return json.loads(line)
-    except (ValueError, RecursionError):
+    except NOT_DECODED:
         return None
 
 

@@ -187,6 +187,11 @@ def clean(raw: bytes, cap_bytes: int = LINE_CAP_BYTES) -> str:
     return text + CAP_MARK if cut else text
 
 
+def printable(text: str) -> str:
+    """Text from a folder or an argument as one line without terminal control characters: anybody may have written it."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
 def _last_segment(raw: bytes) -> bytes:
     """What a terminal would show last of a line redrawn with carriage returns (tqdm and the like)."""
     end = len(raw)

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import split_prefix
 
@@ -62,7 +63,7 @@ def _stack_frame(lines: Sequence[str], at: int) -> CodeLine | None:
     match = _STACK_FRAME.match(lines[at])
     if match is None:
         return None
-    path, number = (match[2] or match[4]).replace("\\", "/"), int(match[3] or match[5])
+    path, number = (match[2] or match[4]).replace("\\", "/"), whole(match[3] or match[5])
     if _is_installed(path):
         return None
     below = lines[at + 1] if at + 1 < len(lines) else ""

@@ -13,6 +13,7 @@ from supervisor.diagnosis.evidence import ErrorFile, JobEvidence, LogSource, Mac
 from supervisor.diagnosis.scan.windows import window_bytes
 from supervisor.run.regular import open_regular, read_regular
 from supervisor.text.decode import HEAD_BYTES, clean, is_packed
+from supervisor.text.numbers import whole
 from supervisor.text.patterns import Lazy
 from supervisor.text.prefixes import origin_of_path, split_prefix
 
@@ -226,14 +227,16 @@ def _walk(roots: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
 
 def _last_torchrun_attempt(logs: list[str]) -> list[str]:
     """Of torchrun's own restarts in one tree, the last; what came before was restarted."""
-    numbers = {int(match.group(1)) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))}
+    numbers = {
+        whole(match.group(1)) for name in logs if (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name))
+    }
     if len(numbers) < 2:
         return logs
     last = max(numbers)
     return [
         name
         for name in logs
-        if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or int(match.group(1)) == last
+        if not (match := re.search(r"[/\\]attempt_(\d+)[/\\]", name)) or whole(match.group(1)) == last
     ]
 
 
@@ -290,7 +293,7 @@ def _launcher_exit(roots: Sequence[str]) -> int | None:
         except OSError:
             continue
         if match := re.match(r"\s*(-?\d+)", text):
-            return int(match.group(1))
+            return whole(match.group(1))
     return None
 
 

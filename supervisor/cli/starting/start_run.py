@@ -63,7 +63,7 @@ def dry_run(job: Job, env: Mapping[str, str], probes: StartupProbes) -> int:
         path, why = job.spec.python or "python", error.message
     plan = _first_plan(job.spec, path, runs_dir(job.parsed.flag("runs_dir"), env) / "RUN", env)
     if job.parsed.switch("json"):
-        print(json.dumps(answer(job.spec, plan), separators=(",", ":"), ensure_ascii=False))
+        print(json.dumps(answer(job.spec, plan), separators=(",", ":")))
         return 0
     print(f"# interpreter: {path} ({why})")
     if job.spec.entry_kind is not EntryKind.TRAINER:

@@ -20,6 +20,8 @@ from supervisor.diagnosis.scan.signature_tables import Role, Signatures, Strengt
 from supervisor.run.failures import FailureClass, Reason
 from supervisor.text.decode import clean
 
+# The kind of an error is in its first words; some patterns take quadratic time over 50,000 characters without a blank.
+_MESSAGE_CAP = 4096
 # Xids that NVIDIA documents as hardware faults or as asking for a reset (docs.nvidia.com/deploy/xid-errors).
 _HARD_XIDS = frozenset((46, 48, 54, 61, 62, 64, 74, 79, 94, 95, 109, 110, 119, 120, 140, 143))
 _OPEN = (
@@ -95,7 +97,7 @@ def _from_error_files(case: Case, root: Root) -> Root:
 
 
 def _judge_message(case: Case, file: ErrorFile, message: str, signatures: Signatures) -> Root | None:
-    text = clean(message.split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
+    text = clean(message[:_MESSAGE_CAP].split("\n", maxsplit=1)[0].encode("utf-8", "replace"))
     matched = [
         entry
         for entry in signatures.entries

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from supervisor.text.numbers import whole
+
 _COMMUNICATOR = re.compile(r"^#(\d+-\d+) \(([0-9a-f]+)\)")
 _KIND = re.compile(r"different (?:collective|(\w+)) operation counts")
 _MANY = re.compile(r"^\s+(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)")
@@ -59,12 +61,12 @@ def read_ras(text: str) -> tuple[RasLag, ...]:
             close()
             operation, counts, current = kind[1], {}, None
         elif (many := _MANY.match(line) or _NONE.match(line)) is not None:
-            current = int(many[2]) if many.re is _MANY else 0
-            counts[current] = (int(many[1]), [])
+            current = whole(many[2]) if many.re is _MANY else 0
+            counts[current] = (whole(many[1]), [])
         elif (one := _ONE.match(line) or _ONE_NONE.match(line)) is not None:
             current = int(one[2]) if one.re is _ONE else 0
             counts.setdefault(current, (1, []))[1].append(int(one[1]))
         elif (listed := _LISTED.match(line)) is not None and current is not None:
-            counts[current][1].append(int(listed[1]))
+            counts[current][1].append(whole(listed[1]))
     close()
     return tuple(found)

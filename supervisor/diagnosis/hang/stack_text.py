@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from supervisor.text.numbers import whole
+
 _SPY_THREAD = re.compile(r'Thread (0x[0-9A-Fa-f]+|\d+)(?: \(([^)]*)\))?(?:: "(.*)")?')
 _SPY_FRAME = re.compile(r"\s+(\S.*?) \((.*?)(?::(\d+))?\)\s*$")
 _FAULT_THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+).*\(most recent call first\):")
@@ -95,7 +97,7 @@ def _from_py_spy(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
             name, frames, at = head[3] or head[1], [], []
             idle = None if head[2] is None else head[2].startswith("idle")
         elif (seen := _SPY_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
-            frames.append(Frame(seen[1], seen[2], int(seen[3]) if seen[3] else None))
+            frames.append(Frame(seen[1], seen[2], whole(seen[3]) if seen[3] else None))
             at.append(index)
     close()
     if found and not any(thread.is_main for thread in found):
@@ -119,7 +121,7 @@ def _from_faulthandler(lines: Sequence[str]) -> tuple[ThreadStack, ...]:
             # A signal's handler runs in the main thread (signal(7) lets any take it; CPython's main one does).
             name, is_main, frames, at = head[2], head[1] == "Current thread", [], []
         elif (seen := _FAULT_FRAME.match(line)) is not None and len(frames) < _MAX_FRAMES:
-            number = int(seen[2]) if seen[2].isdecimal() else None
+            number = whole(seen[2]) if seen[2].isdecimal() else None
             frames.append(Frame(seen[3], seen[1], number))
             at.append(index)
     close()

@@ -185,7 +185,8 @@ def called_frames(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 def _module_file(frame: Frame) -> str:
     """A library's file below where it is installed: ``huggingface_hub/file_download.py``."""
-    return _ABOVE.sub("", frame.file)
+    above = _ABOVE.match(frame.file)
+    return frame.file[above.end() :] if above is not None else frame.file
 
 
 def _by_files(frames: Sequence[Frame]) -> Kind | None:

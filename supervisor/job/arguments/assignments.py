@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,13 @@ def value_of(args: Sequence[str], name: str) -> str | None:
     return next((s.value for s in reversed(settings_of(args)) if _same(s.name, name)), None)
 
 
-def settings_of(args: Sequence[str]) -> list[Setting]:
+def settings_of(args: Sequence[str]) -> Sequence[Setting]:
     """Every setting of a command line, in order; what is neither a flag nor ``key=value`` is passed over."""
+    return _settings_of(tuple(args))
+
+
+@lru_cache(maxsize=8)  # each candidate for a batch setting asks for its value: 2,000 words took 60 s
+def _settings_of(args: tuple[str, ...]) -> Sequence[Setting]:
     found: list[Setting] = []
     for at, word in enumerate(args):
         if word.startswith("-") and not _is_number(word):
@@ -70,7 +76,7 @@ def settings_of(args: Sequence[str]) -> list[Setting]:
             match = re.fullmatch(r"\+{0,2}([A-Za-z_][\w./@]*)=(.*)", word, re.DOTALL)
             if match:
                 found.append(Setting(word.partition("=")[0], match[2], at, joined=True))
-    return found
+    return tuple(found)
 
 
 def _is_number(word: str) -> bool:

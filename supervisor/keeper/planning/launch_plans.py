@@ -27,6 +27,7 @@ from supervisor.preflight.ports import free_port
 from supervisor.run.access.control import RequestArgs
 from supervisor.run.events import Decided
 from supervisor.run.fold import fold
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths, NodePaths, RunPaths, make_private, private
 from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, SpecChange, Verdict
 from supervisor.run.regular import read_regular, read_text
@@ -296,7 +297,7 @@ def planned_change(
             edit.source: read_values(edit.source, read_text(Path(plan.cwd, edit.source)))
             for edit in plan.edits
         }
-    except (JobError, OSError, UnicodeDecodeError, msgspec.DecodeError):
+    except (JobError, OSError, *NOT_DECODED):
         return ()
     return diff_lines(old, plan_as_record(plan), values)
 

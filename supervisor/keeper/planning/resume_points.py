@@ -29,6 +29,7 @@ from supervisor.keeper.planning.launch_plans import ResumePoint
 from supervisor.policy.history import is_resume_known
 from supervisor.preflight.interpreter import installed_version, interpreter_of
 from supervisor.run.events import CheckpointCommitted
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.regular import read_regular
 from supervisor.run.runfile import RunFile
@@ -344,7 +345,7 @@ def _held_batch(checkpoint: CheckpointCommitted) -> int | None:
         return None
     try:
         parsed = json.loads(read_regular(Path(checkpoint.path, TRAINER_STATE)))
-    except (OSError, ValueError, RecursionError):
+    except (OSError, *NOT_DECODED):
         return None
     held = parsed.get("train_batch_size") if isinstance(parsed, dict) else None
     return held if isinstance(held, int) and held > 0 else None

@@ -23,6 +23,7 @@ from pathlib import Path
 from supervisor.job.env import applied
 from supervisor.job.plan import LaunchPlan
 from supervisor.keeper.process.members import bears_mark, find_members
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.regular import read_regular
 from supervisor.sources.processes import (
@@ -294,6 +295,6 @@ def _identity(record: Mapping[str, object], pid_key: str, ticks_key: str) -> Pro
 def _read_json(path: Path) -> dict[str, object] | None:
     try:
         record = json.loads(read_regular(path))
-    except (OSError, ValueError):
+    except (OSError, *NOT_DECODED):
         return None
     return record if isinstance(record, dict) else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RunPaths, make_private
 from supervisor.run.records import Finding
 from supervisor.run.runfile import BadRunFile, RunFile, read_run_stream
@@ -98,7 +99,7 @@ def taken_over(data: bytes) -> tuple[RunFile, tuple[Finding, ...], str]:
         record, findings, continued_by = data.split(b"\n")
         found = msgspec.json.decode(findings, type=tuple[Finding, ...])
         return read_run_stream(record), found, msgspec.json.decode(continued_by, type=str)
-    except (ValueError, msgspec.DecodeError) as error:
+    except NOT_DECODED as error:
         raise BadRunFile(f"stdin: a job is handed over there: {error}") from error
 
 

@@ -18,7 +18,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from supervisor.run.access.ownership import printable
 from supervisor.sources.processes import (
     ProcessId,
     ProcessStat,
@@ -28,6 +27,7 @@ from supervisor.sources.processes import (
     owner_of,
     process_table,
 )
+from supervisor.text.decode import printable
 
 MARK = "STOKER_RUN_DIR"
 LOCK_NAME = "keeper.lock"

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.run.events import RequestKind
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.regular import open_regular
 from supervisor.text.redact import redact_text
 
@@ -117,7 +118,7 @@ def _load(path: Path) -> Request | BadRequest:
         if len(data) > MAX_REQUEST_BYTES:
             return BadRequest(id=path.stem, reason="larger than 1 MiB")
         request = msgspec.json.decode(data, type=Request)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (OSError, *NOT_DECODED) as error:
         return BadRequest(id=path.stem, reason=f"unreadable: {error}")
     if request.schema != SCHEMA_VERSION:
         return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.regular import read_regular
 
 TRIES = 5
@@ -99,7 +100,7 @@ def read_holder(path: Path) -> Holder | None:
     """Who wrote the lock file last, dead or alive."""
     try:
         return msgspec.json.decode(read_regular(path), type=Holder)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+    except (OSError, *NOT_DECODED):
         return None
 
 

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.run.access.lock import keeper_is_alive
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import read_regular
+from supervisor.text.decode import printable
 
 if TYPE_CHECKING:  # they load the whole schema, which finding a run need not wait for
     from supervisor.run.access.control import RequestArgs
@@ -81,17 +83,12 @@ class _Recorded(msgspec.Struct, frozen=True):
     path: str | None = None
 
 
-def printable(text: str) -> str:
-    """Text from a folder as one line without terminal control characters: anybody may have written it."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def place_of(run: RunPaths) -> Place:
     """Where a run lies and was made. Cheap: of run.json only the path is read."""
     real = os.path.realpath(run.root)
     try:
         record = msgspec.json.decode(read_regular(Path(real, run.run_json.name)), type=_Recorded)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except (OSError, *NOT_DECODED):
         return Place(real, None)
     return Place(real, record.path)
 

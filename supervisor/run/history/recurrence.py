@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
@@ -77,5 +78,5 @@ def _in_journal(run: RunPaths, mark: bytes) -> Sighting | None:
     try:
         fact = json.loads(data[start : stop if stop >= 0 else len(data)])
         return Sighting(run.run_id, int(fact["attempt"]), float(fact["t"]))
-    except (ValueError, KeyError, TypeError):
+    except (*NOT_DECODED, KeyError, TypeError, OverflowError):
         return None  # a damaged line is no sighting

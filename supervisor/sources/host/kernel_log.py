@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Collection
 
+from supervisor.text.numbers import whole
+
 KMSG = "/dev/kmsg"
 RECORD_BYTES = 8192
 MOST_RECORDS = 20_000
@@ -51,7 +53,7 @@ def about(record: bytes, pids: Collection[int], since_s: float) -> str | None:
     """The message of one record (``priority,sequence,microseconds,flags;message``) if it is about `pids`."""
     head, _, body = record.partition(b";")
     parts = head.split(b",")
-    if len(parts) < 3 or not parts[2].isdigit() or int(parts[2]) / 1e6 < since_s:
+    if len(parts) < 3 or not parts[2].isdigit() or whole(parts[2].decode()) / 1e6 < since_s:
         return None
     text = body.split(b"\n", 1)[0].decode("utf-8", "replace")
     killed = _KILLED.search(text)

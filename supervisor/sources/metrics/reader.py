@@ -72,6 +72,8 @@ def standing_states(states: Sequence[DrawnState], before: DrawnState | None = No
         states: in the order in which they were drawn.
         before: the state that was read last, which tells whether the first of these draws its step again.
     """
+    if not states:
+        return []
     known = [before, *states] if before is not None else states
     drawn_twice = any(one[0] == after[0] for one, after in pairwise(known))
     same_step = len(states) > 1 and states[-2][0] == states[-1][0]

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.regular import open_regular
 
 MOST_BYTES = 1 << 16
@@ -56,7 +57,7 @@ def load(path: Path | None) -> Kept:
     try:
         with open_regular(path) as file:
             return msgspec.json.decode(file.read(MOST_BYTES), type=Kept)
-    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+    except (OSError, *NOT_DECODED):
         return Kept()
 
 

@@ -111,7 +111,7 @@ class _Look:
     row: Convention | None
 
     @property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> Sequence[Setting]:
         return settings_of(self.args[self.where.args_at :])
 
     @property

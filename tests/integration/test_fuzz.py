@@ -1,0 +1,112 @@
+"""Everything that reads what others wrote, on hostile input: what `bench/fuzz.py` once found, and each parser for a while."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.fuzz import in_child
+from bench.fuzz_parsers import FAULT_HANDLER, PARSERS, RAS, SCRIPT, STACKS, verb
+from supervisor.diagnosis.hang.ras_report import read_ras
+from supervisor.diagnosis.hang.stack_text import parse_stack
+from supervisor.run.access import control
+from supervisor.run.access.lock import read_holder
+from supervisor.run.journal import JournalReader
+from supervisor.run.runfile import BadRunFile, read_run_file
+from supervisor.sources.host.kernel_log import about
+from supervisor.sources.telemetry import parse_telemetry
+
+FUZZ_S = 20.0
+CPU_S = 5.0
+NESTED = b"[" * 100_000 + b"]" * 100_000
+DIGITS = "9" * 5000
+
+
+def test_bytes_that_are_no_text_and_nesting_without_end_are_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "case.json"
+    for line in (
+        b'{"kind":"step","t_wall":1,"note":"\xff"}',
+        b'{"kind":"step","t_wall":1,"note":%s}' % NESTED,
+    ):
+        assert parse_telemetry(line) is None
+        path.write_bytes(line + b"\n")
+        reader = JournalReader(path)
+        assert (reader.read(), reader.skipped) == ([], 1)
+        assert read_holder(path) is None
+        assert isinstance(control.pending(tmp_path)[0], control.BadRequest)
+        with pytest.raises(BadRunFile, match="not a run file of this version"):
+            read_run_file(path)
+
+
+def test_numbers_of_thousands_of_digits_are_numbers() -> None:
+    """`int` refuses more than 4300 digits."""
+    for text in (STACKS.replace("50", DIGITS), FAULT_HANDLER.replace("50", DIGITS)):
+        assert parse_stack(text.split("\n"))
+    read_ras(RAS.replace("6650", DIGITS).replace("Rank 3", f"Rank {DIGITS}"))
+    assert (
+        about(f"4,1,{DIGITS},-;Killed process 7 (python)".encode(), {7}, 0.0) == "Killed process 7 (python)"
+    )
+
+
+def test_a_bar_that_is_redrawn_without_a_loss_has_no_points(tmp_path: Path) -> None:
+    log = tmp_path / "bar.log"
+    log.write_bytes(
+        b"\r".join(b"downloading %d of 10" % number for number in range(10)) + b"\nstep 5 loss 2.5\n"
+    )
+    assert [json.loads(line)["step"] for line in verb("metrics", str(log), "--json").splitlines()] == [5]
+
+
+def test_a_message_of_one_long_word_costs_no_more_than_its_head(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0" / "0").mkdir(parents=True)
+    (tmp_path / "attempt_0" / "0" / "stderr.log").write_text("step 1 loss 2.0\n")
+    message = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB. " + "x" * 50_000
+    (tmp_path / "attempt_0" / "0" / "error.json").write_text(json.dumps({"message": {"message": message}}))
+    began = time.process_time()
+    assert json.loads(verb("diagnose", str(tmp_path), "--json"))["failure"] == "cuda_oom"
+    assert time.process_time() - began < CPU_S
+
+
+def test_what_a_person_typed_cannot_act_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for argv in (
+        ("run", "no\rsuch\x1b[2J.py"),
+        ("diagnose", "no\rsuch\x1b[2J"),
+        ("runs", "--no\rsuch\x9b31m"),
+    ):
+        verb(*argv)  # it looks at what is printed
+    (tmp_path / "train.py").write_bytes(SCRIPT)
+    plan = verb(
+        "run",
+        "--dry-run",
+        "--json",
+        "--nproc-per-node",
+        "1",
+        "train.py",
+        "--name",
+        "a\x9b31m\u202eb",
+        json_lines=True,
+    )
+    assert json.loads(plan)["argv"][-1] == "a\x9b31m\u202eb"
+
+
+def test_two_thousand_flags_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_bytes(SCRIPT)
+    began = time.process_time()
+    flags = [f"--batch-s{number}" for number in range(2000)]
+    verb("run", "--dry-run", "--json", "--nproc-per-node", "1", "train.py", *flags, json_lines=True)
+    assert time.process_time() - began < CPU_S
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(FUZZ_S + 600)
+@pytest.mark.parametrize("name", PARSERS)
+def test_no_input_breaks_it(name: str) -> None:
+    report = in_child(name, FUZZ_S, seed=int(time.time()))
+    assert not report["findings"], "\n".join(report["findings"])
+    assert report["cases"] > 3
