@@ -10,6 +10,8 @@
 #   make soak    hours: kills, hangs, crashes and following, drawn from SEED; results are kept in bench/results
 #   make corpus  how many of the labelled logs are judged rightly
 #   make faults  is a resumed training the same one: planted mistakes named, honest restarts not accused (some minutes)
+#   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
+#   make audit   requirements.lock (what an install consists of, with hashes) made anew, known advisories, an SBOM
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
 #   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md)
 #   make pictures   the pictures of the docs, drawn from recorded runs
@@ -29,10 +31,10 @@ E2E_STAMP := $(VENV)/.e2e-packages
 # Where it is set (in many containers) each worker and each process that a test starts compiles all modules anew: collecting
 # the tests took 15 s instead of 6 s, in every worker.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults clean
+.PHONY: help install demo quick test e2e check format corpus pages pictures soak venv-gpu gpu frameworks scripts faults lowest newest audit clean
 
 help:
-	@sed -n '2,19s/^# \{0,1\}//p' Makefile
+	@sed -n '2,21s/^# \{0,1\}//p' Makefile
 
 $(STAMP): pyproject.toml constraints.txt supervisor/__init__.py
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stoker needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -122,6 +124,28 @@ format: $(STAMP)
 
 corpus: $(STAMP)
 	$(BIN)/python -m pytest -q -s tests/corpus
+
+# torch and what only tests need are as in constraints.txt: what varies are the libraries that an install of stoker brings.
+lowest newest: UV := .venv-supply/bin/uv
+lowest: RESOLUTION := lowest-direct
+newest: RESOLUTION := highest
+lowest newest: .venv-supply/.installed
+	test -x .venv-$@/bin/python || $(PYTHON) -m venv .venv-$@
+	$(UV) pip compile -q --no-header --resolution $(RESOLUTION) -o .venv-$@/runtime.txt pyproject.toml
+	sed "$$(sed -n 's/^\([A-Za-z0-9_-]*\)==.*/s,^\1==.*,,I/p' .venv-$@/runtime.txt)" constraints.txt > .venv-$@/others.txt
+	.venv-$@/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-$@/runtime.txt -c .venv-$@/others.txt $(PIP_ARGS) torch '.[trainer,dev]'
+	.venv-$@/bin/python -m pytest -q $(PARALLEL) -m '$(SHORT) and not serial'
+
+.venv-supply/.installed: constraints.txt
+	test -x .venv-supply/bin/python || $(PYTHON) -m venv .venv-supply
+	.venv-supply/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) uv pip-audit cyclonedx-bom
+	touch $@
+
+# Advisories need the package index's own service: a mirror without it answers "not found" for each, which is said and is no pass.
+audit: .venv-supply/.installed
+	.venv-supply/bin/uv pip compile -q --universal --generate-hashes --no-header --no-annotate --no-emit-index-url -o requirements.lock pyproject.toml
+	.venv-supply/bin/cyclonedx-py requirements --pyproject pyproject.toml --of JSON -o dist/sbom.json requirements.lock
+	.venv-supply/bin/pip-audit -r requirements.lock --disable-pip --strict
 
 # TREES=folder with checkouts named <owner>+<name>, at the commits of tests/scripts_corpus/manifest.jsonl.
 scripts: $(STAMP)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 import supervisor
 from supervisor.cli.main import main
@@ -87,6 +89,19 @@ def test_what_is_installed_for_development_is_pinned() -> None:
     names = {re.split(r"[^\w.-]", one)[0].lower() for one in wanted}
     pinned = {line.split("==")[0].lower() for line in text_of("constraints.txt").splitlines() if "==" in line}
     assert names - pinned == set()
+
+
+def test_the_lock_holds_what_an_install_brings_with_hashes() -> None:
+    locked = {
+        match[1].lower(): Version(match[2])
+        for match in re.finditer(r"^([\w.-]+)==(\S+)", text_of("requirements.lock"), re.MULTILINE)
+    }
+    assert len(re.findall(r"^[\w.-]+==", text_of("requirements.lock"), re.MULTILINE)) == len(locked)
+    blocks = re.split(r"^(?=[\w.-]+==)", text_of("requirements.lock"), flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in block for block in blocks)
+    for line in project()["project"]["dependencies"]:
+        wanted = Requirement(line)
+        assert locked[wanted.name.lower()] in wanted.specifier, line
 
 
 def test_the_version_stands_in_one_place(capsys: pytest.CaptureFixture[str]) -> None:
