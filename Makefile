@@ -13,7 +13,7 @@
 #   make lowest  the tests with the lowest versions of its libraries that stoker accepts; make newest: with the newest there are
 #   make audit   requirements.lock (what an install consists of, with hashes) made anew, known advisories, an SBOM
 #   make scripts TREES=…   what would change on real scripts' command lines, over fetched trees
-#   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md)
+#   make pages   the pages that are made from code (docs/failures.md, docs/recovery.md, docs/commands.md, docs/reliability.md)
 #   make pictures   the pictures of the docs, drawn from recorded runs
 #
 # PYTHON=…    interpreter to build .venv from; for `make demo`, one that can import torch is used as it is
@@ -158,6 +158,7 @@ pages: $(STAMP)
 	$(BIN)/python scripts/failures_page.py
 	$(BIN)/python scripts/recovery_page.py
 	$(BIN)/python scripts/commands_page.py
+	$(BIN)/python scripts/reliability_page.py
 
 pictures: $(STAMP)
 	$(BIN)/python docs/pictures.py

@@ -71,6 +71,7 @@ def test_the_watcher_writes_on_under_the_same_lock(tmp_path: Path) -> None:
     assert not keeper_is_alive(run.node().lock)
 
 
+@pytest.mark.fault("processes", "the watcher of a log is killed", "what it recorded opens like any run")
 def test_a_watcher_that_is_killed_leaves_a_run_that_opens(tmp_path: Path) -> None:
     run, log, observed = begun(tmp_path)
     with Watcher(run, str(log), observed, interval_s=60.0) as watcher:
@@ -114,6 +115,7 @@ with Watcher(run, log, observed, interval_s=60.0) as watcher:
 """
 
 
+@pytest.mark.fault("processes", "a screen that watches a log is killed", "its watcher leaves with it")
 def test_a_screen_that_is_killed_takes_its_watcher_along(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("step 1/9 loss: 2.5\n", encoding="utf-8")

@@ -85,6 +85,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.fault(
+    "hostile input", "bad arguments, files and folders", "one line, exit 2, nothing left behind"
+)
 def test_bad_input_is_one_line_and_leaves_nothing(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +122,7 @@ def test_help_and_empty_lists_are_no_errors(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.fault("hostile input", "the reader of a pipe leaves early (`| head`)", "no error, no traceback")
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     line = f"{sys.executable} -m supervisor --help | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -18,6 +18,11 @@ CASES = 30
 CASE_CPU_S = 5.0
 
 
+@pytest.mark.fault(
+    "hostile input",
+    "real logs cut, mixed, repeated, with escapes and other encodings",
+    "a verdict; nothing unsafe is printed",
+)
 def test_mutated_logs_break_nothing_and_print_nothing_unsafe(tmp_path: Path) -> None:
     hostile = Hostile(1)
     path = tmp_path / "case.log"
@@ -31,6 +36,7 @@ def test_mutated_logs_break_nothing_and_print_nothing_unsafe(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("token", [b"\0", b"\r", b"\x1b]", b"9", b"Error: ", b"[rank1]: ", b"\xff"])
+@pytest.mark.fault("hostile input", "megabytes without a newline below a failure", "the failure is found")
 def test_megabytes_without_a_newline_hide_no_failure_above_them(token: bytes, tmp_path: Path) -> None:
     assert token in BOMBS
     path = tmp_path / "case.log"
@@ -69,6 +75,7 @@ def test_a_packed_log_cut_short_is_judged_by_what_is_there(share: float, tmp_pat
     assert "cuda_oom" in human
 
 
+@pytest.mark.fault("hostile input", "a flood of lines that all match", "memory stays bounded")
 def test_a_flood_fills_no_memory() -> None:
     engine = load_engine(default_cache_dir())
     tracemalloc.start()

@@ -13,6 +13,7 @@ from tests.integration.harness import ROOT, environment
 
 
 @pytest.mark.e2e
+@pytest.mark.fault("logs and load", "a log of hundreds of MB is followed", "memory stays bounded")
 def test_memory_is_bounded_while_a_log_is_followed(tmp_path: Path) -> None:
     kept = tmp_path / "follow.json"
     done = subprocess.run(

@@ -190,6 +190,9 @@ def test_a_run_whose_processes_are_all_gone_goes_on(folder: Path, booted: bool) 
     assert state.attempts[0].exit_code is None
 
 
+@pytest.mark.fault(
+    "recovery", "a run ends well while it has no keeper, and is continued", "nothing is started again"
+)
 def test_what_ended_well_while_nobody_looked_is_not_started_again(folder: Path) -> None:
     run = detached(folder)
     lose_keeper(run)
@@ -379,6 +382,9 @@ def test_a_change_while_the_question_stands_is_heard(folder: Path) -> None:
     is_continued(run)
 
 
+@pytest.mark.fault(
+    "processes", "a process whose owner cannot be told, when a run is continued", "a person is asked"
+)
 def test_whose_a_process_is_only_a_person_can_say(scene: Scene) -> None:
     """A stranger that the files name is asked about, not waited for, and never signalled."""
     root = names_stranger(scene)
@@ -426,6 +432,11 @@ def test_from_another_host_an_attempt_that_had_ended_goes_on_once_nobody_is_hear
 
 
 @pytest.mark.usefixtures("quickly")
+@pytest.mark.fault(
+    "processes",
+    "a run is continued on another host while its keeper lives",
+    "the keeper is heard and nothing starts",
+)
 def test_from_another_host_a_keeper_that_writes_is_heard(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -482,6 +493,7 @@ def test_a_keeper_shows_that_it_lives(folder: Path) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.fault("processes", "two people continue a run at once", "one attempt is started")
 def test_two_at_once_start_one(folder: Path) -> None:
     (folder / "how").write_text("3", encoding="utf-8")
     assert stoker(*job("--no-ui"), cwd=folder).code == 1

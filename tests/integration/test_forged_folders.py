@@ -429,6 +429,11 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=as_root) if name in FOR_ROOT else name for name in KINDS]
 )
+@pytest.mark.fault(
+    "secrets and access",
+    "a folder that was handed over: forged, copied, moved, linked, writable by others (45 kinds)",
+    "it opens; nothing in it is started, signalled or asked",
+)
 def test_nothing_is_done_to_or_for_it(
     scene: Scene,
     name: str,
@@ -495,6 +500,9 @@ def test_nothing_is_done_to_or_for_it(
     assert is_alive(ProcessId(attempt.pid, attempt.start_time)), "the run that trains was touched"
 
 
+@pytest.mark.fault(
+    "secrets and access", "a link in a folder leads to another run", "a stop does not go through it"
+)
 def test_a_stop_never_goes_through_a_link_to_another_run(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -512,6 +520,9 @@ def test_a_stop_never_goes_through_a_link_to_another_run(
 
 
 @as_root
+@pytest.mark.fault(
+    "secrets and access", "another user's process bears the run's mark", "it is not taken over"
+)
 def test_a_process_of_another_user_that_bears_our_mark_is_not_taken_over(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:

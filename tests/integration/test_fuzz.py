@@ -25,6 +25,11 @@ NESTED = b"[" * 100_000 + b"]" * 100_000
 DIGITS = "9" * 5000
 
 
+@pytest.mark.fault(
+    "hostile input",
+    "broken UTF-8 and endless nesting in telemetry, journal, lock, request, run record",
+    "the record is passed over",
+)
 def test_bytes_that_are_no_text_and_nesting_without_end_are_no_record(tmp_path: Path) -> None:
     path = tmp_path / "case.json"
     for line in (
@@ -41,6 +46,9 @@ def test_bytes_that_are_no_text_and_nesting_without_end_are_no_record(tmp_path: 
             read_run_file(path)
 
 
+@pytest.mark.fault(
+    "hostile input", "numbers of 5,000 digits in stacks, NCCL reports, the kernel log", "read as numbers"
+)
 def test_numbers_of_thousands_of_digits_are_numbers() -> None:
     """`int` refuses more than 4300 digits."""
     for text in (STACKS.replace("50", DIGITS), FAULT_HANDLER.replace("50", DIGITS)):
@@ -59,6 +67,9 @@ def test_a_bar_that_is_redrawn_without_a_loss_has_no_points(tmp_path: Path) -> N
     assert [json.loads(line)["step"] for line in verb("metrics", str(log), "--json").splitlines()] == [5]
 
 
+@pytest.mark.fault(
+    "hostile input", "an error file with a word of 50,000 characters", "judged by its head, in bounded time"
+)
 def test_a_message_of_one_long_word_costs_no_more_than_its_head(tmp_path: Path) -> None:
     (tmp_path / "attempt_0" / "0").mkdir(parents=True)
     (tmp_path / "attempt_0" / "0" / "stderr.log").write_text("step 1 loss 2.0\n")
@@ -69,6 +80,9 @@ def test_a_message_of_one_long_word_costs_no_more_than_its_head(tmp_path: Path) 
     assert time.process_time() - began < CPU_S
 
 
+@pytest.mark.fault(
+    "hostile input", "control characters in arguments and file names", "no message or JSON repeats them raw"
+)
 def test_what_a_person_typed_cannot_act_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +108,7 @@ def test_what_a_person_typed_cannot_act_on_a_terminal(
     assert json.loads(plan)["argv"][-1] == "a\x9b31m\u202eb"
 
 
+@pytest.mark.fault("hostile input", "a command line of 2,000 flags", "read in bounded time")
 def test_two_thousand_flags_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_bytes(SCRIPT)
@@ -106,6 +121,7 @@ def test_two_thousand_flags_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.e2e
 @pytest.mark.timeout(FUZZ_S + 600)
 @pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.fault("hostile input", "16 parsers on mutated input", "no crash, no hang, memory bounded")
 def test_no_input_breaks_it(name: str) -> None:
     report = in_child(name, FUZZ_S, seed=int(time.time()))
     assert not report["findings"], "\n".join(report["findings"])

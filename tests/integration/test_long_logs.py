@@ -94,6 +94,7 @@ def assert_told_all_along(run: RunPaths) -> None:
     assert max((after.t - before.t for before, after in pairwise(told)), default=0.0) < 50
 
 
+@pytest.mark.fault("logs and load", "the machine is busy and the log long", "it is read to its last step")
 def test_a_finished_log_is_read_to_its_last_step_however_busy_the_machine_is(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     large_log(log, 600)
@@ -118,6 +119,7 @@ def test_what_a_job_says_in_its_last_second_is_read(tmp_path: Path) -> None:
     assert_told_all_along(run)
 
 
+@pytest.mark.fault("logs and load", "ranks print much in their last second", "all of it is read")
 def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Path) -> None:
     with busy():
         done, _, state = run_headless(
@@ -127,6 +129,11 @@ def test_what_ranks_under_torchrun_say_in_their_last_second_is_read(tmp_path: Pa
     assert (state.attempts[0].last_step, state.attempts[0].has_unread) == (STEPS, False)
 
 
+@pytest.mark.fault(
+    "logs and load",
+    "a job dies behind a backlog of log",
+    "the verdict stands within a second, the last one follows",
+)
 def test_a_failures_verdict_stands_within_a_second_of_the_end(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     load_engine(default_cache_dir())  # compiled afresh, once a machine, it takes longer than the job

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor.run.journal import read_state
 from supervisor.run.state import Finished
 from tests.integration.harness import ROOT, facts, only_run, stoker, wait_for_state
@@ -30,6 +32,11 @@ if os.environ["STOKER_ATTEMPT"] == "1":
 """
 
 
+@pytest.mark.fault(
+    "secrets and access",
+    "a run that fails, restarts and is looked at",
+    "no process of stoker connects, sends or looks a name up",
+)
 def test_nothing_reaches_out(tmp_path: Path) -> None:
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch" / "sitecustomize.py").write_text(WATCH)

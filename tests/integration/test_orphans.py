@@ -104,6 +104,11 @@ def check_parent_killed(tmp_path: Path, *, torchrun: bool, after_s: float, victi
 
 
 @pytest.mark.parametrize("victim", ["pid", "launcher_pid"])
+@pytest.mark.fault(
+    "processes",
+    "a job's parent is killed and leaves workers, daemons and renamed children",
+    "all are ended before the next attempt starts",
+)
 def test_when_a_parent_is_killed_its_orphans_are_ended_before_the_next_attempt(
     tmp_path: Path, victim: str
 ) -> None:
@@ -115,17 +120,30 @@ MOMENTS = random.Random(20261122)
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("after_s", [round(MOMENTS.uniform(0.0, 3.0), 3) for _ in range(20)])
+@pytest.mark.fault(
+    "processes",
+    "a plain command's parent is killed at a random moment",
+    "no process of two attempts lives side by side",
+)
 def test_a_plain_commands_parent_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> None:
     check_parent_killed(tmp_path, torchrun=False, after_s=after_s)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("after_s", [round(MOMENTS.uniform(0.0, 3.0), 3) for _ in range(10)])
+@pytest.mark.fault(
+    "processes", "torchrun is killed at a random moment", "no process of two attempts lives side by side"
+)
 def test_torchrun_killed_at_a_random_moment(tmp_path: Path, after_s: float) -> None:
     check_parent_killed(tmp_path, torchrun=True, after_s=after_s)
 
 
 @pytest.mark.e2e
+@pytest.mark.fault(
+    "processes",
+    "the keeper is frozen (SIGSTOP) and answers no request",
+    "`stop --now` says so and can end the run's own, checked processes itself",
+)
 def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: Path) -> None:
     folder = family_in(tmp_path)
     by_stranger = subprocess.Popen(["sleep", "300"])
@@ -158,6 +176,11 @@ def test_a_frozen_keeper_is_named_and_its_run_can_be_ended_without_it(tmp_path: 
 
 
 @pytest.mark.parametrize("flag", [[], ["--now"]])
+@pytest.mark.fault(
+    "processes",
+    "a job's daemons left its process group, or its environment cannot be read",
+    "a stop ends them too",
+)
 def test_a_stop_ends_daemons_and_children_without_an_environment(tmp_path: Path, flag: list[str]) -> None:
     folder = family_in(tmp_path)
     done = stoker(
@@ -181,6 +204,9 @@ def test_a_stop_ends_daemons_and_children_without_an_environment(tmp_path: Path,
         kill_family(folder)
 
 
+@pytest.mark.fault(
+    "processes", "a job ends with 0 and leaves processes behind", "they are listed and left alone"
+)
 def test_after_exit_0_what_is_left_is_listed_and_lives(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys\n"
@@ -202,6 +228,7 @@ def test_after_exit_0_what_is_left_is_listed_and_lives(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.fault("processes", "a job starts a stoker run of its own", "the inner run is not touched")
 def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
     inner = [*STOKER, "run", "--no-ui", "--runs-dir", str(tmp_path / "inner"), "--", "sleep", "600"]
     done = stoker(
@@ -226,6 +253,9 @@ def test_a_stoker_run_within_a_job_is_left_alone(tmp_path: Path) -> None:
             stoker("stop", nested.run_id, "--runs-dir", str(inner_dir), "--now", cwd=tmp_path)
 
 
+@pytest.mark.fault(
+    "processes", "only the journal names a process as the run's", "it is listed, never signalled"
+)
 def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for(tmp_path: Path) -> None:
     """Keeper, launcher and command are killed; a rank without an environment cannot be told from a stranger."""
     folder = family_in(tmp_path)
@@ -268,6 +298,9 @@ def test_what_only_the_journal_names_is_listed_and_neither_killed_nor_waited_for
         kill_family(folder)
 
 
+@pytest.mark.fault(
+    "processes", "a process of the last attempt cannot be ended", "no next attempt is launched beside it"
+)
 def test_nothing_is_launched_beside_a_process_that_cannot_be_ended(tmp_path: Path) -> None:
     """A stopped tracee cannot be ended here; a process that bears the mark and appears between two attempts stands for it."""
     done = stoker("run", "--detach", "--", "sh", "-c", "exit 3", cwd=tmp_path)

@@ -39,6 +39,11 @@ def start_detached(cwd: Path, *args: str) -> RunPaths:
     return RunPaths(cwd / "runs" / done.out.strip())
 
 
+@pytest.mark.fault(
+    "processes",
+    "the keeper is killed with SIGKILL while ranks train",
+    "the ranks go on; another keeper adopts the run and its end is recorded",
+)
 def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     run = start_detached(tmp_path, JOB, "--gate", str(gate), "--steps", "10")
@@ -66,6 +71,11 @@ def test_a_killed_keeper_is_replaced_and_the_run_ends_whole(tmp_path: Path) -> N
 
 
 @pytest.mark.e2e
+@pytest.mark.fault(
+    "processes",
+    "the keeper dies, and the ranks end while there is none",
+    "the exit status is on disk and the next keeper gives it",
+)
 def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     run = start_detached(
@@ -89,6 +99,9 @@ def test_a_keeper_killed_after_the_ranks_ended_still_learns_their_exit_status(tm
     assert stoker("stop", run.run_id, cwd=tmp_path).code == 0
 
 
+@pytest.mark.fault(
+    "processes", "a rank ignores SIGTERM", "the stop sequence goes on to SIGKILL within its bound"
+)
 def test_a_rank_that_ignores_sigterm_is_ended_by_sigkill(tmp_path: Path) -> None:
     run = start_detached(tmp_path, "--grace", "2", JOB, "--mode", "stubborn")
     wait_for_step(run, 4)
@@ -122,6 +135,9 @@ def test_a_detached_failure_is_held_until_a_person_restarts_or_stops_it(tmp_path
     assert not keeper_is_alive(run.node().lock) or wait_until(lambda: not keeper_is_alive(run.node().lock), 5)
 
 
+@pytest.mark.fault(
+    "recovery", "the port that was asked for is taken", "refused in one line before anything starts"
+)
 def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -145,6 +161,11 @@ def test_a_named_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 5), (signal.SIGINT, 130)])
+@pytest.mark.fault(
+    "processes",
+    "a signal to a headless stoker",
+    "the job is stopped in order, and the exit code says so",
+)
 def test_signals_end_a_headless_run_gracefully(tmp_path: Path, number: signal.Signals, code: int) -> None:
     command = [
         *STOKER,
@@ -175,6 +196,11 @@ def test_signals_end_a_headless_run_gracefully(tmp_path: Path, number: signal.Si
 
 
 @pytest.mark.e2e
+@pytest.mark.fault(
+    "recovery",
+    "a script that cannot resume fails after its first step",
+    "it waits for a person; no checkpoint is overwritten",
+)
 def test_a_foreign_script_without_resume_is_not_restarted_by_itself(tmp_path: Path) -> None:
     done, _run, state = run_headless("--nproc-per-node", "2", JOB, "--mode", "sigkill", cwd=tmp_path)
     assert done.code == 1

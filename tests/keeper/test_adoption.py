@@ -34,6 +34,7 @@ from tests.keeper.runs import (
 pytestmark = pytest.mark.timeout(90)
 
 
+@pytest.mark.fault("processes", "the keeper dies before the launch", "the adopting keeper launches, once")
 def test_adopted_before_its_launch_it_is_launched(tmp_path: Path) -> None:
     code, state = carry(run_in(tmp_path, STARTED), job_of(tmp_path))
     assert (code, outcome(state)) == (0, (Outcome.SUCCEEDED, 1))
@@ -55,6 +56,11 @@ def test_adopted_while_launching_its_child_is_found(tmp_path: Path) -> None:
     assert wait_until(lambda: child.poll() is not None, 5)
 
 
+@pytest.mark.fault(
+    "processes",
+    "the keeper dies between the launch and its journal line",
+    "the child is found; nothing is launched twice",
+)
 def test_a_launch_that_the_journal_missed_is_not_made_twice(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED)
     child = child_in(run, "raise SystemExit(0)")
@@ -110,12 +116,16 @@ def carry_beside(run: RunPaths, record: RunFile) -> tuple[int, st.RunState]:
         keeper.close()
 
 
+@pytest.mark.fault(
+    "processes", "a reboot: nothing of the run is left", "it is lost, exit 6, and waits for `stoker continue`"
+)
 def test_a_run_of_which_nothing_is_left_is_lost(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED, INTENDED, RUNS)
     code, state = carry(run, job_of(tmp_path))
     assert (code, outcome(state)) == (6, (Outcome.LOST, 1))
 
 
+@pytest.mark.fault("processes", "the keeper dies in the middle of a stop", "the stop goes on where it was")
 def test_adopted_while_stopping_the_stop_goes_on(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED, INTENDED)
     child = child_in(run, STUBBORN)
@@ -128,6 +138,11 @@ def test_adopted_while_stopping_the_stop_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", range(5))
+@pytest.mark.fault(
+    "processes",
+    "the keeper dies between an attempt's end and the next launch",
+    "verdict, decision and launch are each made once",
+)
 def test_adopted_between_end_and_relaunch_each_step_is_made_once(tmp_path: Path, known: int) -> None:
     due = ev.BackoffStarted(t=T, attempt=1, until=T, delay_s=0.0)
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, *(*WAITS[:3], due)[:known])
@@ -141,6 +156,9 @@ def test_adopted_between_end_and_relaunch_each_step_is_made_once(tmp_path: Path,
         assert len(state.attempts) == 1
 
 
+@pytest.mark.fault(
+    "processes", "the keeper dies after it carried out a request", "the request is not carried out again"
+)
 def test_what_a_dead_keeper_had_answered_is_not_done_again(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS)
     run.control.mkdir()

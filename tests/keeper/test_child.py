@@ -70,6 +70,9 @@ def test_output_goes_to_the_agent_log_and_the_environment_is_the_plans(tmp_path:
     assert child.paths.agent_log.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.fault(
+    "processes", "the launcher alone is killed", "the command goes on and its exit status is known"
+)
 def test_a_killed_launcher_costs_neither_the_command_nor_its_status(tmp_path: Path) -> None:
     """The keeper is a subreaper: what its launcher started becomes its own child."""
     assert become_subreaper()
@@ -91,6 +94,7 @@ def test_where_nobody_waited_for_the_command_its_status_is_lost(tmp_path: Path) 
     assert status.error is not None
 
 
+@pytest.mark.fault("journal and disk", "the disk keeps the launcher waiting", "the exit status is waited for")
 def test_a_launcher_that_a_busy_disk_keeps_waiting_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +134,11 @@ def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tupl
 
 
 @pytest.mark.parametrize("argv", [("true", "a\0b"), ("true",)])
+@pytest.mark.fault(
+    "processes",
+    "a command that cannot be executed, a working folder that is gone",
+    "one line",
+)
 def test_a_launch_that_the_system_refuses_is_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
     cwd = tmp_path if len(argv) > 1 else tmp_path / "gone"
     with pytest.raises(SpawnError):
@@ -142,6 +151,9 @@ def test_a_launch_into_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) 
         start(tmp_path, "true")
 
 
+@pytest.mark.fault(
+    "journal and disk", "the new process's pid cannot be written down", "it does not run on unaccounted for"
+)
 def test_a_command_whose_pid_cannot_be_written_down_does_not_run_on(tmp_path: Path) -> None:
     exit_path = tmp_path / "exit"
     subprocess.run(
@@ -161,6 +173,9 @@ def test_the_space_of_the_exit_status_is_taken_before_the_command_runs(tmp_path:
     assert not (tmp_path / "1" / "exit.part").exists()
 
 
+@pytest.mark.fault(
+    "secrets and access", "a umask of 000 at the launch", "every file is 0600, every folder 0700"
+)
 def test_every_file_of_a_launch_is_the_users_alone(tmp_path: Path) -> None:
     """Whatever the person's umask is: logs and environments hold what others must not read."""
 
@@ -193,6 +208,9 @@ def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_p
     assert read_pid(paths) is None
 
 
+@pytest.mark.fault(
+    "processes", "the machine was rebooted and the pid is somebody else's now", "it is a stranger"
+)
 def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
     record = json.loads((child.paths.root / "pid").read_bytes())
@@ -206,6 +224,7 @@ def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     assert wait_until(lambda: child.poll() is not None, 10)
 
 
+@pytest.mark.fault("processes", "a recorded pid was given to another process", "no signal is sent to it")
 def test_a_stranger_under_a_known_pid_is_never_signalled(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
     stranger = ProcessId(child.pid.pid, child.pid.start_time - 1.0)

@@ -76,6 +76,11 @@ def test_the_keepers_time_goes_on_and_says_how_far_the_machines_is(
 @pytest.mark.serial
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("by_s", [-HOUR_S, HOUR_S])
+@pytest.mark.fault(
+    "journal and disk",
+    "the machine's clock is set back and forth during a run",
+    "waits and elapsed times are what they were",
+)
 def test_a_run_whose_clock_is_set_ends_as_it_would_and_took_as_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
@@ -103,6 +108,7 @@ def test_a_run_whose_clock_is_set_ends_as_it_would_and_took_as_long(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.fault("journal and disk", "the clock is set back during a back-off", "the wait does not grow")
 def test_a_wait_that_a_clock_set_back_would_make_an_hour_is_begun_anew(tmp_path: Path) -> None:
     """The keeper that began to wait died; the clock was set back before another adopted the run."""
     t = time.time() + HOUR_S
@@ -203,6 +209,9 @@ def test_a_monotonic_clock_of_another_namespace_is_not_believed() -> None:
     assert of_others(clock.wall() - 1.0, clock, t_mono=1e9) == pytest.approx(clock.wall() - 1.0)
 
 
+@pytest.mark.fault(
+    "journal and disk", "the clock is set back between failure and recovery", "no time is negative"
+)
 def test_a_recovery_over_a_clock_that_was_set_back_is_not_negative() -> None:
     facts: list[ev.Event] = [
         ev.AttemptEnded(t=5000.0, attempt=1, exit_code=1),

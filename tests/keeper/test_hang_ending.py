@@ -68,6 +68,7 @@ def attempt_of(bench: Bench) -> AttemptState:
 
 @WATCHED
 @RESUME
+@pytest.mark.fault("recovery", "a healthy job is silent for 90 s", "it is flagged and never ended")
 def test_a_pause_of_90_s_ends_nothing_and_is_no_advice_beyond_the_stall(
     bench: Bench, watched: bool, can_resume: bool
 ) -> None:
@@ -215,6 +216,9 @@ def test_a_run_that_came_back_from_a_silence_is_given_three_times_as_long(bench:
 # -- who watches, and who can go on ------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    "recovery", "a hang of a run that cannot resume, with nobody watching", "it is flagged, not ended"
+)
 def test_unwatched_and_without_a_resume_a_hang_is_only_flagged_and_said_once(bench: Bench) -> None:
     bench.can_resume = False
     bench.steps(30)
@@ -287,6 +291,7 @@ def test_keeping_waiting_is_refused_where_nothing_is_counted_down(bench: Bench) 
         judge(request, state_of(bench))
 
 
+@pytest.mark.fault("recovery", "a job lives again during the countdown", "it is not ended")
 def test_a_sign_of_life_within_the_countdown_ends_it(bench: Bench) -> None:
     bench.steps(30)
     assert not bench.wait(320)

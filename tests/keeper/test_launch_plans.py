@@ -118,6 +118,11 @@ def test_a_checkpoint_that_the_user_named_stays_until_a_newer_is_known(tmp_path:
     assert plans.plan_next(record, state, run, run.node().attempt(2), {}).argv[-2:] == words
 
 
+@pytest.mark.fault(
+    "secrets and access",
+    "a run with secret variables is adopted",
+    "the adopting keeper takes them from its own environment",
+)
 def test_nothing_secret_is_written_and_an_adopting_keeper_takes_it_from_its_own_environment(
     tmp_path: Path,
 ) -> None:
@@ -169,6 +174,11 @@ def test_the_copy_of_a_config_loses_its_secrets_once_its_attempt_is_over(tmp_pat
     assert copy.read_text(encoding="utf-8") == f"batch: 4\nhub:\n  token: {HIDDEN}\n  password: '{HIDDEN}'\n"
 
 
+@pytest.mark.fault(
+    "secrets and access",
+    "an argument was redacted on disk and is not given again",
+    "it is asked for, never launched as stars",
+)
 def test_a_plan_with_something_hidden_is_never_launched(tmp_path: Path) -> None:
     record = job_of(tmp_path, "train", "--api-key", "abc")
     state = state_of([SpecChange(argv=("--api-key", HIDDEN))])

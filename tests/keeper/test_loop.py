@@ -61,6 +61,7 @@ def test_a_fresh_run_ends_with_its_code(
     assert len([kind for kind in kinds if kind is ev.Diagnosed]) >= 1
 
 
+@pytest.mark.fault("processes", "two keepers are started on one run", "the second leaves at once")
 def test_only_one_keeper_has_a_run(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
@@ -89,6 +90,11 @@ def test_a_held_run_is_not_held_for_ever(
 TYPO = (sys.executable, "-c", "labels = {}; labels['missing']")
 
 
+@pytest.mark.fault(
+    "recovery",
+    "a usage, import or code error that nobody watches",
+    "the keeper ends; nothing stays in memory for a day",
+)
 def test_a_run_that_no_restart_helps_is_not_held_for_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +180,7 @@ def test_a_signal_to_a_live_attempt_ends_it(
     assert wait_until(lambda: child.poll() is not None, 5)
 
 
+@pytest.mark.fault("recovery", "a stop arrives as the job ends with 0", "it succeeded")
 def test_a_stop_that_comes_as_the_job_has_just_finished_does_not_spoil_it(tmp_path: Path) -> None:
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, ev.AttemptEnded(t=T, attempt=1, exit_code=0))
     run.control.mkdir()
@@ -271,6 +278,7 @@ def test_a_restart_is_made_with_what_was_asked_for(tmp_path: Path) -> None:
     assert state.attempts[0].decided_by != "policy"
 
 
+@pytest.mark.fault("journal and disk", "the disk fills during a run", "the training goes on")
 def test_a_full_disk_costs_facts_never_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunPaths(tmp_path / "run-1")
     keeper = Keeper(run, job_of(tmp_path), env=os.environ)
@@ -300,6 +308,11 @@ except OSError:
 """
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "the job fills its own run folder's disk and ends",
+    "every fact is in the journal, the last ones in reserved space",
+)
 def test_the_facts_of_a_run_that_filled_its_disk_are_all_there(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         run = RunPaths(disk / "run-1")
@@ -309,6 +322,9 @@ def test_the_facts_of_a_run_that_filled_its_disk_are_all_there(tmp_path: Path) -
         assert b"\n\n" not in run.node().journal.read_bytes()
 
 
+@pytest.mark.fault(
+    "journal and disk", "the disk is full when the job prints its error", "the verdict is disk_full"
+)
 def test_a_job_whose_last_words_the_full_disk_took_failed_of_that(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         run = RunPaths(disk / "run-1")
@@ -320,6 +336,11 @@ def test_a_job_whose_last_words_the_full_disk_took_failed_of_that(tmp_path: Path
         assert state.attempt.verdict.failure is FailureClass.DISK_FULL
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "the disk is full for a while",
+    "events are kept and written in order once there is room",
+)
 def test_facts_that_a_full_disk_refused_are_written_in_order_when_it_is_not(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         run = RunPaths(disk / "run-1")
@@ -335,6 +356,9 @@ def test_facts_that_a_full_disk_refused_are_written_in_order_when_it_is_not(tmp_
         assert read_state(run.node().journal) == keeper.state
 
 
+@pytest.mark.fault(
+    "journal and disk", "a launch on a full disk", "the verdict is disk_full, and it waits for space"
+)
 def test_a_launch_on_a_full_disk_is_no_usage_error(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         run = RunPaths(disk / "run-1")

@@ -107,6 +107,9 @@ def ended_of(run: RunPaths) -> ev.AttemptEnded:
     return next(fact for fact in facts_of(run) if isinstance(fact, ev.AttemptEnded))
 
 
+@pytest.mark.fault(
+    "logs and load", "the job ends while its logs are far from read", "all is read, and how far is journalled"
+)
 def test_all_is_read_however_long_it_takes_and_the_lag_is_journalled(
     tmp_path: Path, slowly: Callable[[float], None]
 ) -> None:
@@ -134,6 +137,7 @@ def test_a_small_log_ends_at_once_and_without_a_word_of_reading(tmp_path: Path) 
     assert not state.attempts[0].has_unread
 
 
+@pytest.mark.fault("logs and load", "a request comes while logs are read", "it is answered at once")
 def test_requests_are_answered_while_the_logs_are_read_and_a_stop_ends_that(
     tmp_path: Path, slowly: Callable[[float], None]
 ) -> None:
@@ -205,6 +209,9 @@ def test_who_wants_the_next_attempt_now_need_not_wait_for_the_logs(
     assert state.attempts[0].has_unread
 
 
+@pytest.mark.fault(
+    "journal and disk", "the machine shuts down: SIGTERM, then SIGKILL", "the end is on disk before"
+)
 def test_after_a_signal_the_end_is_on_disk_before_we_are_killed(
     tmp_path: Path, slowly: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +303,11 @@ def read_out(reading: LastReading, deadline_s: float) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.fault(
+    "logs and load",
+    "a process outlives the job and goes on writing",
+    "what it writes is read until it falls quiet",
+)
 def test_what_a_process_writes_that_outlives_the_job_is_read_till_it_falls_quiet(
     tmp_path: Path, watch: tuple[LogWatch, Path]
 ) -> None:

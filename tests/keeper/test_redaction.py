@@ -23,6 +23,9 @@ KNOWN = "hunter2-of-the-job"
 
 
 @pytest.mark.parametrize("planted", IN_TEXT[::6], ids=lambda planted: planted.shape)
+@pytest.mark.fault(
+    "secrets and access", "a log line with a secret becomes evidence", "journal and verdict hold it redacted"
+)
 def test_evidence_and_verdicts_are_journalled_without_secrets(tmp_path: Path, planted: Planted) -> None:
     node = RunPaths(tmp_path).node()
     node.root.mkdir(parents=True)

@@ -53,6 +53,11 @@ def test_now_is_sigkill_from_any_rung_before_it(waited: StopStep | None) -> None
     some.floats(0, 60),
     some.integers(0, 40),
 )
+@pytest.mark.fault(
+    "processes",
+    "ranks that answer nothing",
+    "each step of the stop sequence is bounded, and none is gone back to",
+)
 def test_rungs_never_go_down_and_end_within_a_bounded_time(
     steps: list[float], can_ask: bool, now: bool, grace_s: float, hurried_at: int
 ) -> None:
@@ -138,6 +143,9 @@ def test_each_request_in_each_condition(condition: st.Condition, kind: RequestKi
 
 @settings(deadline=None)
 @given(some.sampled_from(CONDITIONS), some.sampled_from(list(RequestKind)), some.integers(2, 9))
+@pytest.mark.fault(
+    "processes", "a request that was meant for an earlier attempt", "it is answered as stale and does nothing"
+)
 def test_a_request_for_another_attempt_is_stale(
     condition: st.Condition, kind: RequestKind, other: int
 ) -> None:

@@ -49,6 +49,9 @@ def test_a_request_is_seen_whole_once_and_can_be_removed(tmp_path: Path) -> None
         '{"schema":9,"id":"x","kind":"stop","by":{"uid":1,"host":"h"}}',
     ],
 )
+@pytest.mark.fault(
+    "hostile input", "a file in control/ that is no request", "answered with the reason, not obeyed"
+)
 def test_a_file_that_is_no_request_is_answered_not_obeyed(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
     (found,) = control.pending(tmp_path)
@@ -139,6 +142,7 @@ def test_the_index_finds_runs_elsewhere_and_forgets_deleted_ones(tmp_path: Path)
     assert known_runs(tmp_path / "runs", env) == []
 
 
+@pytest.mark.fault("secrets and access", "other users of the machine", "run directories are 0700, files 0600")
 def test_a_run_directory_is_private(tmp_path: Path) -> None:
     assert claim(tmp_path).root.stat().st_mode & 0o777 == 0o700
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,6 +172,11 @@ def test_replaying_a_journal_gives_exactly_the_live_state(
 
 @given(st.lists(EVENTS, min_size=1, max_size=12), st.integers(0, 400))
 @settings(max_examples=60, deadline=None)
+@pytest.mark.fault(
+    "journal and disk",
+    "the journal is cut at any byte",
+    "read up to the cut; new events follow on a line of their own",
+)
 def test_a_cut_journal_is_read_up_to_the_cut_and_goes_on(
     tmp_path_factory: object, events: list[ev.Event], cut: int
 ) -> None:
@@ -194,6 +200,7 @@ def test_a_cut_journal_is_read_up_to_the_cut_and_goes_on(
     assert msgspec.structs.replace(state, unknown_events=0) in (expected, full)
 
 
+@pytest.mark.fault("journal and disk", "events of a newer version", "passed over and counted")
 def test_unknown_kinds_are_counted_not_fatal(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(
@@ -217,6 +224,7 @@ def test_a_half_line_waits_for_its_end(tmp_path: Path) -> None:
     assert reader.read() == []
 
 
+@pytest.mark.fault("journal and disk", "the journal is replaced while it is read", "read anew from its start")
 def test_a_replaced_journal_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     line = b'{"kind":"note_added","t":2.0,"text":"%s","by":"me"}\n'
@@ -269,6 +277,7 @@ def test_states_follow_a_run_that_restarts_and_ends() -> None:
     assert math.isclose(state.best_loss, 2.0)
 
 
+@pytest.mark.fault("journal and disk", "a journal of days", "read to its end in bounded pieces")
 def test_a_journal_of_days_is_read_to_its_end(tmp_path: Path) -> None:
     """One read takes 16 MiB: what failed last stands behind that."""
     path = tmp_path / "events.jsonl"

@@ -15,6 +15,7 @@ from supervisor.run.access import lock as module
 from supervisor.run.access.lock import KeeperLock, LockTaken, keeper_is_alive, read_holder
 
 
+@pytest.mark.fault("processes", "a keeper dies holding the lock", "the lock dies with it")
 def test_one_keeper_holds_it_and_the_next_after_it(tmp_path: Path) -> None:
     path = tmp_path / "keeper.lock"
     assert not keeper_is_alive(path), "no file"

@@ -30,6 +30,11 @@ def test_a_folder_as_it_is_left_has_nothing_against_it(tmp_path: Path) -> None:
     assert place_of(run).notice == place_of(run).refusal == ""
 
 
+@pytest.mark.fault(
+    "secrets and access",
+    "everybody or the group may exchange the run's folder",
+    "acting on it is refused, or warned of",
+)
 def test_where_others_may_exchange_the_folder(tmp_path: Path) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
     tmp_path.chmod(0o1777)
@@ -63,6 +68,9 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
     assert refusals[-1] == "and 12 more"
 
 
+@pytest.mark.fault(
+    "secrets and access", "a copied folder's own path holds escape codes", "printed harmlessly"
+)
 def test_what_a_copy_says_acts_on_no_terminal(tmp_path: Path) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
     record = msgspec.structs.replace(read_run_file(run.run_json), path="/x\x1b]0;pwned\x07\n/y")

@@ -23,6 +23,11 @@ def note(text: str) -> ev.NoteAdded:
     return ev.NoteAdded(t=1.0, text=text, by="kim")
 
 
+@pytest.mark.fault(
+    "journal and disk",
+    "a full disk tears a line",
+    "it costs itself alone; what follows is whole",
+)
 def test_a_line_torn_by_a_full_disk_costs_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +72,7 @@ def test_a_brief_look_does_not_keep_a_keeper_out(tmp_path: Path) -> None:
     assert not keeper_is_alive(path)
 
 
+@pytest.mark.fault("journal and disk", "the disk is full when a keeper starts", "it starts")
 def test_a_full_disk_does_not_keep_a_keeper_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> int:
         raise OSError(28, "No space left on device")
@@ -78,6 +84,7 @@ def test_a_full_disk_does_not_keep_a_keeper_out(tmp_path: Path, monkeypatch: pyt
     lock.release()
 
 
+@pytest.mark.fault("logs and load", "logs are cleared away while they are shown", "no error")
 def test_logs_that_are_cleared_away_while_looked_at_are_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,11 @@ def test_truncation_is_noticed_even_when_the_file_has_grown_past_the_old_end(
     assert received.batches[-1].lines[0].number == 1
 
 
+@pytest.mark.fault(
+    "logs and load",
+    "copytruncate under a writer that keeps its position",
+    "the hole is skipped, no line is lost",
+)
 def test_copytruncate_under_a_writer_that_keeps_its_position_skips_the_hole(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -55,6 +60,7 @@ def test_copytruncate_under_a_writer_that_keeps_its_position_skips_the_hole(
     assert wait_until(lambda: received.lines()[1:] == ["after"], 5)
 
 
+@pytest.mark.fault("logs and load", "a log is rotated by rename", "no line is lost")
 def test_rotation_by_rename_loses_nothing(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -72,6 +78,7 @@ def test_rotation_by_rename_loses_nothing(
     assert NoteCode.ROTATED in received.codes()
 
 
+@pytest.mark.fault("logs and load", "a log is removed and made anew", "read to its end, then the new one")
 def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -90,6 +97,7 @@ def test_a_removed_file_is_read_to_its_end_and_its_successor_followed(
     assert wait_until(lambda: received.lines() == ["1", "2", "3"], 5)
 
 
+@pytest.mark.fault("logs and load", "a writer that never ends its line", "memory stays bounded")
 def test_a_writer_that_never_ends_a_line_costs_no_memory(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     lines: list[Line] = []

@@ -91,6 +91,7 @@ def test_a_reading_that_the_card_lacks_is_none_and_not_zero() -> None:
     assert notes == []
 
 
+@pytest.mark.fault("recovery", "a GPU falls off the bus and comes back", "both are said once")
 def test_a_lost_gpu_is_a_fact_said_once_and_so_is_its_return() -> None:
     fake = two_cards()
     reader, notes = reader_of(fake)
@@ -159,6 +160,7 @@ def test_the_real_library_without_a_driver_says_why() -> None:
     assert bool(devices) != bool(why)
 
 
+@pytest.mark.fault("recovery", "the NVIDIA driver goes away", "said, and tried again")
 def test_a_driver_that_goes_away_is_said_and_tried_again() -> None:
     fake = two_cards()
     rounds: list[Sequence[GpuSample]] = []

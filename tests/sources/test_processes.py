@@ -47,6 +47,7 @@ def test_a_process_is_identified_until_it_ends(sleeper: subprocess.Popen[bytes])
     assert identify(sleeper.pid) is None
 
 
+@pytest.mark.fault("processes", "a pid is used again", "it is another process")
 def test_a_recycled_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> None:
     known = identify(sleeper.pid)
     assert known is not None
@@ -67,6 +68,7 @@ def test_signals_reach_the_living_only(sleeper: subprocess.Popen[bytes]) -> None
     assert not send_signal(ProcessId(2**22 + 1, 1.0), signal.SIGTERM)
 
 
+@pytest.mark.fault("processes", "a kernel without pidfd", "the identity is checked before each signal")
 def test_without_pidfd_the_identity_is_still_checked(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_an_event_wakes_long_before_the_poll(
             assert wait_until(partial(received.has_lines, number + 1), 5)
 
 
+@pytest.mark.fault("logs and load", "one log floods", "the others are read in time")
 def test_a_flood_in_one_log_does_not_starve_another(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_pipe_is_read_to_its_end(make_tailer: Callable[..., Tailer], received:
     os.close(read_end)
 
 
+@pytest.mark.fault("logs and load", "a log that may not be read", "said once; the others are read")
 def test_what_cannot_be_read_is_reported_once(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_busy_file_is_polled_and_watched_again_when_it_is_quiet(
     assert "end quiet" not in watches
 
 
+@pytest.mark.fault("logs and load", "inotify's queue overflows", "all files are looked at")
 def test_an_overflow_of_the_queue_means_a_look_at_all(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +247,7 @@ def test_an_overflow_of_the_queue_means_a_look_at_all(
     assert wait_until(lambda: received.lines() == ["no event came for this"], 5)
 
 
+@pytest.mark.fault("logs and load", "a network disk sends no events", "growth is found by looking")
 def test_where_no_event_comes_growth_is_found_by_looking(
     make_tailer: Callable[..., Tailer], received: Received, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +264,7 @@ def test_where_no_event_comes_growth_is_found_by_looking(
             assert wait_until(partial(received.has_lines, number + 1), 5)
 
 
+@pytest.mark.fault("logs and load", "no inotify watch is left", "logs are polled")
 def test_without_inotify_watches_left_logs_are_polled(
     make_tailer: Callable[..., Tailer],
     received: Received,

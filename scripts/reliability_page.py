@@ -1,0 +1,81 @@
+"""Write docs/reliability.md from the tests that bear a `fault` mark: fault × promise × test."""  # noqa: INP001 - a script, not a package
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reliability.md"
+AREAS = {
+    "processes": "Processes: kills, orphans, adoption, stopping",
+    "journal and disk": "The journal, the disk and the clock",
+    "recovery": "Restarts, hangs and waiting",
+    "logs and load": "Logs and load",
+    "hostile input": "Hostile input",
+    "secrets and access": "Secrets, and who may act",
+}
+
+HEAD = """\
+# Reliability
+
+What may go wrong, what stoker promises then, and the test that holds it. Made from the tests' `fault` marks by `python scripts/reliability_page.py`: do
+not edit by hand. Each test works on real processes or files; `make test` and `make e2e` run them all, so a row that is not true is a red test.
+
+Beside these single faults there are matrices with kept results (`bench/results`): `make faults` kills keeper, viewer, launcher, agent and ranks at random
+moments and looks at the same invariants after each; `bench/fuzz.py` plays all parsers on mutated input; `make soak` runs for hours. What none of them
+shows: GPUs, NCCL and network filesystems were not at hand, and systemd itself was not run.
+"""
+
+
+class Row(NamedTuple):
+    """One fault mark. `test`: ``tests/…/test_x.py::test_name``."""
+
+    area: str
+    fault: str
+    promise: str
+    test: str
+    is_long: bool
+
+
+def rows() -> Iterator[Row]:
+    """The marks of all tests, in the order of their files.
+
+    Raises:
+        ValueError: a mark that has not three plain texts, or an unknown area.
+    """
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        long_file = any("mark.e2e" in ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign))
+        for node in tree.body:
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            marks = [ast.unparse(decorator) for decorator in node.decorator_list]
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.fault":
+                    test = f"{path.relative_to(ROOT)}::{node.name}"
+                    area, fault, promise = (ast.literal_eval(argument) for argument in decorator.args)
+                    if area not in AREAS:
+                        raise ValueError(f"{test}: {area!r} is none of {', '.join(AREAS)}")
+                    yield Row(area, fault, promise, test, long_file or "pytest.mark.e2e" in marks)
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    found = list(rows())
+    parts = [HEAD, f"{len(found)} faults. Tests with * are run by `make e2e`, the others by `make test`.\n"]
+    for area, title in AREAS.items():
+        parts.append(f"## {title}\n\n| fault | promise | test |\n|---|---|---|")
+        for row in found:
+            if row.area == area:
+                file, _, name = row.test.partition("::")
+                shown = name.removeprefix("test_").replace("_", " ") + ("*" if row.is_long else "")
+                parts.append(f"| {row.fault} | {row.promise} | [{shown}](../{file}) |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
