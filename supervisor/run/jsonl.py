@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 import msgspec
 
 T = TypeVar("T")
-# What decoding foreign bytes raises: msgspec's errors and broken UTF-8 are ValueErrors; nesting without end recurses.
-NOT_DECODED: Final = (ValueError, RecursionError)
+# What decoding foreign bytes raises: broken UTF-8 is a ValueError, msgspec's own errors only in some versions (0.19: not); nesting
+# without end recurses.
+NOT_DECODED: Final = (ValueError, msgspec.DecodeError, RecursionError)
 
 
 def append_line(path: Path, record: msgspec.Struct) -> None:
