@@ -21,6 +21,9 @@ _PYTHON_WARNING = Lazy(r"\wWarning: ")
 _REPLACED_BY = Lazy(
     r"\b[Uu]sing (?:a |an |the )?(?:latest )?(?:random|default|previous|next|another|replacement|dummy|empty|local|cached)\b|[Ff]alling back"
 )
+_SHELL_TOOL = Lazy(
+    r"(?:/\S{1,80}/)?(?:mkdir|rmdir|cp|mv|rm|ln|ls|cat|chmod|chown|chgrp|touch|tee|tar|unzip|find|grep|sed|df|du): "
+)
 _ABORTED = Lazy(r"Aborted|terminate called")
 FATAL_SIGNALS = frozenset((-4, -7, -8, -9, -11))
 STOP_SIGNALS = frozenset((-15, -2, -1))
@@ -105,6 +108,10 @@ class Facts:
             return True  # what a rank raises after its own collective timed out comes of that
         if item.soft and not self.died and self.any_progress:
             return True
+        if _SHELL_TOOL.match(item.text) and any(
+            other.strength >= Strength.COMPLAINT and not other.soft for other in self.consequences
+        ):
+            return True  # the program was started all the same, and ran into something else
         if item.has(Trait.SHELL_KILL) and self._killed_by_launcher(item):
             return True
         if not item.has(Trait.ABORT) or not _ABORTED.search(item.text):
@@ -300,6 +307,11 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
     if _PYTHON_WARNING.search(first.text) or (first.soft and _REPLACED_BY.search(first.text)):
         # What Python warns of did not end the program, nor what something else was used for: an exception did.
         first = next((item for item in causes if item.strength >= floor and not item.soft), first)
+    if _SHELL_TOOL.match(first.text):
+        # A batch script goes on where a tool of its fails: the program that failed later is what it failed of.
+        first = next(
+            (item for item in causes if item.strength >= floor and not _SHELL_TOOL.match(item.text)), first
+        )
     if first.has(Trait.GENERIC):
         return _stronger_of_process(first, causes)
     if first.has(Trait.REPEATED) and "encountered in worker" in first.text:

@@ -290,9 +290,26 @@ def _dies_soon(hit: Hit) -> bool:
 
 
 def ends_well(scan: SourceScan, after_line: int) -> bool:
-    """Whether the log shows a good end after a line, and no bad end after that."""
-    good = [hit for hit in scan.hits if hit.has(Trait.GOOD_END) and hit.line > after_line]
-    if all("Total training time" in hit.text or "Process group destroyed" in hit.text for hit in good):
-        return False  # printed after a failure, too; and where there is no good end at all
+    """Whether the log shows a good end after a line, and no bad end after that.
+
+    A line that scripts print at their end ("All done") shows one only where training had gone on after that line: `set -e` is
+    rare, and a batch script's last `echo` comes after every failure.
+    """
+    good = [
+        hit
+        for hit in scan.hits
+        if hit.has(Trait.GOOD_END)
+        and hit.line > after_line
+        and not (hit.has(Trait.CLOSING_LINE) and not _trained_between(scan, after_line, hit.line))
+    ]
+    if not good:
+        return False
     bad = [hit.line for hit in scan.hits if hit.has(Trait.BAD_END) and hit.line > after_line]
     return not bad or max(bad) < min(hit.line for hit in good)
+
+
+def _trained_between(scan: SourceScan, first: int, last: int) -> bool:
+    """Whether training went on between two lines; a bar is drawn once more as it is closed by an exception."""
+    return went_on(
+        [line for number, line in scan.numbered_tail() if first < number < last], need=STEPS_AFTER_LINE
+    )

@@ -107,6 +107,7 @@ class Trait(StrEnum):
     SHELL_EXIT = "shell_exit"  # an exit status that shells and make print too: no sign of a launcher
     BAD_END = "bad_end"  # after it, an earlier good end counts no more
     GOOD_END = "good_end"  # training came to its end
+    CLOSING_LINE = "closing_line"  # what a script prints at its end, also after a failure
     TRACEBACK = "traceback"  # the head of a traceback
     ATTEMPT_RESTART = "attempt_restart"  # a launcher starts its processes anew
     SIGNALS_PEERS = "signals_peers"  # the launcher names the processes that it signals
