@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections import deque
@@ -46,7 +47,7 @@ class Ledger:
         self.adopted = node.journal.exists() and node.journal.stat().st_size > 0
         self.state = read_state(node.journal) if self.adopted else st.RunState()
         self._journal = JournalWriter(node.journal)
-        self.trouble = ""
+        self.trouble, self._closed = "", False
         self._unwritten: deque[tuple[ev.Event, bool]] = deque()
 
     @property
@@ -62,7 +63,13 @@ class Ledger:
         return self._journal.astray()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
-        """Journal an event, then fold it. What a full disk or an absent file server refuses is written later, in order."""
+        """Journal an event, then fold it. What a full disk or an absent file server refuses is written later, in order.
+
+        Raises:
+            OSError: it is closed: another process may write it by now.
+        """
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         event = without_secrets(event, self.redactor)
         self._keep(event, durable=durable)
         self.flush()
@@ -104,6 +111,7 @@ class Ledger:
         if self._unwritten:
             log.error("journal: %d events could not be written: %s", len(self._unwritten), self.trouble)
         self._journal.close()
+        self._closed = True
 
 
 @dataclass(frozen=True, slots=True)

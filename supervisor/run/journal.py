@@ -66,7 +66,7 @@ class JournalWriter:
         self._encoder = msgspec.json.Encoder()
         self._torn = self._is_torn()
         self._inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
-        self._reopens = False
+        self._reopens = self._closed = False
         self._doubtful = b""  # a line of which it is not known whether it came to stand behind `_begun`
         self._begun, self._reserved = self.size, 0
         self._reserve()
@@ -83,6 +83,8 @@ class JournalWriter:
             OSError: the disk is full, read-only or away, or the file is gone: nothing of it was written, or the next line
                 ends it first. The next call opens the file anew where that may help.
         """
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
         if self._reopens:
             self._reopen()
         line = (b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n"
@@ -102,7 +104,8 @@ class JournalWriter:
             self._head = line[:HEAD_BYTES]
 
     def close(self) -> None:
-        """Close the file; further appends fail."""
+        """Close the file; further appends fail, and open nothing anew."""
+        self._closed = True
         if self._fd >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self.size)  # gives back what was reserved

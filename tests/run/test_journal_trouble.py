@@ -50,6 +50,11 @@ def test_a_second_writer_is_refused_also_in_another_process(tmp_path: Path) -> N
     writer.append(note("two"))
     writer.close()
     assert texts(path) == ["one", "two"]
+    for _ in range(3):
+        with pytest.raises(
+            OSError, match="Bad file descriptor"
+        ):  # also where an error would have it opened anew
+            writer.append(note("three"))
     JournalWriter(path).close()
 
 
