@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
@@ -331,11 +332,14 @@ class Keeper:
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self._reads_on:
             return False
-        if not isinstance(
-            condition, st.HeldOpen | st.Preflight
-        ):  # those last, and are looked at every few seconds
-            self._astray = self._ledger.astray()
-        return bool(self._astray)
+        if isinstance(condition, st.HeldOpen):  # that may last for hours, and is looked at every few seconds
+            return bool(self._astray)
+        where = self._ledger.astray()
+        if where and not self._astray:  # a mount may have been away for a moment
+            time.sleep(AGAIN_S)
+            where = self._ledger.astray()
+        self._astray = where
+        return bool(where)
 
     def _is_left_alone(self, held: st.HeldOpen) -> bool:
         """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""
