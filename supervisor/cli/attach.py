@@ -125,19 +125,20 @@ def _is_there(target: str) -> bool:
 
 
 def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) -> int:
-    from supervisor.run.access.ownership import has_keeper, place_of
+    from supervisor.run.access.ownership import has_keeper, newer_notice, place_of
     from supervisor.run.journal import StateReader
     from supervisor.run.paths import RunPaths
     from supervisor.text.decode import printable
 
     paths = RunPaths(root)
     if args.adopt:
-        return _adopt(paths)
+        return adopt_run(paths)
     journal = StateReader(paths.node().journal)
     while journal.refresh():
         pass
     state = journal.state
-    if notice := place_of(paths).notice:
+    place = place_of(paths)
+    if notice := place.notice or newer_notice(place, state.newer_version):
         print(f"{paths.run_id}: {notice}", file=sys.stderr)
     elif (
         state.mode == "launched"
@@ -154,7 +155,7 @@ def _attach_run(root: Path, args: argparse.Namespace, appearance: Appearance) ->
     return show(paths, read_only=args.read_only, env=os.environ, appearance=appearance, journal=journal)
 
 
-def _adopt(paths: RunPaths) -> int:
+def adopt_run(paths: RunPaths) -> int:
     """Take over what lives of a run; exit 3 where that is refused, 0 where it has a keeper already."""
     from supervisor.keeper.planning.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
@@ -219,6 +220,9 @@ def follow(root: Path, *, as_json: bool) -> int:
     condition = console.state.condition
     if isinstance(condition, Finished):
         return condition.exit_code
+    if not paths.root.is_dir():
+        text = f"{paths.root}: the run directory was deleted or moved: how the run goes on is not seen here"
+        return complain("attach", text, EXIT_LOST)
     if console.state.mode == "observed":
         return complain("attach", f"{paths.run_id}: it is no longer watched", EXIT_LOST)
     if place_of(paths).is_copy:

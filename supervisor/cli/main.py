@@ -22,6 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "policy": ("policy", "explain what policy did over a run, or would do with other settings"),
     "replay": ("replay", "play a recorded run again: pause, scrub, jump to the next fact"),
     "chart": ("chart", "draw a run's loss as a still chart"),
+    "service": ("service", "a systemd user unit that adopts runs whose supervisor process died (optional)"),
     "check": ("check", "check data files before a run"),
 }
 
@@ -37,6 +38,7 @@ exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 usage 
 
 def main(argv: list[str]) -> int:
     """Dispatch to a verb. Usage errors are one line on stderr and exit code 2."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no "×", a file name that is no UTF-8: shown as escapes, not as a traceback.
         if isinstance(stream, io.TextIOWrapper):
@@ -54,6 +56,27 @@ def main(argv: list[str]) -> int:
         return complain(argv[0], what)
     finally:
         _flush_or_drop()
+
+
+def _open_closed_streams() -> None:
+    """Put /dev/null where stdin, stdout or stderr is closed (``stoker run … >&-``), before any file is opened.
+
+    The next file that is opened, a journal or a log, would get the free number, and what any part of us or of the job prints
+    would go there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            os.set_inheritable(number, True)
+        mode = "w" if number else "r"
+        setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -7,6 +7,8 @@ that adopts a run replays the journal and simply goes on; nothing it needs lives
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
@@ -42,11 +44,16 @@ from supervisor.sources.signature_files import EngineLoader
 if TYPE_CHECKING:
     from supervisor.keeper.components import Components
 
+log = logging.getLogger("stoker.keeper")
+
 TICK_S = 0.1
 MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
+AGAIN_S = 1.0
+"""A folder that is not in its place is looked for once more after this long before it counts as deleted or moved."""
 EXIT_INTERRUPTED = 130
+LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
 """After this long without a dashboard a held run whose failure only an edit helps is over."""
 
@@ -77,6 +84,7 @@ class Keeper:
         self._clock = clock or SystemClock()
         self._continued_by = continued_by
         self._life_due = float("-inf")
+        self._missing, self._astray, self._trouble = False, "", ""
         self._viewers, self._watched_t = Viewers(run.control), self._clock.mono()
         for folder in (self._node.root, run.control, run.artifacts):
             make_private(folder)
@@ -119,6 +127,11 @@ class Keeper:
     def state(self) -> st.RunState:
         """What all facts so far fold to."""
         return self._ledger.state
+
+    @property
+    def astray(self) -> str:
+        """What happened to the run's directory, where it is not in its place: deleted, or moved."""
+        return self._astray
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal a fact, then fold it."""
@@ -194,6 +207,49 @@ class Keeper:
             self._life_due = now + LIFE_S
             self._ledger.flush()
             self._lock.show_life()
+            self._look_for_folder()
+            self._report_trouble()
+
+    def _look_for_folder(self) -> None:
+        """Notice that the run's folder was deleted or moved. Training goes on; nothing is made where the folder was."""
+        where = self._ledger.astray()
+        if where and not self._missing:
+            self._life_due = self._clock.mono() + AGAIN_S
+        elif where and where != self._astray:
+            log.error(
+                "%s was %s: training goes on, and no other attempt will be started", self._node.root, where
+            )
+            self._astray = where
+        elif self._astray and not where:
+            log.warning("%s is in its place again", self._node.root)
+            self._astray = ""
+        self._missing = bool(where)
+
+    def _report_trouble(self) -> None:
+        """Once per time that the journal cannot be written: those who read it later see why there is a gap in its times."""
+        trouble, view = self._ledger.trouble, self.state.attempt
+        if trouble and not self._trouble and view is not None:
+            text = f"the journal could not be written for a while ({trouble}): its events were kept, and written later"
+            number = sum(advisory.code.startswith(LATE) for advisory in self.state.advisories) + 1
+            self.emit(
+                ev.Advisory(t=self._clock.wall(), attempt=view.number, code=f"{LATE}{number}", text=text)
+            )
+        self._trouble = trouble
+
+    def _end_without_folder(self, condition: st.Condition) -> None:
+        """Nothing can be read or started where the folder is gone: the run ends with its attempt."""
+        view, reason = self.state.attempt, f"the run directory was {self._astray}"
+        if view is not None and view.ended_t is not None and view.exit_code == 0:
+            self._end(ev.Outcome.SUCCEEDED, 0, f"the command ended with exit code 0; {reason}")
+        elif view is not None and view.stop is not None and view.stop.why in st.REQUESTED_STOPS:
+            code = EXIT_INTERRUPTED if self._control.interrupts else EXIT_STOPPED
+            self._end(ev.Outcome.STOPPED, code, f"stopped by {view.stop.by}; {reason}")
+        elif isinstance(condition, st.Ended) and condition.exit_code is None:
+            self._end(ev.Outcome.LOST, EXIT_LOST, f"how the command ended is not known: {reason}")
+        else:
+            ended = view.exit_code if view is not None else None
+            how = f"the command ended with exit code {ended}, and why cannot be read: " if ended else ""
+            self._end(ev.Outcome.FAILED, EXIT_FAILED, f"{how}{reason}")
 
     def _launches_first(self) -> bool:
         """Whether nothing runs yet and nothing is to be tried before the first launch."""
@@ -239,6 +295,9 @@ class Keeper:
     def _act(self, *, hurried: bool = False) -> None:
         """`hurried`: nobody waits for a verdict that reads all of large logs."""
         condition = self.state.condition
+        if self._is_without_folder(condition):
+            self._end_without_folder(condition)
+            return
         match condition:
             case st.Preflight():
                 if self._launches_first() or self._components.prober.tick(self.state):
@@ -267,6 +326,20 @@ class Keeper:
                 return
             case _ as unreachable:
                 assert_never(unreachable)
+
+    def _is_without_folder(self, condition: st.Condition) -> bool:
+        """Whether nothing lives any more, and the folder is not in its place: looked at once more, at this moment."""
+        lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
+        if lives or self._reads_on:
+            return False
+        if isinstance(condition, st.HeldOpen):  # that may last for hours, and is looked at every few seconds
+            return bool(self._astray)
+        where = self._ledger.astray()
+        if where and not self._astray:  # a mount may have been away for a moment
+            time.sleep(AGAIN_S)
+            where = self._ledger.astray()
+        self._astray = where
+        return bool(where)
 
     def _is_left_alone(self, held: st.HeldOpen) -> bool:
         """Whether nobody has watched for a while a run that no restart helps: a typo must not keep a process for a day."""

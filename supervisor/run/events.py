@@ -270,11 +270,20 @@ class StopIntended(JournalEvent, frozen=True, kw_only=True, tag="stop_intended")
 
 
 class StopStepTaken(JournalEvent, frozen=True, kw_only=True, tag="stop_rung"):
-    """A step of the stop sequence (`step`) was taken. `pids`: whom it concerned."""
+    """A step of the stop sequence (`step`) was taken. `pids`: whom it concerned.
+
+    `uninterruptible`: those of the survivors that wait in the kernel (state D), where no signal reaches them.
+    """
 
     attempt: int
     step: StopStep = msgspec.field(name="rung")
     pids: tuple[int, ...] = ()
+    uninterruptible: tuple[int, ...] = ()
+
+    @property
+    def labels(self) -> str:
+        """The pids, those that wait in the kernel with their state."""
+        return ", ".join(f"{pid} (state D)" if pid in self.uninterruptible else str(pid) for pid in self.pids)
 
 
 class LeftWhy(StrEnum):

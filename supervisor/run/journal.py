@@ -2,13 +2,15 @@
 
 The writer appends whole lines with a single write(2); the reader reads by offset, leaves a half last
 line for the next call, and skips lines of kinds or schema versions it does not know (counting them),
-so that an older viewer opens a newer run.
+so that an older viewer opens a newer run. A line whose `v` is above ours makes the run read-only here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from supervisor.run.events import Event
+from supervisor.run.events import SCHEMA_VERSION, Event
 from supervisor.run.fold import fold
 from supervisor.run.jsonl import NOT_DECODED
 from supervisor.run.regular import open_regular
@@ -35,74 +37,166 @@ def without_secrets(event: T, redactor: Redactor) -> T:
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
+MAX_LINE_BYTES = 1 << 24
 """Kept free for the journal behind its end: a run whose disk is full makes some hundred facts of 200 bytes an hour."""
+
+
+WAITS_FOR_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""After these the open file is as good as before: nothing is opened anew."""
+HEAD_BYTES = 512
 
 
 class JournalWriter:
     """Appends facts to one journal. Only the keeper that holds the lock may have one.
+
+    The file itself is locked too: somebody may have removed ``keeper.lock``, and a second writer must not get in.
 
     Space behind the end of the file is its own, where the filesystem can reserve it (fallocate(2) with
     FALLOC_FL_KEEP_SIZE), so that a job that fills the disk does not take its facts away.
 
     A keeper that died mid-line left a half line: the writer ends it first, so that the next fact
     stands on a line of its own.
+
+    Raises:
+        OSError: the journal cannot be written, or another process writes it (EWOULDBLOCK).
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock()
         self._encoder = msgspec.json.Encoder()
-        self._torn = False
-        size = os.fstat(self._fd).st_size
-        if size:
-            with open_regular(path) as existing:
-                existing.seek(size - 1)
-                self._torn = existing.read(1) != b"\n"
-        self._begun, self._reserved = size, 0
+        self._torn = self._is_torn()
+        self._inode, self._head = os.fstat(self._fd).st_ino, _read_at(path, 0, HEAD_BYTES)
+        self._reopens = self._closed = False
+        self._doubtful = b""  # a line of which it is not known whether it came to stand behind `_begun`
+        self._begun, self._reserved = self.size, 0
         self._reserve()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._fd).st_size
 
     def append(self, event: Event, *, durable: bool = False) -> None:
         """Write one fact; with `durable` it is on disk when this returns.
 
         Raises:
-            OSError: the disk is full or the file is gone: nothing of it was written, or the next line ends it first.
+            OSError: the disk is full, read-only or away, or the file is gone: nothing of it was written, or the next line
+                ends it first. The next call opens the file anew where that may help.
         """
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
+        if self._reopens:
+            self._reopen()
         line = (b"\n" if self._torn else b"") + self._encoder.encode(event) + b"\n"
-        self._reserve()
         done = 0
         try:
+            self._reserve()
             while done < len(line):
                 done += os.write(self._fd, line[done:])
-        except OSError:
-            self._torn = self._torn or bool(done)
-            with contextlib.suppress(OSError):
-                if done and self._size() == self._begun + done:  # nobody else's line stands behind it
-                    os.ftruncate(self._fd, self._begun)
-                    self._torn = False
+            if durable:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            self._reopens = error.errno not in WAITS_FOR_SPACE
+            self._take_back(line)
             raise
         self._torn = False
-        if durable:
-            os.fdatasync(self._fd)
+        if not self._head:
+            self._head = line[:HEAD_BYTES]
 
     def close(self) -> None:
-        """Close the file; further appends fail."""
+        """Close the file; further appends fail, and open nothing anew."""
+        self._closed = True
         if self._fd >= 0:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self._size())  # gives back what was reserved
-            os.close(self._fd)
+                os.ftruncate(self._fd, self.size)  # gives back what was reserved
+            with contextlib.suppress(OSError):  # Linux closes it also where it reports an error
+                os.close(self._fd)
             self._fd = -1
 
-    def _size(self) -> int:
-        return os.fstat(self._fd).st_size
+    def astray(self) -> str:
+        """Where the file went whose name was deleted or moved away, in a few words; empty while it is where it was.
+
+        Empty too while a file server does not answer: that is no deletion.
+        """
+        try:
+            named = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            named = None
+        except OSError:
+            return ""
+        try:
+            mine = os.fstat(self._fd)
+            if named is not None and named.st_ino == mine.st_ino:
+                return ""
+            where = os.readlink(f"/proc/self/fd/{self._fd}") if mine.st_nlink else ""
+        except OSError:
+            return "" if named is not None else "deleted"
+        return f"moved to {os.path.dirname(where)}" if where else "deleted"
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            self._fd = -1
+            raise BlockingIOError(
+                errno.EWOULDBLOCK, "another process writes this journal", str(self._path)
+            ) from None
+        except OSError:
+            return  # a filesystem without locks
+
+    def _is_torn(self) -> bool:
+        size = self.size
+        return size > 0 and _read_at(self._path, size - 1, 1) != b"\n"
+
+    def _reopen(self) -> None:
+        """Open the same file anew: a file server that was restarted knows no descriptor of before (ESTALE).
+
+        Raises:
+            OSError: it is not there, or another file is in its place.
+        """
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)  # never made anew somewhere else
+        if os.fstat(fd).st_ino != self._inode or _read_at(self._path, 0, len(self._head)) != self._head:
+            os.close(fd)
+            raise OSError(errno.ESTALE, "another file is in the place of the journal", str(self._path))
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)  # and with it the lock, which the new descriptor would wait for
+        self._fd = fd
+        self._lock()
+        behind = _read_at(self._path, self._begun, len(self._doubtful) + 1) if self._doubtful else b""
+        if behind and self._doubtful.startswith(behind):
+            os.ftruncate(self._fd, self._begun)  # our own line, whole or in part: it is written again
+        self._doubtful, self._reopens, self._reserved = b"", False, 0
+        self._torn = self._is_torn()
+
+    def _take_back(self, line: bytes) -> None:
+        """Remove what arrived of a line that failed, where nobody else's stands behind it."""
+        self._torn, self._doubtful = True, line
+        with contextlib.suppress(OSError):
+            if self.size > self._begun:
+                if not line.startswith(_read_at(self._path, self._begun, len(line) + 1)):
+                    return
+                os.ftruncate(self._fd, self._begun)
+            self._torn, self._doubtful = line.startswith(b"\n"), b""
 
     def _reserve(self) -> None:
         """See that there is room behind the end, for this fact and for many more."""
-        self._begun = self._size()
+        self._begun = self.size
         if self._begun + RESERVED_BYTES // 2 <= self._reserved:
             return
         with contextlib.suppress(OSError, AttributeError):  # no Linux: facts of a full disk wait in memory
             place = ctypes.c_int64(self._begun), ctypes.c_int64(RESERVED_BYTES)
             if ctypes.CDLL(None).fallocate(self._fd, FALLOC_FL_KEEP_SIZE, *place) == 0:
                 self._reserved = self._begun + RESERVED_BYTES
+
+
+def _read_at(path: Path, offset: int, most: int) -> bytes:
+    with open_regular(path) as file:
+        file.seek(offset)
+        return file.read(most)
 
 
 class JournalReader:
@@ -114,9 +208,10 @@ class JournalReader:
         self._inode = 0
         self._decoder = msgspec.json.Decoder(Event)
         self.skipped = 0
+        self.newest_version = SCHEMA_VERSION
         self.restarted = False
 
-    def read(self, *, limit_bytes: int = 1 << 24) -> list[Event]:
+    def read(self, *, limit_bytes: int = MAX_LINE_BYTES) -> list[Event]:
         """Facts appended since the last call; [] when there are none or the file is missing.
 
         When the file was replaced or cut, `restarted` becomes True and reading starts over: the
@@ -128,6 +223,7 @@ class JournalReader:
                 if info.st_ino != self._inode or info.st_size < self._offset:
                     self.restarted = self._inode != 0
                     self._inode, self._offset, self.skipped = info.st_ino, 0, 0
+                    self.newest_version = SCHEMA_VERSION
                 else:
                     self.restarted = False
                 if info.st_size == self._offset:
@@ -147,9 +243,16 @@ class JournalReader:
             if not line.strip():
                 continue
             try:
-                yield self._decoder.decode(line)
+                event = self._decoder.decode(line)
             except NOT_DECODED:
                 self.skipped += 1
+                self.newest_version = max(self.newest_version, _version_of(line))
+                continue
+            if event.v > SCHEMA_VERSION:  # a known kind that means something else by now
+                self.skipped += 1
+                self.newest_version = max(self.newest_version, event.v)
+                continue
+            yield event
 
 
 class StateReader:
@@ -167,8 +270,37 @@ class StateReader:
         for event in news:
             self.state = fold(self.state, event)
         if self._reader.skipped != self.state.unknown_events:
-            self.state = msgspec.structs.replace(self.state, unknown_events=self._reader.skipped)
+            newer = self._reader.newest_version if self._reader.newest_version > SCHEMA_VERSION else None
+            self.state = msgspec.structs.replace(
+                self.state, unknown_events=self._reader.skipped, newer_version=newer
+            )
         return news
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    v: int = SCHEMA_VERSION
+
+
+_VERSION = msgspec.json.Decoder(_Versioned)
+
+
+def _version_of(line: bytes) -> int:
+    """The schema version of a line that is no event here; ours where it says none."""
+    try:
+        return _VERSION.decode(line).v
+    except NOT_DECODED:
+        return SCHEMA_VERSION
+
+
+def newest_version(path: Path) -> int:
+    """The highest schema version among a journal's events: a look at the lines that name one, some 0.3 s for 100 MB."""
+    newest = SCHEMA_VERSION
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        lines = iter(
+            lambda: file.readline(MAX_LINE_BYTES), b""
+        )  # one without an end, of a hostile journal, fills no memory
+        newest = max((_version_of(line) for line in lines if b'"v":' in line), default=newest)
+    return max(newest, SCHEMA_VERSION)
 
 
 def facts_in(path: Path) -> Iterator[Event]:

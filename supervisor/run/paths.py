@@ -14,6 +14,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+RUN_SCHEMA = 1
+"""Of run.json. It grows when an older stoker could no longer act on a run, or show it, correctly."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptPaths:

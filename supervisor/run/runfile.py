@@ -13,9 +13,9 @@ import msgspec
 
 from supervisor.job.spec import JobSpec
 from supervisor.run.jsonl import NOT_DECODED
+from supervisor.run.paths import RUN_SCHEMA
 from supervisor.run.regular import read_regular
 
-SCHEMA_VERSION = 1
 SAMPLE_INTERVAL_S = 1.0
 """Seconds between readings of GPUs, host and processes, unless a person says otherwise."""
 
@@ -48,7 +48,11 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     trainer_main: str | None = None
     path: str | None = None
     uid: int | None = None
-    schema: int = SCHEMA_VERSION
+    schema: int = RUN_SCHEMA
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    schema: int = RUN_SCHEMA
 
 
 class BadRunFile(Exception):  # noqa: N818 - named for what it is
@@ -92,9 +96,11 @@ def read_run_stream(data: bytes, *, name: str = "stdin") -> RunFile:
         BadRunFile: it is half or of another schema.
     """
     try:
-        record = msgspec.json.decode(data, type=RunFile)
+        schema = msgspec.json.decode(
+            data, type=_Schema
+        ).schema  # first: what is newer may have other fields too
+        if schema != RUN_SCHEMA:
+            raise BadRunFile(f"{name}: schema {schema} is newer than this stoker: update it")
+        return msgspec.json.decode(data, type=RunFile)
     except NOT_DECODED as error:
         raise BadRunFile(f"{name}: not a run file of this version: {error}") from error
-    if record.schema != SCHEMA_VERSION:
-        raise BadRunFile(f"{name}: schema {record.schema} is newer than this stoker: update it")
-    return record

@@ -4,12 +4,17 @@
 ("0" for GPU 0 or rank 0, "job" for the run). ``series/<stream>.1m.jsonl`` holds, for each minute and key,
 ``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so that a run of seven days opens at once.
 
+A file that has grown to `SEGMENT_BYTES` becomes ``<stream>.0.jsonl``, in place of the one before it, and a new one is begun: of
+samples the newest 64 to 128 MiB are kept, and of what is older the minutes. So a run takes 1 GiB at most for its samples, however
+long it is (100 steps a second of 64 ranks make 50 GB a day).
+
 Streams: `metrics` (step, loss, lr, ... of the run, with `a` the attempt and `r` the rank),
 `gpu` (util_ratio, memory_used_bytes, ...), `host` (cpu_ratio, rss_bytes, ... of a rank or the machine).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -31,6 +36,7 @@ JOB_KEY = "job"
 # it bears none. `t` is then when it was read, and says nothing of how long anything took.
 LINE_T = "line_t"
 ROLLUP_S = 60.0
+SEGMENT_BYTES = 64 << 20
 NEWEST_BYTES = 4 << 20
 """Holds a minute of 64 ranks or GPUs at 10 Hz, some 100 bytes a sample, many times over."""
 
@@ -56,11 +62,13 @@ class Rollup(msgspec.Struct, frozen=True, kw_only=True):
 class SeriesWriter:
     """Appends samples of all streams; one writer a node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._folder = folder
         self._encoder = msgspec.json.Encoder()
+        self._segment_bytes = segment_bytes
         self._fds: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
         self._minutes: dict[tuple[str, str], _Minute] = {}
 
     def append(
@@ -84,12 +92,14 @@ class SeriesWriter:
 
     def close(self) -> None:
         """Write the open minutes and close the files."""
-        for (stream, key), minute in self._minutes.items():
-            self._roll(stream, key, minute)
-        self._minutes.clear()
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        try:
+            for (stream, key), minute in self._minutes.items():
+                self._roll(stream, key, minute)
+        finally:
+            self._minutes.clear()
+            for fd in self._fds.values():
+                os.close(fd)
+            self._fds.clear()
 
     def _roll(self, stream: str, key: str, minute: _Minute) -> None:
         rollup = Rollup(t=minute.t, k=key, a=minute.attempt, v=minute.summary())
@@ -100,7 +110,16 @@ class SeriesWriter:
         if fd is None:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             fd = self._fds[name] = os.open(self._folder / name, flags, 0o600)
-        os.write(fd, line + b"\n")
+            self._sizes[name] = os.fstat(fd).st_size
+        self._sizes[name] += os.write(fd, line + b"\n")
+        if self._sizes[name] >= self._segment_bytes:
+            self._begin_segment(name)
+
+    def _begin_segment(self, name: str) -> None:
+        self._sizes[name] = 0
+        with contextlib.suppress(OSError):  # a folder that was moved: it goes on in the same file
+            os.replace(self._folder / name, self._folder / _older(name))
+            os.close(self._fds.pop(name))
 
 
 class _Minute:
@@ -123,37 +142,56 @@ class _Minute:
 
 
 class SeriesReader:
-    """Reads one stream as it grows, by offset; a half last line waits."""
+    """Reads one stream as it grows, by offset, from its older file into its newer one; a half last line waits."""
 
     def __init__(self, folder: Path, stream: str) -> None:
-        self._path = folder / f"{stream}.jsonl"
-        self._offset = 0
+        name = f"{stream}.jsonl"
+        self._path, self._older = folder / name, folder / _older(name)
+        self._inode, self._offset = 0, 0
         self._decoder = msgspec.json.Decoder(Sample)
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether of what is oldest the minutes alone may be left."""
+        return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
         """Samples since the last call, at most `limit_bytes` of them; [] when there are none."""
-        data = _read_from(self._path, self._offset, limit_bytes)
+        data = self._read(limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
         return list(decoded(self._decoder, data[:end]))
 
     def seek_tail(self, tail_bytes: int) -> bool:
-        """Start `tail_bytes` before the end (at a whole line). False when the whole file is nearer."""
-        try:
-            size = self._path.stat().st_size
-        except OSError:
-            return False
-        if size <= tail_bytes:
-            return False
-        start = size - tail_bytes
-        data = _read_from(self._path, start, 1 << 16)
-        self._offset = start + data.find(b"\n") + 1
+        """Start `tail_bytes` before the end (at a whole line). False when all there ever was is nearer."""
+        new, old = _inode_and_size(self._path), _inode_and_size(self._older)
+        here = new if new[1] > tail_bytes or not old[0] else old
+        start = new[1] - tail_bytes if here is new else max(old[1] - (tail_bytes - new[1]), 0)
+        if start <= 0:
+            return bool(old[0])
+        data = _read_from(self._path if here is new else self._older, start, 1 << 16)
+        self._inode, self._offset = here[0], start + data.find(b"\n") + 1
         return True
+
+    def _read(self, limit_bytes: int) -> bytes:
+        inode, size = _inode_and_size(self._path)
+        if inode == self._inode and size >= self._offset:
+            return _read_from(self._path, self._offset, limit_bytes)
+        older = _inode_and_size(self._older)
+        if older[0] and older[0] != self._inode:
+            self._inode, self._offset = older[0], 0  # at first, or both are others by now
+        if older[0]:
+            data = _read_from(self._older, self._offset, limit_bytes)
+            if b"\n" in data or not inode:  # the next one is made with its first sample
+                return data
+        self._inode, self._offset = inode, 0
+        return _read_from(self._path, 0, limit_bytes)
 
 
 def read_rollups(folder: Path, stream: str) -> list[Rollup]:
     """All finished minutes of a stream, oldest first; [] when there are none."""
-    data = _read_from(folder / f"{stream}.1m.jsonl", 0, 1 << 28)
+    name = f"{stream}.1m.jsonl"
+    data = b"\n".join(_read_from(folder / part, 0, 1 << 28) for part in (_older(name), name))
     return list(decoded(msgspec.json.Decoder(Rollup), data[: data.rfind(b"\n") + 1]))
 
 
@@ -198,6 +236,18 @@ def _newest(folder: Path, stream: str) -> Iterator[Sample]:
 
 def _raise(found: dict[str, float], name: str, value: float) -> None:
     found[name] = max(found.get(name, value), value)
+
+
+def _older(name: str) -> str:
+    return f"{name.removesuffix('.jsonl')}.0.jsonl"
+
+
+def _inode_and_size(path: Path) -> tuple[int, int]:
+    try:
+        info = path.stat()
+    except OSError:
+        return 0, 0
+    return info.st_ino, info.st_size
 
 
 def _read_from(path: Path, offset: int, limit_bytes: int) -> bytes:

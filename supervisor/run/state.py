@@ -289,6 +289,7 @@ class RunState(Part, frozen=True, kw_only=True):
     `best_loss` is of the current lineage: what an attempt did at steps that a later one did again does not count.
     `records`: the running minima of the loss, each with its step, of that lineage; every second one is
     dropped when they are many, so that what is left after a restart may be a little above the true minimum.
+    `newer_version`: the schema version of events that only a newer stoker understands.
     """
 
     run_id: str = ""
@@ -323,6 +324,7 @@ class RunState(Part, frozen=True, kw_only=True):
     answer: ev.BatchAnswered | None = None
     answered: dict[str, str] = {}
     unknown_events: int = 0
+    newer_version: int | None = None
     clock_ahead_s: float = 0.0
 
     @property

@@ -100,7 +100,7 @@ def _found(event: ev.Event, state: RunState) -> _Found:
             tone = Tone.INFO if event.why in REQUESTED_STOPS else Tone.WARN
             return MomentKind.STOPPING, tone, {"why": event.why, "by": event.by}
         case ev.StopStepTaken(step=ev.StopStep.SURVIVORS):
-            return MomentKind.SURVIVORS, Tone.BAD, {"pids": ", ".join(map(str, event.pids))}
+            return MomentKind.SURVIVORS, Tone.BAD, {"pids": event.labels}
         case ev.ProcessesLeft():
             names = [f"{one.pid} {one.command}".rstrip() for one in event.processes]
             names[_MOST_LEFT:] = ["…"] if len(names) > _MOST_LEFT else []

@@ -60,6 +60,12 @@ def is_alive(process: ProcessId) -> bool:
     return identify(process.pid) == process
 
 
+def is_uninterruptible(process: ProcessId) -> bool:
+    """Whether this very process waits in the kernel where no signal reaches it (state D), as for a GPU or a dead mount."""
+    stat = _read_stat(process.pid)
+    return stat is not None and stat.state == "D" and stat.start_time == process.start_time
+
+
 def process_table() -> dict[int, ProcessStat]:
     """Every process of this machine by its pid, including zombies."""
     return {pid: stat for pid in _pids() if (stat := _read_stat(pid)) is not None}

@@ -33,10 +33,12 @@ _ESCAPES = Lazy(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-# C0 except tab and newline, DEL, C1, bidi controls and isolates, zero-width joiners and the BOM, line and
-# paragraph separators (a terminal or a widget may break the line there).
+# C0 except tab and newline, DEL, C1, bidi controls and isolates, line and paragraph separators (a terminal or a widget may
+# break the line there), and what Unicode has shown as nothing (Default_Ignorable_Code_Point: joiners, the soft hyphen, the BOM,
+# fillers, variation selectors, tags): within a word it would hide the word from whoever looks for it.
 _CONTROLS = Lazy(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u2069"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -162,7 +164,7 @@ def strip_escapes(text: str) -> str:
     """Take out ANSI/OSC sequences and every control character but tab, newline and carriage return."""
     if "\x1b" in text or not text.isascii():
         text = _ESCAPES.sub("", text)
-    if text.isprintable():
+    if text.isascii() and text.isprintable():
         return text
     return _CONTROLS.sub(_keep_cr, text)
 

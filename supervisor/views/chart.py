@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from supervisor.run.series import METRICS, SeriesReader
+from supervisor.run.series import METRICS, ROLLUP_S, SeriesReader, read_rollups
 
 MAX_POINTS = 400
 
@@ -19,12 +19,19 @@ def loss_points(series: Path, name: str = "loss") -> list[tuple[int, float | Non
     """(attempt, step, value) of a metric, in the order of time. The step is None where no line gave one."""
     reader = SeriesReader(series, METRICS)
     points: list[tuple[int, float | None, float]] = []
-    while samples := reader.read():
+    samples = reader.read()
+    if samples and reader.is_thinned:  # of what is older, a mean a minute
+        for minute in read_rollups(series, METRICS):
+            if name in minute.v and minute.t + ROLLUP_S <= samples[0].t:
+                steps = minute.v.get("step")
+                points.append((minute.a, steps[2] if steps else None, minute.v[name][1]))
+    while samples:
         for sample in samples:
             value = sample.v.get(name)
             step = sample.v.get("step")
             if value is not None and math.isfinite(value):
                 points.append((sample.a, step, value))
+        samples = reader.read()
     return points
 
 

@@ -94,6 +94,7 @@ class ConsoleView:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="stoker-console")
         self._last_progress_t = float("-inf")
+        self._gone = False
         self._progress: ev.Progress | None = None
         self._reads_on = 0
         self._encoder = msgspec.json.Encoder()
@@ -129,6 +130,15 @@ class ConsoleView:
     def _follow(self) -> None:
         while not self._stop.wait(POLL_S):
             self._print_news()
+            self._look_for_folder()
+
+    def _look_for_folder(self) -> None:
+        """Say once that the run directory was deleted or moved: nothing more of it is read here."""
+        gone = not self._run.root.is_dir()
+        if gone and not self._gone:
+            text = f"the run directory is gone: {self._run.root} was deleted or moved; what runs goes on, and is not shown here"
+            self._print(time.time(), Level.ERROR, text)
+        self._gone = gone
 
     def _print_news(self) -> None:
         while news := self._reader.refresh():
@@ -261,7 +271,12 @@ def _evidence(event: ev.EvidenceSeen) -> Iterable[Line]:
 
 def _stop_step(event: ev.StopStepTaken) -> Iterable[Line]:
     if event.step is ev.StopStep.SURVIVORS:
-        yield Level.ERROR, f"would not end: pids {', '.join(map(str, event.pids))}"
+        why = (
+            ": state D: they wait in the kernel, for a GPU, a disk or a network"
+            if event.uninterruptible
+            else ""
+        )
+        yield Level.ERROR, f"would not end: pids {event.labels}{why}"
 
 
 def _exit_code(code: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -127,3 +128,24 @@ def test_a_screen_that_is_killed_takes_its_watcher_along(tmp_path: Path) -> None
         screen.send_signal(signal.SIGKILL)
     # At once, while the watcher still loads: it holds the lock until it has come up and sees that nobody looks.
     assert wait_until(lambda: not keeper_is_alive(run.node().lock), 60)
+
+
+def test_an_observed_run_waits_for_a_full_disk_as_a_launched_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _, observed = begun(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", _full)
+        observed.emit(ev.NoteAdded(t=1.0, text="kept", by="me"))
+    observed.emit(ev.NoteAdded(t=2.0, text="and after it", by="me"))
+    observed.hand_over()
+    observed.lock.release()
+    found = [
+        event.text for event in JournalReader(run.node().journal).read() if isinstance(event, ev.NoteAdded)
+    ]
+    assert found == ["kept", "and after it"]
+    assert read_state(run.node().journal) == observed.state
+
+
+def _full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

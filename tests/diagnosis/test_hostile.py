@@ -1,4 +1,5 @@
 import gzip
+import json
 import time
 import tracemalloc
 from pathlib import Path
@@ -92,3 +93,57 @@ def test_a_flood_fills_no_memory() -> None:
 def test_escape_codes_leave_whole_lines_whatever_their_number() -> None:
     flood = b"\x1b[31m" * 60_000 + b"one\n" + b"\x1b]0;t\x07two\x00\n" * 20_000
     assert without_escapes(flood) == b"one\n" + b"two\n" * 20_000
+
+
+REPORT = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 10, in <module>
+[rank1]:     loss.backward()
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.15 GiB of which 1.2 GiB is free.
+"""
+INSIDE = {
+    "colour": "\x1b[31m",
+    "8-bit code": "\x9b1m",
+    "link": "\x1b]8;;http://x\x07",
+    "title": "\x1b]0;t\x1b\\",
+    "device control": "\x1bPq\x1b\\",
+    "reverse line feed": "\x1bM",
+    "charset": "\x1b(B",
+    "bell": "\x07",
+    "backspace": "\x08",
+    "delete": "\x7f",
+    "nul": "\0",
+    "right to left": "\u202e",
+    "isolate": "\u2067",
+    "arabic mark": "\u061c",
+    "zero width": "\u200b",
+    "joiner": "\u2060",
+    "bom": "\ufeff",
+    "soft hyphen": "\u00ad",
+    "grapheme joiner": "\u034f",
+    "vowel separator": "\u180e",
+    "variation": "\ufe0f",
+    "filler": "\u115f",
+    "tag": "\U000e0041",
+}
+
+
+@pytest.mark.parametrize("kind", INSIDE)
+def test_what_shows_as_nothing_within_a_message_changes_no_verdict(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "case.log"
+    path.write_text(REPORT, encoding="utf-8")
+    want = json.loads(judged(path)[1])
+    assert want["failure"] == "cuda_oom"
+    within = [
+        REPORT.replace(word, word[0] + INSIDE[kind] + word[1:]) for word in ("memory", "Tried", "Out", "1]: ")
+    ]
+    everywhere = "".join(char + INSIDE[kind] if char != "\n" else char for char in REPORT)
+    for text in (
+        within if kind in {"bell", "link"} else (*within, everywhere)
+    ):  # half of it bells: a binary file
+        path.write_text(text, encoding="utf-8")
+        found = json.loads(judged(path)[1])
+        same = {
+            name: found[name] for name in ("failure", "reason", "confidence", "rank", "title", "fingerprint")
+        }
+        assert same == {name: want[name] for name in same}, repr(text)

@@ -387,7 +387,7 @@ KINDS = {
     ),
     "without run.json": Kind(without_record, "No such file", "No such file"),
     "of a newer stoker": Kind(
-        with_record(schema=2), "is newer than this stoker", "is newer than this stoker"
+        with_record(schema=2), "a newer stoker wrote this run", "a newer stoker wrote this run"
     ),
     "of an older stoker": Kind(with_record(path=None), "does not say where", "does not say where"),
     "only observed": Kind(

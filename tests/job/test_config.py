@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.job.config.edit import read_values
 from supervisor.job.config.files import MAX_BYTES, parse_config
 from supervisor.job.errors import JobError
 
@@ -147,3 +149,28 @@ def test_arithmetic_agrees_with_python(left: int, right: int, op: str) -> None:
             parse_config("a.py", text.encode())
         return
     assert parse_config("a.py", text.encode()) == {"x": expected}
+
+
+@pytest.mark.parametrize("text", [
+    ".".join(["a"] * 100_000) + " = 1",
+    " . ".join(["a"] * 60_000) + " = 1",
+    ".".join(['"a"'] * 60_000) + " = 1",
+    "[" + ".".join(["a"] * 100_000) + "]\n",
+    "x = {" + ".".join(["a"] * 100_000) + " = 1}",
+])  # fmt: skip
+def test_a_key_of_100_000_parts_is_refused_at_once(text: str) -> None:
+    """tomllib takes time by the square of the parts: two minutes for these."""
+    began = time.process_time()
+    with pytest.raises(JobError, match="a key of more than 128 parts"):
+        parse_config("job.toml", text.encode())
+    assert read_values("script.toml", text) == {}
+    assert time.process_time() - began < 5.0
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("a.json", '{"a":' * 5_000 + "1" + "}" * 5_000),
+    ("a.yaml", "- " * 100_000),
+    ("a.toml", "x = " + "[" * 100_000),
+])  # fmt: skip
+def test_nesting_beyond_the_stack_is_no_config(name: str, text: str) -> None:
+    assert read_values(name, text) == {}

@@ -8,8 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import pytest
 
 from supervisor.keeper.clock import SystemClock
 from supervisor.keeper.process.attempt import LiveAttempt
@@ -17,7 +19,9 @@ from supervisor.keeper.process.child import Child, spawn
 from supervisor.run import events as ev
 from supervisor.run.paths import AttemptPaths
 from supervisor.run.state import AttemptState, RankState
+from supervisor.sources import processes
 from supervisor.sources.processes import ProcessId, is_alive, read_environ, send_signal
+from supervisor.views.console import event_lines
 from tests.conftest import TOKEN, processes_with, wait_until
 from tests.keeper.fakes import SLEEP, STUBBORN, fake_torchrun, plan_of
 
@@ -286,3 +290,30 @@ def test_log_folders_are_facts_once(tmp_path: Path) -> None:
         assert isinstance(fact, ev.RankStarted)
         assert fact.stdout == "torchrun/x_1/attempt_0/0/stdout.log"
         assert len(attempt.of(ev.RankStarted)) == 2
+
+
+def test_what_no_signal_reaches_is_reported_as_such_and_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State D cannot be made at will: the signals are left out, and the state of one of them is read as D."""
+    monkeypatch.setattr("supervisor.keeper.process.attempt.kill_all", lambda pids, *_: list(pids))
+    monkeypatch.setattr("supervisor.keeper.process.stop_sequence.KILL_WAIT_S", 0.5)
+    with watched(tmp_path, fake_torchrun(tmp_path, 2)) as attempt:
+        assert started(attempt)
+        stuck = attempt.live.ranks[1]
+        read = processes._read_stat
+
+        def waits_in_the_kernel(pid: int) -> processes.ProcessStat | None:
+            found = read(pid)
+            return replace(found, state="D") if found is not None and pid == stuck.pid else found
+
+        monkeypatch.setattr(processes, "_read_stat", waits_in_the_kernel)
+        attempt.stop(grace_s=0.2)
+        assert attempt.until(attempt.live.is_over), "each step is bounded"
+        assert attempt.steps()[-3:] == [ev.StopStep.SIGKILL, ev.StopStep.SWEEP, ev.StopStep.SURVIVORS]
+        last = [fact for fact in attempt.facts if isinstance(fact, ev.StopStepTaken)][-1]
+        assert stuck.pid in last.pids
+        assert last.uninterruptible == (stuck.pid,)
+        assert f"{stuck.pid} (state D)" in last.labels
+        ((_, text),) = event_lines(last)
+        assert "state D: they wait in the kernel" in text

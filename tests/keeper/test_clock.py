@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from supervisor.keeper.monitoring.observations import from_telemetry
 from supervisor.run import events as ev
 from supervisor.run.fold import replay
 from supervisor.run.history.recovery_time import recovery_of
-from supervisor.run.journal import JournalWriter
+from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, SpecChange
 from supervisor.run.series import METRICS, SeriesWriter
@@ -235,3 +236,30 @@ def test_a_player_has_the_facts_own_clock(tmp_path: Path) -> None:
     state = ReplayReader(recording, lambda: recording.end_t).refresh().state
     assert state.timeline, "the setting itself is told"
     assert state.now(recording.end_t) == recording.end_t
+
+
+def test_a_keeper_that_adopted_with_the_clock_set_back_comes_after_the_first_one(tmp_path: Path) -> None:
+    """Order is that of the lines; a replay sorted the two lives into each other."""
+    t = 1_795_000_000.0
+    begun = (
+        ev.RunStarted(t=t, run_id="run-1", name="job", mode="launched", host="box"),
+        ev.KeeperStarted(t=t, pid=7, start_time=1.0, version="0"),
+        ev.LaunchIntended(t=t + 1, attempt=1, argv=(), reason="first launch"),
+        ev.AttemptStarted(t=t + 2, attempt=1, pid=9, start_time=1.0),
+        ev.Progress(t=t + 9, attempt=1, step=4, loss=2.0),
+    )
+    back = t - HOUR_S
+    adopted = (
+        ev.KeeperStarted(t=back, pid=8, start_time=2.0, version="0", adopted=True),
+        ev.Progress(t=back + 5, attempt=1, step=9, loss=1.0),
+        ev.AttemptEnded(t=back + 9, attempt=1, exit_code=0),
+    )
+    run = run_in(tmp_path, *begun, *adopted)
+    recording = record_of(run)
+    assert recording.events == (*begun, *adopted)
+    assert recording.end_t == t + 9
+    reader = ReplayReader(recording, lambda: recording.end_t)
+    assert reader.refresh().state.attempts == read_state(run.node().journal).attempts
+    for at, launched in ((t, False), (t + 2, True), (t + 5, True)):
+        earlier = ReplayReader(recording, partial(float, at)).refresh()
+        assert bool(earlier.state.attempts) is launched

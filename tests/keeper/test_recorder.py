@@ -23,7 +23,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     WarningSeen,
 )
-from supervisor.keeper.recording.recorder import MAX_EVIDENCE, SPEAKER_WAIT_S, Recorder
+from supervisor.keeper.recording.recorder import MAX_EVIDENCE, MOST_PHASES, SPEAKER_WAIT_S, Recorder
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
 from supervisor.run.fold import replay
@@ -169,6 +169,21 @@ def test_phases_checkpoints_and_warnings_are_said_once(bench: Bench) -> None:
     assert len(bench.of(ev.Advisory)) == 2
     found = [f.final for f in bench.emitted.facts if isinstance(f, ev.CheckpointCommitted)]
     assert found == [False, True]
+
+
+def test_a_job_that_evaluates_after_every_step_fills_no_journal_with_phases(bench: Bench) -> None:
+    """100 changes a second make 860 MB a day."""
+    for number in range(500):
+        phase = Phase.EVALUATING if number % 2 else Phase.STEPPING
+        bench.see(PhaseSeen(10.0 + number / 100, 0, phase, number))
+    assert len(bench.of(ev.PhaseChanged)) == MOST_PHASES
+    for _ in range(3):
+        bench.clock.now += 1.0
+        bench.recorder.tick()
+    newest = bench.of(ev.PhaseChanged)
+    assert len(newest) == MOST_PHASES + 1, "the newest, once"
+    assert isinstance(newest[-1], ev.PhaseChanged)
+    assert (newest[-1].phase, newest[-1].step) == (Phase.EVALUATING, 499)
 
 
 def test_a_line_repeated_for_ever_does_not_hide_another_cause(bench: Bench) -> None:

@@ -214,6 +214,7 @@ def carry_headless(
     `only_news`: what its journal holds already is not printed again.
     """
     from supervisor.policy import EXIT_LOST
+    from supervisor.run.state import Finished
     from supervisor.views.console import ConsoleSettings, ConsoleView, wants_colour
 
     settings = ConsoleSettings(
@@ -241,8 +242,10 @@ def carry_headless(
         code = EXIT_LOST
     finally:
         keeper.close(why)
-        console.finish(with_story=why == "the run ended")
+        console.finish(with_story=why == "the run ended" and not keeper.astray)
         undo()
+    if keeper.astray and isinstance(keeper.state.condition, Finished):
+        complain(verb, keeper.state.condition.reason)  # the journal that says so is not read any more
     return code
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from supervisor.job.config.files import MAX_BYTES, toml_values
 from supervisor.job.errors import JobError
 
 SUFFIXES: Final = (".yaml", ".yml", ".toml", ".json")
-MAX_BYTES: Final = 256 * 1024
 # Marks a key that is not in the file yet.
 NEW: Final = "+"
 Scalar = str | int | float | bool | None
@@ -43,10 +43,9 @@ def config_words(args: Sequence[str]) -> tuple[str, ...]:
 def read_values(name: str, text: str) -> dict[str, Scalar]:
     """Every scalar of a config file by its dotted key; empty where it is not one that can be read."""
     try:
-        parsed = _parse(name, text)
+        return dict(_scalars(_parse(name, text), ""))
     except (ValueError, RecursionError, JobError):
         return {}
-    return dict(_scalars(parsed, ""))
 
 
 def with_values(name: str, text: str, values: Iterable[tuple[str, str]]) -> str:
@@ -132,9 +131,7 @@ def _parse(name: str, text: str) -> Mapping[str, Any]:
     if lower.endswith(".json"):
         parsed = json.loads(text)
     elif lower.endswith(".toml"):
-        import tomllib
-
-        parsed = tomllib.loads(text)
+        parsed = toml_values(text)
     else:
         import yaml
 

@@ -96,6 +96,7 @@ class AttemptMonitor:
             context.clock,
             self._backlog,
             redact=context.ledger.redactor.text,
+            journal_bytes=lambda: context.ledger.size,
         )
         self._viewers = Viewers(context.run.control)
         self._health = Health(

@@ -228,7 +228,7 @@ class Observer(Powerless):
             self._logs.close()
             self._sensors.join()
             self._recorder.close()
-            self._observed.journal.close()
+            self._observed.ledger.close()
             self._observed.lock.release()
 
     def _look(self, wait_s: float) -> None:

@@ -11,11 +11,10 @@ import os
 
 from supervisor import __version__
 from supervisor.keeper.clock import Clock
+from supervisor.keeper.context import Ledger
 from supervisor.keeper.observer.target import PIPE_NAME, ObservedLog, Target
 from supervisor.run import events as ev
 from supervisor.run.access.lock import KeeperLock
-from supervisor.run.fold import fold
-from supervisor.run.journal import JournalWriter, read_state, without_secrets
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import RunState
 from supervisor.sources.processes import ProcessId, identify
@@ -30,15 +29,17 @@ class ObservedRun:
     Args:
         run: the claimed run directory.
         lock: held from here on.
-        state: what the journal says so far.
     """
 
-    def __init__(self, run: RunPaths, lock: KeeperLock, state: RunState) -> None:
+    def __init__(self, run: RunPaths, lock: KeeperLock) -> None:
         self.node = run.node()
         self.lock = lock
-        self.journal = JournalWriter(self.node.journal)
-        self.state = state
-        self._redactor = Redactor.of(os.environ.items())
+        self.ledger = Ledger(self.node, Redactor.of(os.environ.items()))
+
+    @property
+    def state(self) -> RunState:
+        """What the journal says so far."""
+        return self.ledger.state
 
     @classmethod
     def fresh(cls, run: RunPaths, target: Target, *, host: str, clock: Clock) -> ObservedRun:
@@ -57,7 +58,7 @@ class ObservedRun:
         for folder in (node.root, run.control, run.artifacts, node.attempt(ATTEMPT).root):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         me = _me()
-        made = cls(run, KeeperLock(node.lock, start_time=me.start_time), RunState())
+        made = cls(run, KeeperLock(node.lock, start_time=me.start_time))
         made._write(run, target, host, me, clock.wall())
         return made
 
@@ -75,20 +76,18 @@ class ObservedRun:
         """
         me, node = _me(), run.node()
         lock = KeeperLock(node.lock, start_time=me.start_time, inherited=lock_fd)
-        made = cls(run, lock, read_state(node.journal))
+        made = cls(run, lock)
         made._tell_who(me, clock.wall())
         return made
 
     def hand_over(self) -> int:
         """Write no more; the lock's descriptor, for a child to inherit. Release the lock once there is one."""
-        self.journal.close()
+        self.ledger.close()
         return self.lock.fileno()
 
     def emit(self, event: ev.Event, *, durable: bool = False) -> None:
         """Journal and fold a fact."""
-        event = without_secrets(event, self._redactor)
-        self.journal.append(event, durable=durable)
-        self.state = fold(self.state, event)
+        self.ledger.emit(event, durable=durable)
 
     def path_of(self, index: int, log: ObservedLog) -> str:
         """Where a log can be read as it is: itself, or its plain copy."""

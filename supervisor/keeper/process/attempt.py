@@ -23,6 +23,7 @@ from supervisor.sources.processes import (
     command_of,
     descendants,
     is_alive,
+    is_uninterruptible,
     process_table,
     read_environ,
 )
@@ -315,8 +316,14 @@ class LiveAttempt:
         )
 
     def _step_taken(self, step: ev.StopStep, reached: list[ProcessId]) -> ev.StopStepTaken:
-        pids = tuple(p.pid for p in reached)
-        return ev.StopStepTaken(t=self._clock.wall(), attempt=self.number, step=step, pids=pids)
+        stuck = filter(is_uninterruptible, reached) if step is ev.StopStep.SURVIVORS else ()
+        return ev.StopStepTaken(
+            t=self._clock.wall(),
+            attempt=self.number,
+            step=step,
+            pids=tuple(p.pid for p in reached),
+            uninterruptible=tuple(p.pid for p in stuck),
+        )
 
     def _take(self, step: ev.StopStep, alive: list[ProcessId]) -> list[ProcessId]:
         match step:

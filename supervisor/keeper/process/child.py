@@ -92,6 +92,8 @@ class Child:
         if is_alive(self.pid):
             return None
         code = reap_child(self.pid)  # ours since its launcher was killed
+        if code is None:
+            code = _said_by(reap_child(self.launcher))  # its folder was deleted or moved
         if code is not None:
             self._reaped = ExitStatus(code)
             return self._reaped
@@ -290,6 +292,13 @@ def _identity(record: Mapping[str, object], pid_key: str, ticks_key: str) -> Pro
     if record.get("boot_id") != boot_id():
         return NOBODY  # what was started did not outlive its boot, and its pid may be anybody's
     return ProcessId(pid, ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def _said_by(launcher: int | None) -> int | None:
+    """The command's exit code, from that of its launcher (128 + n: signal n); None where a launcher was killed or lives."""
+    if launcher is None or launcher < 0:
+        return None
+    return launcher if launcher <= 128 else 128 - launcher
 
 
 def _read_json(path: Path) -> dict[str, object] | None:

@@ -10,6 +10,9 @@ is to write down how CMD ended; CMD itself gets them at their defaults.
 It is a child subreaper: a process below CMD whose parent dies becomes the launcher's child instead of init's, so that
 the keeper finds it by its parent chain, whatever it did to its session and its environment. For that it stays, after
 ``EXIT`` is written, until the last of them is gone, or until the keeper ends it.
+
+``EXIT`` is written into the folder that was there at the start, also where that was moved meanwhile. Where it was deleted or moved,
+the keeper cannot read it: the launcher leaves at once, and its own exit code says how CMD ended, as a shell says it.
 """
 
 from __future__ import annotations
@@ -25,10 +28,12 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 
 
 def main(argv: list[str]) -> int:
-    """Start, wait, write down. Returns 0 once the exit status is on disk and no orphan is left."""
+    """Start, wait, write down. Returns CMD's exit code, as a shell has it, once that is on disk and no orphan is left."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
+    code = 0
     _reserve(exit_path)
+    folder = _open_folder(exit_path)
     _become_subreaper()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -62,9 +67,17 @@ def main(argv: list[str]) -> int:
         try:
             ended, status = os.wait()  # for orphans too: nobody else does
         except ChildProcessError:
-            return 0  # none is left
+            return code  # none is left
         if ended == pid:
-            _write(exit_path, {"exit_code": os.waitstatus_to_exitcode(status), "t": time.time()})
+            code = os.waitstatus_to_exitcode(status)
+            ending: dict[str, object] = {"exit_code": code, "t": time.time()}
+            code = code if code >= 0 else 128 - code
+            try:
+                _write(exit_path, ending, folder)
+            except FileNotFoundError:
+                return code  # the folder was deleted
+            if not os.path.exists(exit_path):
+                return code  # it was moved: the keeper looks where it was
 
 
 def _not_started(exit_path: str, error: str, number: int | None) -> int:
@@ -122,18 +135,26 @@ def _reserve(path: str) -> None:
         return
 
 
-def _write(path: str, record: dict[str, object]) -> None:
+def _open_folder(path: str) -> int | None:
+    try:
+        return os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def _write(path: str, record: dict[str, object], folder: int | None = None) -> None:
     import json
 
+    name = os.path.basename(path) if folder is not None else path
     # Over what `_reserve` wrote, if it did: the blanks after the record are no harm to a JSON reader.
-    part = f"{path}.part"
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+    part = f"{name}.part"
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=folder)
     try:
         os.write(fd, json.dumps(record).encode())
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(part, path)
+    os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,11 @@ class RunningMinima:
 
 
 PROGRESS_INTERVAL_S = 1.0
+LARGE_JOURNAL_BYTES = 64 << 20
+LARGE_INTERVAL_S = 10.0
+"""Progress makes a journal of 20 MB a day (250 bytes a second; 86 MB at the worst, with 32 minima in each). Once it is large, it grows by a tenth of that."""
+MOST_PHASES = 60
+"""Changes of phase within a moment; after them one a second is journalled, the newest."""
 MAX_EVIDENCE = 20
 MAX_ADVISORIES = 20
 SPEAKER_WAIT_S = 2.0
@@ -109,6 +114,9 @@ class _Memory:
     reported_behind: bool = False
     next_backlog: float = float("-inf")
     phase: ev.Phase | None = None
+    phases_left: float = MOST_PHASES
+    phases_t: float = float("-inf")
+    late_phase: ev.PhaseChanged | None = None
     wire: bool = False
     ready: bool = False
     stepped: bool = False
@@ -132,7 +140,8 @@ class Recorder:
     """Writes what was observed of the current attempt. One a keeper, used by its one thread.
 
     `backlog()`: how far the attempt's logs are read; None where nothing is being read. `redact`: takes secrets out of a line, as
-    the journal does: evidence that an earlier keeper recorded is recognised by its text.
+    the journal does: evidence that an earlier keeper recorded is recognised by its text. `journal_bytes()`: how large the journal
+    is by now: of a large one progress is written less often.
     """
 
     def __init__(
@@ -143,7 +152,10 @@ class Recorder:
         backlog: Callable[[], Backlog | None] = lambda: None,
         *,
         redact: Callable[[str], str] = redact_text,
+        journal_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._journal_bytes = journal_bytes
+        self._unwritable: set[str] = set()
         self._folder = series
         self._backlog = backlog
         self._redact = redact
@@ -187,8 +199,10 @@ class Recorder:
                 known = seen.t <= self._m.phases_until
                 if seen.rank in {None, 0} and seen.phase is not self._m.phase and not known:
                     self._m.phase = seen.phase
-                    self.flush()
-                    self._emit(ev.PhaseChanged(t=seen.t, attempt=attempt, phase=seen.phase, step=seen.step))
+                    self._m.late_phase = ev.PhaseChanged(
+                        t=seen.t, attempt=attempt, phase=seen.phase, step=seen.step
+                    )
+                    self._tell_phase()
             case ReadySeen():
                 if seen.rank in {None, 0} and not self._m.ready:
                     self._m.ready = True
@@ -224,12 +238,29 @@ class Recorder:
 
     def tick(self) -> None:
         """Write what has waited long enough: samples for their step, progress for its second."""
+        self._tell_phase()
         self._steps(self._m.attempt, self._sense.due(self._clock.mono()))
         if self._m.early and self._is_settled():
             self._report_early()
         if self._clock.mono() >= self._m.next_backlog:
             self._look_behind()
-        self._tell_progress(PROGRESS_INTERVAL_S)
+        self._tell_progress(self._interval_s)
+
+    @property
+    def _interval_s(self) -> float:
+        return PROGRESS_INTERVAL_S if self._journal_bytes() < LARGE_JOURNAL_BYTES else LARGE_INTERVAL_S
+
+    def _tell_phase(self) -> None:
+        m, now = self._m, self._clock.mono()
+        if m.late_phase is None:
+            return
+        m.phases_left = min(m.phases_left + max(now - m.phases_t, 0.0), MOST_PHASES)
+        m.phases_t = now
+        if m.phases_left >= 1.0:
+            m.phases_left -= 1.0
+            event, m.late_phase = m.late_phase, None
+            self.flush()
+            self._emit(event)
 
     def flush(self) -> None:
         """Write what still waits for its step or its second."""
@@ -338,7 +369,7 @@ class Recorder:
         self._m.pending = ev.Progress(t=seen.t, attempt=attempt, **fields)
         # Where an attempt goes on is told by its first step: that one is not merged with those of its second.
         first, self._m.stepped = "step" in fields and not self._m.stepped, self._m.stepped or "step" in fields
-        self._tell_progress(0.0 if first else PROGRESS_INTERVAL_S)
+        self._tell_progress(0.0 if first else self._interval_s)
 
     def _is_new(self, stream: str, key: str, seen: StepSeen) -> bool:
         step, known = seen.values.get("step"), self._m.steps.get((stream, key))
@@ -408,8 +439,11 @@ class Recorder:
     ) -> None:
         try:
             self._series.append(stream, t, key, attempt, values)
+            self._unwritable.discard(stream)
         except OSError as error:
-            log.error("series %s: a sample was not written: %s", stream, error.strerror)
+            if stream not in self._unwritable:  # once: there may be hundreds a second
+                log.error("series %s: samples are not written: %s", stream, error.strerror)
+            self._unwritable.add(stream)
 
 
 def _mark(key: str, values: Mapping[str, float | None]) -> int:

@@ -1,8 +1,8 @@
 """Requests: the one way back from a view to the keeper.
 
 A request is a file ``control/<id>.json``, written by rename, so that the keeper never sees half of
-one. It is answered by an event (`request_done`, `request_refused`) and then removed. File permissions
-decide who may act: the run directory is 0700.
+one. It is answered by an event (`request_done`, `request_refused`) and then removed. The owner of the file decides
+who asked: the run's own user, or root. What the file says of its sender is for people.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from supervisor.text.redact import redact_text
 
 SCHEMA_VERSION = 1
 MAX_REQUEST_BYTES = 1 << 20
+ROOT = 0
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,6 +115,9 @@ def pending(control: Path) -> list[Request | BadRequest]:
 def _load(path: Path) -> Request | BadRequest:
     try:
         with open_regular(path) as file:
+            owner = os.fstat(file.fileno()).st_uid
+            if owner not in {os.geteuid(), ROOT}:
+                return BadRequest(id=path.stem, reason=f"uid {owner} wrote it, whose run this is not")
             data = file.read(MAX_REQUEST_BYTES + 1)
         if len(data) > MAX_REQUEST_BYTES:
             return BadRequest(id=path.stem, reason="larger than 1 MiB")
@@ -124,6 +128,8 @@ def _load(path: Path) -> Request | BadRequest:
         return BadRequest(id=path.stem, reason=f"schema {request.schema} is not known here")
     if request.id != path.stem:
         return BadRequest(id=path.stem, reason="the id is not the file's name")
+    if request.by.uid != owner:  # what it says of itself is wrong: it is named by what the kernel says
+        return msgspec.structs.replace(request, by=Requester(uid=owner, host=request.by.host))
     return request
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from supervisor.run.access.lock import keeper_is_alive
 from supervisor.run.jsonl import NOT_DECODED
-from supervisor.run.paths import RunPaths
+from supervisor.run.paths import RUN_SCHEMA, RunPaths
 from supervisor.run.regular import read_regular
 from supervisor.text.decode import printable
 
@@ -50,10 +50,14 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a run directory lies, and where run.json says that it was made; None where it does not say."""
+    """Where a run directory lies, and where run.json says that it was made; None where it does not say.
+
+    `schema`: of run.json.
+    """
 
     real: str
     recorded: str | None
+    schema: int = RUN_SCHEMA
 
     @property
     def is_copy(self) -> bool:
@@ -81,6 +85,27 @@ class Place:
 
 class _Recorded(msgspec.Struct, frozen=True):
     path: str | None = None
+    schema: int = RUN_SCHEMA
+
+
+def newer_notice(place: Place, journal_version: int | None) -> str:
+    """What is said of a run that a newer stoker wrote, which is looked at and nothing more; empty: it is understood here.
+
+    `journal_version`: the highest of its events' schema versions; None: none above ours.
+    """
+    found = f"run.json has schema {place.schema}" if place.schema > RUN_SCHEMA else ""
+    if journal_version is not None:
+        found = f"its journal has events of version {journal_version}"
+    return f"a newer stoker wrote this run ({found}): read-only: update stoker to act on it" if found else ""
+
+
+def newer_refusal(run: RunPaths, place: Place) -> str:
+    """The same, with the journal looked at for it: why nothing is asked of such a run's keeper, and none is started."""
+    from supervisor.run.events import SCHEMA_VERSION
+    from supervisor.run.journal import newest_version
+
+    newest = newest_version(run.node().journal)
+    return newer_notice(place, newest if newest > SCHEMA_VERSION else None)
 
 
 def place_of(run: RunPaths) -> Place:
@@ -90,7 +115,7 @@ def place_of(run: RunPaths) -> Place:
         record = msgspec.json.decode(read_regular(Path(real, run.run_json.name)), type=_Recorded)
     except (OSError, *NOT_DECODED):
         return Place(real, None)
-    return Place(real, record.path)
+    return Place(real, record.path, record.schema)
 
 
 def has_keeper(run: RunPaths, node: int = 0) -> bool:
@@ -117,6 +142,8 @@ def ask(
     place = place_of(run)
     if place.is_copy:
         raise NotRequested(place.refusal)
+    if newer := newer_refusal(run, place):
+        raise NotRequested(newer)
     if not keeper_is_alive(run.node().lock):
         raise NotRequested("the keeper is gone: nobody would do it")
     from supervisor.run.access import control
@@ -137,6 +164,8 @@ def check_folder(run: RunPaths) -> Findings:
         except OSError as error:
             refusals = [f"{error.filename}: {error.strerror}"]
     refusals = [found for found in refusals if found]
+    if not refusals and (newer := newer_refusal(run, place)):
+        refusals.append(newer)
     if not refusals and place.recorded is None:
         refusals.append(NO_PATH)
     above = list(_above(root))

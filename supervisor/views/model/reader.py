@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.run import series as se
 from supervisor.run.access.lock import keeper_is_alive
-from supervisor.run.access.ownership import place_of
+from supervisor.run.access.ownership import newer_notice, place_of
 from supervisor.run.access.viewers import Presence
 from supervisor.run.journal import StateReader
 from supervisor.run.paths import RunPaths
@@ -155,8 +155,10 @@ class SnapshotReader:
             return False
         self._alive_due = now + LIVENESS_S
         gone = not self._run.root.is_dir()
-        misplaced = self._misplaced if gone else place_of(self._run).notice
+        place = place_of(self._run)
+        misplaced = self._misplaced if gone else place.notice
         alive = not misplaced and keeper_is_alive(self._node.lock)
+        misplaced = misplaced or newer_notice(place, self._state.state.newer_version)
         if self._presence is not None and alive and self._state.state.mode == "launched":
             self._presence.refresh(now)
         changed = (alive, gone, misplaced) != (self._alive, self._was_gone, self._misplaced)

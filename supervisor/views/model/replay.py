@@ -11,11 +11,12 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 
 from supervisor.run import series as se
-from supervisor.run.events import Event
+from supervisor.run.events import Event, KeeperStarted
 from supervisor.run.fold import fold
 from supervisor.run.journal import JournalReader
 from supervisor.run.paths import RunPaths
@@ -65,7 +66,7 @@ class Recording:
     def end_t(self) -> float:
         """Wall time of the last fact or sample."""
         last = self.samples[-1][0] if self.samples else self.events[-1].t
-        return max(last, self.events[-1].t)
+        return max(last, *(event.t for event in self.events))
 
 
 def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
@@ -81,7 +82,7 @@ def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
         events += news
     if not events:
         raise NothingRecorded(f"{run.root}: nothing was recorded here")
-    events.sort(key=lambda event: event.t)
+    events = _ordered(events)
     samples: list[tuple[float, str, Sample]] = []
     past: list[se.Rollup] = []
     for stream in se.STREAMS:
@@ -102,9 +103,19 @@ def record_of(run: RunPaths, *, node: int = 0, tr: Tr = english) -> Recording:
     for event in events:
         state = fold(state, event)
     facts_t = tuple(sorted({moment.t for moment in state.timeline}))
-    end_t = max([events[-1].t, *(sample[0] for sample in samples[-1:])])
+    end_t = max([*(event.t for event in events), *(sample[0] for sample in samples[-1:])])
     lines, log_times = recorded_lines(run, paths, state, samples, events, end_t, tr)
     return Recording(run, run_file, tuple(events), tuple(samples), tuple(past), facts_t, lines, log_times)
+
+
+def _ordered(events: list[Event]) -> list[Event]:
+    """By time within each keeper's life, and these as they stand in the journal: a clock may have been set back between them."""
+    lives: list[list[Event]] = [[]]
+    for event in events:
+        if isinstance(event, KeeperStarted):
+            lives.append([])
+        lives[-1].append(event)
+    return [event for life in lives for event in sorted(life, key=lambda event: event.t)]
 
 
 def fitting_speed(span_s: float) -> float:
@@ -191,7 +202,7 @@ class ReplayReader:
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
         self._clock = clock
-        self._event_times = [event.t for event in recording.events]
+        self._event_times = list(accumulate((event.t for event in recording.events), max))
         self._sample_times = [t for t, _, _ in recording.samples]
         self._line_times = [timed.t for timed in recording.lines]
         self._nearby = NearbyReader(recording.run)

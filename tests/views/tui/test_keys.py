@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -18,6 +19,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.dashboard import bars
+from supervisor.views.tui.dashboard.keys import KEYS
 from supervisor.views.tui.dialogs.batch import BatchScreen
 from supervisor.views.tui.dialogs.help import HelpScreen
 from supervisor.views.tui.dialogs.prompts import AdoptScreen, Confirm
@@ -236,6 +238,41 @@ def test_read_only_asks_nothing(tmp_path: Path) -> None:
 
     drive(run, play, read_only=True)
     assert requests(run) == []
+
+
+@pytest.mark.parametrize("maker", [recorded.healthy, recorded.held, recorded.backing_off])
+def test_read_only_writes_nothing_whatever_key_is_pressed(tmp_path: Path, maker: Maker) -> None:
+    """Neither a request nor the file by which a screen shows a keeper that somebody watches who can act."""
+    run = maker(tmp_path / "run")
+    bindings = [one for one in KEYS if isinstance(one, Binding)]
+    keys = [
+        key
+        for one in bindings
+        for key in one.key.split(",")
+        if one.action != "leave" and "quit" not in one.action
+    ]
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in run.root.rglob("*")
+        if path.is_file() and path != run.node().lock
+    }
+    assert len(keys) > 30
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        for key in keys:
+            await pilot.press(key)
+            for _ in range(3):  # what opened over the dashboard is answered, and left
+                if on_dashboard(app):
+                    break
+                await pilot.press("y", "enter", "escape")
+
+    drive(run, play, read_only=True)
+    after = {
+        path: path.stat().st_mtime_ns
+        for path in run.root.rglob("*")
+        if path.is_file() and path != run.node().lock
+    }
+    assert after == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,183 @@
+"""A run directory that is deleted or moved while its job runs: said, nothing made where it was, no start, no spinning."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.run import events as ev
+from supervisor.run.access.lock import read_holder
+from supervisor.run.events import Outcome
+from supervisor.run.journal import read_state
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import Finished
+from tests.conftest import wait_until
+from tests.integration.harness import (
+    background,
+    environment,
+    facts,
+    only_run,
+    stoker,
+    wait_for_run,
+    wait_for_step,
+)
+
+pytestmark = pytest.mark.timeout(240)
+
+# It trains until the gate is there, then ends with the code that it was given.
+WAITS = """
+import os, sys, time
+gate, code, n = sys.argv[1], int(sys.argv[2]), 0
+while not os.path.exists(gate):
+    n += 1
+    print(f"step {n} loss {5 / n:.3f}", flush=True)
+    time.sleep(0.05)
+sys.exit(code)
+"""
+MOST_CPU = 0.35
+"""Of a core, of a keeper whose folder is gone: it looks at processes a few times a second, as always."""
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
+def command(gate: Path, code: int) -> list[str]:
+    return ["--grace", "5", "--", sys.executable, "-c", WAITS, str(gate), str(code)]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "exit_code"), [("deleted", 0, 0), ("deleted", 3, 1), ("moved", 3, 1)]
+)
+def test_it_is_said_and_training_goes_on_to_its_end(
+    tmp_path: Path, how: str, code: int, exit_code: int
+) -> None:
+    gate = tmp_path / "gate"
+    with background("run", "--no-ui", "--max-retries", "3", *command(gate, code), cwd=tmp_path) as process:
+        run = wait_for_run(tmp_path)
+        state = wait_for_step(run, 3)
+        assert state.attempt is not None
+        assert state.attempt.pid
+        child = psutil.Process(state.attempt.pid)
+        elsewhere = tmp_path / "elsewhere"
+        if how == "deleted":
+            shutil.rmtree(run.root)
+        else:
+            run.root.rename(elsewhere)
+        keeper = psutil.Process(process.pid)
+        time.sleep(7.0)  # it looks every 5 s, and once more
+        before, since = cpu_s(keeper), time.monotonic()
+        time.sleep(3.0)
+        assert cpu_s(keeper) - before < MOST_CPU * (time.monotonic() - since), "it does not spin"
+        assert child.is_running(), "training goes on"
+        gate.touch()
+        out, _ = process.communicate(timeout=90)
+    assert process.returncode == exit_code, out
+    assert "the run directory is gone" in out
+    reason = f"the run directory was {'deleted' if how == 'deleted' else f'moved to {elsewhere}'}"
+    assert reason in out
+    assert f"exit code {code}" in out
+    assert "Traceback" not in out
+    assert not run.root.exists(), "nothing is made where it was"
+    if how == "moved":
+        state = read_state(RunPaths(elsewhere).node().journal)
+        assert isinstance(state.condition, Finished)
+        assert (state.condition.outcome, len(state.attempts)) == (Outcome.FAILED, 1)
+        assert state.condition.reason.endswith("elsewhere/nodes/0")
+        assert (elsewhere / "nodes/0/attempts/1/exit").is_file()
+
+
+def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    done = stoker("run", "--detach", *command(gate, 0), cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = only_run(tmp_path)
+    wait_for_step(run, 3)
+    holder = read_holder(run.node().lock)
+    assert holder is not None
+    elsewhere = RunPaths(tmp_path / "elsewhere")
+    run.root.rename(elsewhere.root)
+    assert wait_until(lambda: "training goes on" in elsewhere.node().log.read_text(), 30), (
+        "keeper.log says it"
+    )
+    with background("attach", "--no-ui", str(elsewhere.root), cwd=tmp_path) as follower:
+        out, _ = follower.communicate(timeout=60)
+        assert "moved or copied from" in out
+    elsewhere.root.rename(run.root)
+    assert wait_until(lambda: "in its place again" in run.node().log.read_text(), 30)
+    gate.touch()
+    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
+    condition = read_state(run.node().journal).condition
+    assert isinstance(condition, Finished)
+    assert condition.outcome is Outcome.SUCCEEDED
+    steps = [event.step for event in facts(run) if isinstance(event, ev.Progress) and event.step is not None]
+    assert steps == sorted(set(steps))
+
+
+def test_who_follows_it_is_told(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    done = stoker("run", "--detach", *command(gate, 0), cwd=tmp_path)
+    assert done.code == 0, done.err
+    run = only_run(tmp_path)
+    wait_for_step(run, 3)
+    holder = read_holder(run.node().lock)
+    assert holder is not None
+    with background("attach", "--no-ui", run.run_id, cwd=tmp_path) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline()
+        shutil.rmtree(run.root)
+        out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 6
+    assert "the run directory was deleted or moved" in out
+    os.kill(holder.pid, signal.SIGTERM)  # nothing else reaches it
+    assert wait_until(lambda: not psutil.pid_exists(holder.pid), 60), "the stop goes on without a folder"
+    assert not run.root.exists()
+
+
+CLOSED = ["<&-", ">&-", "2>&-", "<&- >&-", "<&- 2>&-", ">&- 2>&-", "<&- >&- 2>&-"]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize("way", ["--no-ui", "--detach"])
+def test_closed_standard_streams_are_nobody_elses(tmp_path: Path, closed: str, way: str) -> None:
+    """Descriptors 0, 1 and 2 that are closed must not become those of a log: what is printed would go there."""
+    script = tmp_path / "t.py"
+    script.write_text(
+        "import os, sys\n"
+        "for n in (0, 1, 2): print(n, os.readlink(f'/proc/self/fd/{n}'), flush=True)\n"
+        "print('step 1 loss 2.5', flush=True)\n"
+    )
+    line = f'exec "$0" -m supervisor run {way} -- "$0" t.py {closed}'
+    done = subprocess.run(
+        ["bash", "-c", line, sys.executable],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stdout + done.stderr
+    run = only_run(tmp_path)
+    assert wait_until(lambda: read_state(run.node().journal).is_over, 60)
+    condition = read_state(run.node().journal).condition
+    assert isinstance(condition, Finished)
+    assert condition.outcome is Outcome.SUCCEEDED
+    assert read_state(run.node().journal).unknown_events == 0, "nothing was printed into the journal"
+    printed = run.node().attempt(1).agent_log.read_text()
+    assert "0 /dev/null" in printed
+    for name in ("1", "2"):
+        assert f"{name} {run.node().attempt(1).agent_log}" in printed
+    log = run.node().log.read_text() if run.node().log.exists() else ""
+    assert "Traceback" not in log

@@ -1,0 +1,112 @@
+"""Samples have a budget: of what is older the minutes are kept; readers pass from file to file without a gap or a repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from supervisor.run.series import JOB_KEY, METRICS, Sample, SeriesReader, SeriesWriter, highest, read_rollups
+from supervisor.views.chart import loss_points
+
+SEGMENT = 4096
+T = 1_795_000_000.0
+
+
+def step_of(sample: Sample) -> int:
+    return int(sample.v["step"] or 0)
+
+
+def written(folder: Path, first: int, last: int, writer: SeriesWriter | None = None) -> SeriesWriter:
+    writer = writer or SeriesWriter(folder, segment_bytes=SEGMENT)
+    for step in range(first, last + 1):
+        writer.append(METRICS, T + step, JOB_KEY, 1, {"step": float(step), "loss": 10.0 - step / 1000})
+    return writer
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def test_a_stream_stays_within_its_budget_and_the_minutes_are_all_there(tmp_path: Path) -> None:
+    written(tmp_path, 1, 6000).close()
+    found = sizes(tmp_path)
+    assert set(found) == {"metrics.jsonl", "metrics.0.jsonl", "metrics.1m.jsonl", "metrics.1m.0.jsonl"}
+    assert all(size <= SEGMENT + 200 for size in found.values()), found
+    reader = SeriesReader(tmp_path, METRICS)
+    steps: list[int] = []
+    while samples := reader.read():
+        steps += map(step_of, samples)
+    assert reader.is_thinned
+    assert steps == list(range(steps[0], 6001)), "the newest, in order, each once"
+    assert len(steps) > SEGMENT // 100
+    minutes = read_rollups(tmp_path, METRICS)
+    assert [minute.t for minute in minutes] == sorted({minute.t for minute in minutes})
+    assert highest(tmp_path, METRICS, 1)[JOB_KEY]["step"] == 6000
+    points = loss_points(tmp_path)
+    assert points[0][1] is not None
+    assert points[0][1] < steps[0], "the chart begins before the oldest sample"
+    assert [point[1] for point in points] == sorted(point[1] for point in points if point[1] is not None)
+
+
+def test_another_writer_goes_on_in_the_same_segment(tmp_path: Path) -> None:
+    written(tmp_path, 1, 20).close()
+    before = sizes(tmp_path)["metrics.jsonl"]
+    written(tmp_path, 21, 21).close()
+    assert before < sizes(tmp_path)["metrics.jsonl"] < before + 200
+
+
+@given(some.lists(some.integers(0, 90), min_size=1, max_size=12), some.integers(64, 5000))
+@settings(max_examples=60, deadline=None)
+def test_a_reader_that_keeps_up_sees_every_sample_once(
+    tmp_path_factory: object, batches: list[int], limit: int
+) -> None:
+    folder = Path(str(tmp_path_factory.mktemp("series")))  # type: ignore[attr-defined]
+    steps: list[int]
+    writer, reader, steps, last = (
+        SeriesWriter(folder, segment_bytes=SEGMENT),
+        SeriesReader(folder, METRICS),
+        [],
+        0,
+    )
+    for count in batches:  # less than a segment each: it never misses a whole one
+        for step in range(last + 1, last + min(count, 30) + 1):
+            writer.append(METRICS, T + step, JOB_KEY, 1, {"step": float(step)})
+            last = step
+        while samples := reader.read(limit_bytes=max(limit, 200)):
+            steps += map(step_of, samples)
+    writer.close()
+    assert steps == list(range(1, last + 1))
+
+
+def test_a_reader_that_slept_through_two_segments_goes_on_with_what_is_left(tmp_path: Path) -> None:
+    writer = written(tmp_path, 1, 10)
+    reader = SeriesReader(tmp_path, METRICS)
+    assert len(reader.read()) == 10
+    written(tmp_path, 11, 1000, writer).close()
+    steps: list[int] = []
+    while samples := reader.read():
+        steps += map(step_of, samples)
+    assert steps == list(range(steps[0], 1001))
+
+
+def test_the_tail_is_found_over_both_files(tmp_path: Path) -> None:
+    written(tmp_path, 1, 200).close()
+    everything = sum(size for name, size in sizes(tmp_path).items() if ".1m" not in name)
+    for tail in (100, 1000, SEGMENT, everything - 100, 10 * everything):
+        reader = SeriesReader(tmp_path, METRICS)
+        assert reader.seek_tail(tail), "older samples were dropped, or may have been"
+        steps: list[int] = []
+        while samples := reader.read():
+            steps += map(step_of, samples)
+        assert steps == list(range(steps[0], 201))
+
+
+def test_a_folder_that_was_moved_is_not_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "series"
+    writer = written(folder, 1, 100)
+    folder.rename(tmp_path / "moved")
+    written(folder, 101, 300, writer).close()
+    assert not folder.exists()
+    assert sizes(tmp_path / "moved")["metrics.jsonl"] > SEGMENT, "it goes on where it was"
