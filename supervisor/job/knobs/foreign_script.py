@@ -236,7 +236,16 @@ def _places(
     env = {**look.env, **dict(spec.env)}
     name = launch.program or launch.module or launch.script
     where = Places(
-        source, configs.values, env, configs.settled, configs.roles, configs.fixed, name, at, configs.lone
+        source,
+        configs.values,
+        env,
+        configs.settled,
+        configs.roles,
+        configs.fixed,
+        name,
+        at,
+        configs.lone,
+        configs.written,
     )
     return where, world, _content_hash(program)
 
