@@ -72,6 +72,9 @@ CLEARED = ARGPARSE.replace(
 NOT_CLEARED = CLEARED.replace("        optimizer.zero_grad()\n", "").replace(
     "        optimizer.step()\n", "        optimizer.step()\n        optimizer.zero_grad()\n"
 )
+DIVIDED = {
+    "train.py": ARGPARSE.replace("batch_size=args.batch_size", "batch_size=args.batch_size // world_size")
+}
 CUT_IN_LOOP = ARGPARSE.replace(
     LOOP,
     "\nfor x in DataLoader(d, batch_size=args.batch_size):\n    for j in range(args.accum_iter):\n        step(x[j::args.accum_iter]).backward()\n",
@@ -220,6 +223,8 @@ def changes(spec: JobSpec) -> dict[str, str]:
         ("--nproc-per-node 4 launch.py model=own", TOTAL_BY_HYDRA, {"model.grad_accum": "2"}),
         ("train.py --args_file a.json", JSON_BY_FLAG, {"a.json#per_device_train_batch_size": "2", "a.json#gradient_accumulation_steps": "4"}),
         ("train.py --batch_size 8", {"train.py": NOT_CLEARED}, {"--batch_size": "4", "--accum_iter": "2"}),
+        ("--nproc-per-node 1 -- deepspeed train.py --batch_size 6", DIVIDED, {"--batch_size": "3", "--accum_iter": "2"}),
+        ("--nproc-per-node 1 -- python train.py --batch_size 6", {"train.py": DIVIDED["train.py"] + "mp.spawn(main)\n"}, {"--batch_size": "3", "--accum_iter": "2"}),
         ("train.py", {"train.py": CHAINED}, {"--micro_batch_size": "8"}),
         ("train.py", {"train.py": HANDED_ON}, {"--batch-size-per-replica": "4", "--ga": "8"}),
         ("--nproc-per-node 4 train.py --bs=64", {"train.py": TAP}, {"--ac": "2"}),
@@ -262,7 +267,7 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ),
         (
             "-- deepspeed train.py --batch_size 6",
-            {"train.py": ARGPARSE.replace("batch_size=args.batch_size", "batch_size=args.batch_size // world_size")},
+            DIVIDED,
             "how many there are is not known",
         ),
         ("-- ./run-it --batch_size 8 --accum 2", {}, "source"),
@@ -276,6 +281,11 @@ def test_each_argument_style(line: str, files: Mapping[str, str], expected: Mapp
         ("train.py --dynamic_batching 1 --batch_size 8", {"train.py": TOKENS}, "batches are dynamic"),
         ("train.py --batch_size 1 --accum_iter 4", {"train.py": CUT_IN_LOOP}, "--batch_size is 1 already"),
         ("train.py --batch_size 8", {"train.py": CLEARED}, r"clears the gradients of those before it \(train\.py:\d+\)"),
+        (
+            "train.py --out d",
+            {"train.py": "from hparams import make\np.add_argument('--out')\nh = make()\n", "hparams.py": "def make():\n    return HParams(\n        batch_size=64)\n"},
+            r"written in hparams\.py:\d \(batch_size=64\)",
+        ),
         (
             "train.py conf/a.py",
             {"train.py": PY_CONFIG, "conf/a.py": "batch_size = 8\ngradient_accumulation_steps = 1\n"},
