@@ -410,7 +410,8 @@ GET_LAST = (
         ("train.py", "p.add_argument('--resume-from-step', type=int, default=-1)\n", "flag", "--resume-from-step", "STEP"),
         ("train.py", "print('no way at all')\n", "none", None, None),
         ("--self-resuming train.py", "print('no way at all')\n", "self", None, None),
-        ("train.py", "p.add_argument('--train_from', default='')\n", "flag", "--train_from", None),
+        ("train.py", "p.add('--train_from', '-train_from', default='', help='goes on')\n", "flag", "--train_from", None),
+        ("train.py", "words.add('--train_from')\nload_state_dict(x)\n", "unknown", None, None),
         # Weights that somebody published begin a run; they are no checkpoint of it.
         ("-- dora run solver=small continue_from=//pretrained/a/medium", "", "unknown", None, None),
         ("-- python src/train.py continue_from=runs/a.pt", "load_state_dict(x)\n", "flag", "continue_from", None),
